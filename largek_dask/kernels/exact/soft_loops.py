@@ -6,6 +6,9 @@ a row's shares are above 0, whole multiples of 1 / unit, and add up to 1.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
 
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK
@@ -24,9 +27,8 @@ from largek_dask.kernels.jit import njit
 __all__ = [
     "DIGIT",
     "add_masses",
-    "add_rows",
-    "add_rows_wide",
     "add_squares",
+    "adding",
     "corrections",
     "respond",
 ]
@@ -120,44 +122,34 @@ def add_masses(components, shares, weight, kind, scale, high, low):
             low[c] += (steps & _DIGIT_MASK) * w
 
 
-@njit
-def add_rows(x, rows, components, shares, weight, kind, shift, scale, sums):
-    """Add the shares of rows to the sums of their components."""
-    d = x.shape[1]
-    row = np.empty(d)
-    last = -1
-    for p in range(rows.shape[0]):
-        if rows[p] != last:
-            last = rows[p]
-            for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
-        c = components[p]
-        factor = shares[p] * weight[p] if kind == REALS else shares[p]
-        if kind == INTEGERS:
-            w = np.int64(weight[p])
-            for f in range(d):
-                sums[c, f] += whole_steps(row[f] * factor) * w
-        else:
-            for f in range(d):
-                sums[c, f] += whole_steps(row[f] * factor)
+@cache
+def adding(wide: bool) -> Any:
+    """Compile adding the shares of rows to the sums of their components, of one or two limbs."""
 
+    @njit
+    def add_rows(x, rows, components, shares, weight, kind, shift, scale, sums, low):
+        d = x.shape[1]
+        row = np.empty(d)
+        last = -1
+        for p in range(rows.shape[0]):
+            if rows[p] != last:
+                last = rows[p]
+                for f in range(d):
+                    row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
+            c = components[p]
+            factor = shares[p] * weight[p] if kind == REALS else shares[p]
+            w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
+            if wide:
+                for f in range(d):
+                    _add_limbs(sums, low, c, f, row[f] * factor, w)
+            elif kind == INTEGERS:
+                for f in range(d):
+                    sums[c, f] += whole_steps(row[f] * factor) * w
+            else:
+                for f in range(d):
+                    sums[c, f] += whole_steps(row[f] * factor)
 
-@njit
-def add_rows_wide(x, rows, components, shares, weight, kind, shift, scale, sums, low):
-    """Do the same as `add_rows`, in two limbs."""
-    d = x.shape[1]
-    row = np.empty(d)
-    last = -1
-    for p in range(rows.shape[0]):
-        if rows[p] != last:
-            last = rows[p]
-            for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
-        factor = shares[p] * weight[p] if kind == REALS else shares[p]
-        w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
-        c = components[p]
-        for f in range(d):
-            _add_limbs(sums, low, c, f, row[f] * factor, w)
+    return add_rows
 
 
 @njit

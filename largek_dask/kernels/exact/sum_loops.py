@@ -1,31 +1,36 @@
 """Compiled loops of exact sums: rows are rounded to a grid and move between clusters.
 
-Every loop returns -1, or the first row whose weight the grid cannot represent:
-then neither that row nor any after it has been moved.
+Each is made by a factory for dense or sparse rows, and for sums of one or two limbs. A loop that
+meets a row whose weight the grid cannot represent returns the row, else -1: then neither that row
+nor any after it has been moved.
 """
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask.kernels.emit import add_row, move_row
-from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE
-from largek_dask.kernels.jit import njit
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.jit import njit, readonly
 
 __all__ = [
     "INTEGERS",
     "ONES",
     "REALS",
+    "adding",
     "carry",
-    "change",
-    "change_sparse",
-    "change_sparse_wide",
-    "change_wide",
+    "changes",
     "first_refused",
-    "round_rows",
-    "round_rows_wide",
+    "merge_low",
+    "refusal",
+    "rounding",
     "steps_below",
     "times",
+    "weights_of",
     "whole_steps",
 ]
 
@@ -38,6 +43,32 @@ ONES, INTEGERS, REALS = 0, 1, 2
 """Kinds of row weights."""
 AHEAD = 1 << 10
 """Features to add before the prefetched row and sums are needed."""
+_NO_WEIGHT = readonly(np.empty(0))
+
+
+def weights_of(
+    weight: NDArray[np.float64] | None, n: int, grid: FixedPoint
+) -> tuple[NDArray[np.float64], int]:
+    """Return the weights of n rows, empty if each is one step of the grid, and their kind."""
+    if weight is None and grid.integer_weights:
+        return _NO_WEIGHT, ONES
+    weight = np.ones(n) if weight is None else weight
+    return readonly(weight), INTEGERS if grid.integer_weights else REALS
+
+
+def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueError:
+    """Return the error of a weight that the grid cannot represent."""
+    return ValueError(
+        f"row {row} weighs {weight[row]!r}, and the grid of these sums was chosen for "
+        f"{'integer' if grid.integer_weights else 'other'} weights"
+    )
+
+
+def merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    """Add another accumulator's low limbs, and carry."""
+    low += other
+    high += low >> LOW_BITS
+    low &= LOW_MASK
 
 
 @njit
@@ -58,95 +89,6 @@ def _steps(weight, kind, scale):
 def whole_steps(value):
     """Return a value rounded to whole steps."""
     return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
-
-
-@njit
-def _change_ones(x, old, new, shift, scale, w, sums, weights):
-    """Do the same as `change`, for rows of `w` steps of weight each."""
-    n, d = x.shape
-    soon = 1 + AHEAD // max(d, 1)
-    for i in range(n):
-        a, b = np.int64(old[i]), np.int64(new[i])
-        if a == b:
-            continue
-        if a >= 0:
-            weights[a] -= w
-        if b >= 0:
-            weights[b] += w
-        if a < 0:
-            later = min(i + soon, n - 1)
-            ahead = max(np.int64(new[later]), np.int64(0))
-            add_row(x, i, shift, scale, sums, b, later, ahead)
-        elif b >= 0:
-            move_row(x, i, shift, scale, sums, a, b)
-        else:
-            for f in range(d):
-                sums[a, f] -= whole_steps((np.float64(x[i, f]) - shift[f]) * scale)
-
-
-@njit
-def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights):
-    """Take rows out of their old clusters and put them into their new ones."""
-    n, d = x.shape
-    if kind == ONES:
-        _change_ones(x, old, new, shift, scale, _steps(0.0, kind, weight_scale), sums, weights)
-        return -1
-    row = np.empty(d, np.int64)
-    for i in range(n):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        w = _steps(weight[i], kind, weight_scale)
-        if w < 0:
-            return i
-        if kind == REALS:
-            for f in range(d):
-                t = weight[i] * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-        else:
-            for f in range(d):
-                t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
-        if a >= 0:
-            weights[a] -= w
-            for f in range(d):
-                sums[a, f] -= row[f]
-        if b >= 0:
-            weights[b] += w
-            for f in range(d):
-                sums[b, f] += row[f]
-    return -1
-
-
-@njit
-def change_sparse(
-    data, indices, indptr, old, new, weight, kind, scale, weight_scale, sums, weights
-):
-    """Do the same as `change` about the origin, where numbers that are not stored add nothing."""
-    for i in range(indptr.shape[0] - 1):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        w = _steps(0.0 if kind == ONES else weight[i], kind, weight_scale)
-        if w < 0:
-            return i
-        if a >= 0:
-            weights[a] -= w
-        if b >= 0:
-            weights[b] += w
-        for p in range(indptr[i], indptr[i + 1]):
-            value = np.float64(data[p])
-            if kind == REALS:
-                t = weight[i] * value * scale + _MAGIC
-                steps = np.float64(t).view(np.int64) - _MAGIC_BITS
-            else:
-                t = value * scale + _MAGIC
-                steps = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
-            if a >= 0:
-                sums[a, indices[p]] -= steps
-            if b >= 0:
-                sums[b, indices[p]] += steps
-    return -1
 
 
 @njit
@@ -191,115 +133,162 @@ def times(steps, low_steps, weight):
 
 
 @njit
-def _add_weight(weight, kind, scale, a, b, high, low):
-    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
-    if kind != REALS:
-        w = _steps(weight, kind, scale)
-        if w >= 0:
-            if a >= 0:
-                high[a] -= w
-            if b >= 0:
-                high[b] += w
-        return w
-    t = weight * scale
-    if not _is_held(t):
-        return np.int64(-1)
-    if a >= 0:
-        carry(high, low, a, -whole_steps(t), -steps_below(t))
-    if b >= 0:
-        carry(high, low, b, whole_steps(t), steps_below(t))
-    return np.int64(1)
-
-
-@njit
-def change_wide(
-    x, old, new, weight, kind, shift, scale, weight_scale, sums, weights, low, low_weights
-):
-    """Do the same as `change`, in two limbs."""
+def _change_ones(x, old, new, shift, scale, w, sums, weights):
+    """Move dense rows of `w` steps of weight each, in one limb."""
     n, d = x.shape
+    soon = 1 + AHEAD // max(d, 1)
     for i in range(n):
-        a, b = old[i], new[i]
+        a, b = np.int64(old[i]), np.int64(new[i])
         if a == b:
             continue
-        own = 0.0 if kind == ONES else weight[i]
-        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
-        if w < 0:
-            return i
-        factor = own if kind == REALS else 1.0
-        for f in range(d):
-            t = factor * (np.float64(x[i, f]) - shift[f]) * scale
-            steps, low_steps = times(whole_steps(t), steps_below(t), w)
-            if a >= 0:
-                carry(sums[a], low[a], f, -steps, -low_steps)
-            if b >= 0:
-                carry(sums[b], low[b], f, steps, low_steps)
-    return -1
-
-
-@njit
-def change_sparse_wide(
-    data, indices, indptr, old, new, weight, kind, scale, weight_scale, sums, weights, low,
-    low_weights,
-):  # fmt: skip
-    """Do the same as `change_sparse`, in two limbs."""
-    for i in range(indptr.shape[0] - 1):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        own = 0.0 if kind == ONES else weight[i]
-        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
-        if w < 0:
-            return i
-        factor = own if kind == REALS else 1.0
-        for p in range(indptr[i], indptr[i + 1]):
-            t = factor * np.float64(data[p]) * scale
-            steps, low_steps = times(whole_steps(t), steps_below(t), w)
-            if a >= 0:
-                carry(sums[a], low[a], indices[p], -steps, -low_steps)
-            if b >= 0:
-                carry(sums[b], low[b], indices[p], steps, low_steps)
-    return -1
-
-
-@njit
-def round_rows(x, weight, kind, shift, scale, weight_scale, steps, weights):
-    """Write rows of known weights as added to a cluster, and the weights, in whole steps."""
-    n, d = x.shape
-    for i in range(n):
-        w = _steps(weight[i], kind, weight_scale)
-        weights[i] = w
-        if w == 0:
-            # a row that is absent may hold NaN
-            for f in range(d):
-                steps[i, f] = 0
-            continue
-        factor = weight[i] if kind == REALS else 1.0
-        for f in range(d):
-            t = factor * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-            steps[i, f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-        if kind == INTEGERS:
-            for f in range(d):
-                steps[i, f] *= w
-
-
-@njit
-def round_rows_wide(
-    x, weight, kind, shift, scale, weight_scale, steps, weights, low_steps, low_weights
-):
-    """Do the same as `round_rows`, in two limbs."""
-    n, d = x.shape
-    for i in range(n):
-        own, w = weight[i], np.int64(1)
-        if kind == REALS:
-            t = own * weight_scale
-            weights[i], low_weights[i] = whole_steps(t), steps_below(t)
+        if a >= 0:
+            weights[a] -= w
+        if b >= 0:
+            weights[b] += w
+        if a < 0:
+            later = min(i + soon, n - 1)
+            ahead = max(np.int64(new[later]), np.int64(0))
+            add_row(x, i, shift, scale, sums, b, later, ahead)
+        elif b >= 0:
+            move_row(x, i, shift, scale, sums, a, b)
         else:
-            w = _steps(own, kind, weight_scale)
-            weights[i], low_weights[i] = w, 0
-        factor = own if kind == REALS else 1.0
-        for f in range(d):
-            if own == 0.0:
-                steps[i, f], low_steps[i, f] = 0, 0
+            for f in range(d):
+                sums[a, f] -= whole_steps((np.float64(x[i, f]) - shift[f]) * scale)
+
+
+@cache
+def _weighing(wide: bool) -> Any:
+    """Compile moving a row's weight; it returns the factor of its steps, -1 if it is refused."""
+
+    @njit
+    def weigh(weight, kind, scale, a, b, high, low):
+        if not (wide and kind == REALS):
+            w = _steps(weight, kind, scale)
+            if w >= 0:
+                if a >= 0:
+                    high[a] -= w
+                if b >= 0:
+                    high[b] += w
+            return min(w, np.int64(1)) if kind == REALS else w
+        t = weight * scale
+        if not _is_held(t):
+            return np.int64(-1)
+        if a >= 0:
+            carry(high, low, a, -whole_steps(t), -steps_below(t))
+        if b >= 0:
+            carry(high, low, b, whole_steps(t), steps_below(t))
+        return np.int64(1)
+
+    return weigh
+
+
+@cache
+def changes(sparse: bool, wide: bool) -> Any:
+    """Compile taking rows out of their old clusters and putting them into their new ones.
+
+    Returns
+    -------
+    callable
+        ``change(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
+        ``(x, shift)``; sparse ones ``(data, indices, indptr)``, about the origin, where numbers
+        that are not stored add nothing. `totals` and `low` are sums and weights.
+    """
+    weigh = _weighing(wide)
+
+    @njit
+    def change(rows, old, new, weight, kind, scale, weight_scale, totals, low):
+        (sums, weights), (low_sums, low_weights) = totals, low
+        if sparse:
+            data, indices, indptr = rows
+        else:
+            x, shift = rows
+            if not wide and kind == ONES:
+                w = _steps(0.0, kind, weight_scale)
+                _change_ones(x, old, new, shift, scale, w, sums, weights)
+                return -1
+        for i in range(old.shape[0]):
+            a, b = old[i], new[i]
+            if a == b:
+                continue
+            own = 0.0 if kind == ONES else weight[i]
+            w = weigh(own, kind, weight_scale, a, b, weights, low_weights)
+            if w < 0:
+                return i
+            factor = own if kind == REALS else 1.0
+            begin, end = (indptr[i], indptr[i + 1]) if sparse else (0, x.shape[1])
+            for p in range(begin, end):
+                if sparse:
+                    f, value = indices[p], np.float64(data[p])
+                else:
+                    f, value = p, np.float64(x[i, p]) - shift[p]
+                t = factor * value * scale
+                if wide:
+                    steps, low_steps = times(whole_steps(t), steps_below(t), w)
+                    if a >= 0:
+                        carry(sums[a], low_sums[a], f, -steps, -low_steps)
+                    if b >= 0:
+                        carry(sums[b], low_sums[b], f, steps, low_steps)
+                else:
+                    steps = whole_steps(t) * w
+                    if a >= 0:
+                        sums[a, f] -= steps
+                    if b >= 0:
+                        sums[b, f] += steps
+        return -1
+
+    return change
+
+
+@cache
+def rounding(wide: bool) -> Any:
+    """Compile writing rows of known weights as added to a cluster, and the weights, in steps."""
+
+    @njit
+    def round_rows(x, weight, kind, shift, scale, weight_scale, steps, weights, low, low_weights):
+        n, d = x.shape
+        for i in range(n):
+            own = 1.0 if kind == ONES else weight[i]
+            weights[i] = _steps(own, kind, weight_scale)
+            if wide:
+                low_weights[i] = 0
+                if kind == REALS:
+                    t = own * weight_scale
+                    weights[i], low_weights[i] = whole_steps(t), steps_below(t)
+            w = weights[i] if kind == INTEGERS else np.int64(1)
+            factor = own if kind == REALS else 1.0
+            for f in range(d):
+                # a row that is absent may hold NaN
+                t = factor * (np.float64(x[i, f]) - shift[f]) * scale if own != 0.0 else 0.0
+                if wide:
+                    steps[i, f], low[i, f] = times(whole_steps(t), steps_below(t), w)
+                else:
+                    steps[i, f] = whole_steps(t)
+            if not wide and w != 1:
+                for f in range(d):
+                    steps[i, f] *= w
+
+    return round_rows
+
+
+@cache
+def adding(wide: bool) -> Any:
+    """Compile adding rounded rows to the clusters ``first + label``; -1 leaves a row out."""
+
+    @njit
+    def add_rounded(steps, weights, low_steps, low_weights, labels, first, totals, low):
+        (sums, total_weights), (low_sums, low_totals) = totals, low
+        n, d = steps.shape
+        for i in range(n):
+            if labels[i] < 0:
+                continue
+            c = np.int64(first) + labels[i]
+            if wide:
+                carry(total_weights, low_totals, c, weights[i], low_weights[i])
+                for f in range(d):
+                    carry(sums[c], low_sums[c], f, steps[i, f], low_steps[i, f])
             else:
-                t = factor * (np.float64(x[i, f]) - shift[f]) * scale
-                steps[i, f], low_steps[i, f] = times(whole_steps(t), steps_below(t), w)
+                total_weights[c] += weights[i]
+                for f in range(d):
+                    sums[c, f] += steps[i, f]
+
+    return add_rounded

@@ -6,30 +6,85 @@ adding it, and neither the chunking, nor the number of workers, nor a restart ch
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
-from largek_dask.kernels.exact.rounded import RoundedRows, add_rounded, add_rounded_wide
+from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
-    INTEGERS,
-    ONES,
-    REALS,
-    change,
-    change_sparse,
-    change_sparse_wide,
-    change_wide,
+    adding,
+    changes,
+    first_refused,
+    merge_low,
+    refusal,
+    rounding,
+    weights_of,
 )
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["ClusterSums", "FixedPoint"]
+__all__ = ["ClusterSums", "FixedPoint", "RoundedRows"]
 
-_NO_WEIGHT = readonly(np.empty(0))
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundedRows:
+    """``weight * (x - shift)`` of rows, and their weights, in whole steps of a grid.
+
+    Rounding a row costs several times as much as adding it. Rows that are labelled by one partition
+    after the other are rounded once, a block at a time that stays in the processor's cache.
+    """
+
+    steps: NDArray[np.int64]
+    """(n, d)"""
+    weights: NDArray[np.int64]
+    """(n,)"""
+    low_steps: NDArray[np.int64]
+    """(n, d) rest below whole steps, in a wide grid; else (0, d)."""
+    low_weights: NDArray[np.int64]
+    """(n,) or (0,)"""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.steps)
+
+    @classmethod
+    def of(
+        cls, x: NDArray[Any], weight: NDArray[np.float64] | None, grid: FixedPoint
+    ) -> RoundedRows:
+        """Round (n, d) rows of any real type.
+
+        Parameters
+        ----------
+        x : (n, d)
+            Rows of weight 0 may hold anything: they add nothing.
+        weight : (n,) float64 or None
+            None: every row weighs 1.
+        grid : FixedPoint
+            Chosen for these rows.
+
+        Raises
+        ------
+        ValueError
+            A weight that the grid cannot represent (see ``ClusterSums.add``).
+        """
+        n, d = x.shape
+        n_low = n if grid.wide else 0
+        steps, low_steps = np.empty((n, d), np.int64), np.empty((n_low, d), np.int64)
+        weights, low_weights = np.empty(n, np.int64), np.empty(n_low, np.int64)
+        known, kind = weights_of(weight, n, grid)
+        scales = 2.0**grid.bits, 2.0**grid.weight_bits
+        refused = int(first_refused(known, kind, scales[1], grid.wide))
+        if refused >= 0:
+            raise refusal(refused, known, grid)
+        shift, run = grid.shift.astype(np.float64), rounding(grid.wide)
+        for at, block in native_blocks(x):
+            out = (part[at] for part in (steps, weights, low_steps, low_weights))
+            run(block, known[at], kind, shift, *scales, *out)
+        return cls(steps, weights, low_steps, low_weights)
 
 
 class ClusterSums:
@@ -129,13 +184,9 @@ class ClusterSums:
             raise ValueError(f"{len(rows)} rows need as many labels, got {len(labels)}")
         if len(labels) and first + int(labels.max()) >= len(self.sums):
             raise IndexError(f"labels must name one of {len(self.sums) - first} clusters")
-        steps, weights, own = readonly(rows.steps), readonly(rows.weights), readonly(labels)
-        if self.grid.wide:
-            lower = readonly(rows.low_steps), readonly(rows.low_weights)
-            into = self.sums, self._weights, self._low, self._low_weights
-            add_rounded_wide(steps, weights, *lower, own, first, *into)
-        else:
-            add_rounded(steps, weights, own, first, self.sums, self._weights)
+        parts = (rows.steps, rows.weights, rows.low_steps, rows.low_weights, labels)
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
+        adding(self.grid.wide)(*(readonly(part) for part in parts), first, totals, low)
 
     def remove(
         self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
@@ -158,8 +209,8 @@ class ClusterSums:
         self.sums += other.sums
         self._weights += other._weights
         if self.grid.wide:
-            _merge_low(self.sums, self._low, other._low)
-            _merge_low(self._weights, self._low_weights, other._low_weights)
+            merge_low(self.sums, self._low, other._low)
+            merge_low(self._weights, self._low_weights, other._low_weights)
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
@@ -208,54 +259,34 @@ class ClusterSums:
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
         grid = self.grid
-        if weight is None and not grid.integer_weights:
-            weight = np.ones(len(x))
-        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
+        known, kind = weights_of(weight, len(x), grid)
         nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
-        old = nowhere if old is None else readonly(old)
-        new = nowhere if new is None else readonly(new)
-        known = _NO_WEIGHT if weight is None else readonly(weight)
+        old, new = (nowhere if labels is None else readonly(labels) for labels in (old, new))
         scales = 2.0**grid.bits, 2.0**grid.weight_bits
-        totals = self.sums, self._weights
-        low = self._low, self._low_weights
+        run = changes(isinstance(x, SparseBlock), grid.wide)
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
         refused = -1
         if isinstance(x, SparseBlock):
             check_origin(grid.shift)
-            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr), old, new, known
-            if grid.wide:
-                refused = change_sparse_wide(*rows, kind, *scales, *totals, *low)
-            else:
-                refused = change_sparse(*rows, kind, *scales, *totals)
+            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr)
+            refused = run(rows, old, new, known, kind, *scales, totals, low)
         else:
             shift = grid.shift.astype(np.float64)
             for at, block in native_blocks(x):
-                dense = block, old[at], new[at], known[at]
-                if grid.wide:
-                    refused = change_wide(*dense, kind, shift, *scales, *totals, *low)
-                else:
-                    refused = change(*dense, kind, shift, *scales, *totals)
+                part = (block, shift), old[at], new[at], known[at]
+                refused = run(*part, kind, *scales, totals, low)
                 if refused >= 0:
                     refused += at.start
                     break
         if refused >= 0:
-            self._change(x[:refused], new[:refused], old[:refused], weight[:refused])
-            raise ValueError(
-                f"row {refused} weighs {weight[refused]!r}, and the grid of these sums was chosen "
-                "for " + ("integer" if grid.integer_weights else "other") + " weights"
-            )
+            self._change(x[:refused], new[:refused], old[:refused], known[:refused])
+            raise refusal(refused, known, grid)
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return both limbs as one number."""
     out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
     return out
-
-
-def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
-    """Add another accumulator's low limbs, and carry."""
-    low += other
-    high += low >> LOW_BITS
-    low &= LOW_MASK
 
 
 @njit
