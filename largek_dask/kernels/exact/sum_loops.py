@@ -23,6 +23,7 @@ __all__ = [
     "REALS",
     "adding",
     "carry",
+    "change",
     "changes",
     "first_refused",
     "merge_low",
@@ -133,6 +134,27 @@ def times(steps, low_steps, weight):
 
 
 @njit
+def _add_weight(weight, kind, scale, a, b, high, low):
+    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
+    if kind != REALS:
+        w = _steps(weight, kind, scale)
+        if w >= 0:
+            if a >= 0:
+                high[a] -= w
+            if b >= 0:
+                high[b] += w
+        return w
+    t = weight * scale
+    if not _is_held(t):
+        return np.int64(-1)
+    if a >= 0:
+        carry(high, low, a, -whole_steps(t), -steps_below(t))
+    if b >= 0:
+        carry(high, low, b, whole_steps(t), steps_below(t))
+    return np.int64(1)
+
+
+@njit
 def _change_ones(x, old, new, shift, scale, w, sums, weights):
     """Move dense rows of `w` steps of weight each, in one limb."""
     n, d = x.shape
@@ -156,62 +178,73 @@ def _change_ones(x, old, new, shift, scale, w, sums, weights):
                 sums[a, f] -= whole_steps((np.float64(x[i, f]) - shift[f]) * scale)
 
 
-@cache
-def _weighing(wide: bool) -> Any:
-    """Compile moving a row's weight; it returns the factor of its steps, -1 if it is refused."""
-
-    @njit
-    def weigh(weight, kind, scale, a, b, high, low):
-        if not (wide and kind == REALS):
-            w = _steps(weight, kind, scale)
-            if w >= 0:
-                if a >= 0:
-                    high[a] -= w
-                if b >= 0:
-                    high[b] += w
-            return min(w, np.int64(1)) if kind == REALS else w
-        t = weight * scale
-        if not _is_held(t):
-            return np.int64(-1)
+@njit
+def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights):
+    """Take dense rows out of their old clusters and put them into their new ones, in one limb."""
+    n, d = x.shape
+    if kind == ONES:
+        _change_ones(x, old, new, shift, scale, _steps(0.0, kind, weight_scale), sums, weights)
+        return -1
+    row = np.empty(d, np.int64)
+    for i in range(n):
+        a, b = old[i], new[i]
+        if a == b:
+            continue
+        w = _steps(weight[i], kind, weight_scale)
+        if w < 0:
+            return i
+        # (a row at a time, so that the loops run in vector registers)
+        if kind == REALS:
+            for f in range(d):
+                row[f] = whole_steps(weight[i] * (np.float64(x[i, f]) - shift[f]) * scale)
+        else:
+            for f in range(d):
+                row[f] = whole_steps((np.float64(x[i, f]) - shift[f]) * scale) * w
         if a >= 0:
-            carry(high, low, a, -whole_steps(t), -steps_below(t))
+            weights[a] -= w
+            for f in range(d):
+                sums[a, f] -= row[f]
         if b >= 0:
-            carry(high, low, b, whole_steps(t), steps_below(t))
-        return np.int64(1)
-
-    return weigh
+            weights[b] += w
+            for f in range(d):
+                sums[b, f] += row[f]
+    return -1
 
 
 @cache
 def changes(sparse: bool, wide: bool) -> Any:
-    """Compile taking rows out of their old clusters and putting them into their new ones.
+    """Compile the same for sparse rows, and for two limbs.
 
     Returns
     -------
     callable
-        ``change(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
+        ``run(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
         ``(x, shift)``; sparse ones ``(data, indices, indptr)``, about the origin, where numbers
         that are not stored add nothing. `totals` and `low` are sums and weights.
     """
-    weigh = _weighing(wide)
 
-    @njit
-    def change(rows, old, new, weight, kind, scale, weight_scale, totals, low):
+    @njit(refcounts=False)
+    def run(rows, old, new, weight, kind, scale, weight_scale, totals, low):
         (sums, weights), (low_sums, low_weights) = totals, low
         if sparse:
             data, indices, indptr = rows
         else:
             x, shift = rows
-            if not wide and kind == ONES:
-                w = _steps(0.0, kind, weight_scale)
-                _change_ones(x, old, new, shift, scale, w, sums, weights)
-                return -1
         for i in range(old.shape[0]):
             a, b = old[i], new[i]
             if a == b:
                 continue
             own = 0.0 if kind == ONES else weight[i]
-            w = weigh(own, kind, weight_scale, a, b, weights, low_weights)
+            if wide:
+                w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
+            else:
+                w = _steps(own, kind, weight_scale)
+                if w >= 0:
+                    if a >= 0:
+                        weights[a] -= w
+                    if b >= 0:
+                        weights[b] += w
+                    w = np.int64(1) if kind == REALS else w
             if w < 0:
                 return i
             factor = own if kind == REALS else 1.0
@@ -236,7 +269,7 @@ def changes(sparse: bool, wide: bool) -> Any:
                         sums[b, f] += steps
         return -1
 
-    return change
+    return run
 
 
 @cache
@@ -274,7 +307,7 @@ def rounding(wide: bool) -> Any:
 def adding(wide: bool) -> Any:
     """Compile adding rounded rows to the clusters ``first + label``; -1 leaves a row out."""
 
-    @njit
+    @njit(refcounts=False)
     def add_rounded(steps, weights, low_steps, low_weights, labels, first, totals, low):
         (sums, total_weights), (low_sums, low_totals) = totals, low
         n, d = steps.shape

@@ -17,6 +17,7 @@ from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
     adding,
+    change,
     changes,
     first_refused,
     merge_low,
@@ -261,20 +262,25 @@ class ClusterSums:
         grid = self.grid
         known, kind = weights_of(weight, len(x), grid)
         nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
-        old, new = (nowhere if labels is None else readonly(labels) for labels in (old, new))
+        old = nowhere if old is None else readonly(old)
+        new = nowhere if new is None else readonly(new)
         scales = 2.0**grid.bits, 2.0**grid.weight_bits
-        run = changes(isinstance(x, SparseBlock), grid.wide)
-        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
         refused = -1
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
         if isinstance(x, SparseBlock):
             check_origin(grid.shift)
             rows = readonly(x.data), readonly(x.indices), readonly(x.indptr)
+            run = changes(True, grid.wide)
             refused = run(rows, old, new, known, kind, *scales, totals, low)
         else:
             shift = grid.shift.astype(np.float64)
             for at, block in native_blocks(x):
-                part = (block, shift), old[at], new[at], known[at]
-                refused = run(*part, kind, *scales, totals, low)
+                dense = old[at], new[at], known[at], kind
+                if grid.wide:
+                    run = changes(False, True)
+                    refused = run((block, shift), *dense, *scales, totals, low)
+                else:
+                    refused = change(block, *dense, shift, *scales, *totals)
                 if refused >= 0:
                     refused += at.start
                     break
