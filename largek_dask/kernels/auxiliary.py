@@ -31,9 +31,7 @@ __all__ = [
     "ArrangedRows",
     "Order",
     "arrange",
-    "descend",
     "descend_from",
-    "gains",
     "gains_at",
     "members_at",
     "order_by_distance",
@@ -82,7 +80,7 @@ def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int
     labels : (n,) integers
         Cluster of each row, 0 to k - 1.
     distances : (n,) float64
-        The key: for :func:`gains` the squared distance to the nearest centre, for
+        The key: for :func:`arrange` the squared distance to the nearest centre, for
         :func:`swap_costs` the sum of the distances to the two nearest (no squares).
     k : int
     """
@@ -92,20 +90,7 @@ def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int
 
 
 def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> ArrangedRows:
-    """Copy rows for many scans; arguments are those of :func:`gains`."""
-    chosen = order.order
-    unit = bool((weight == 1).all())
-    return ArrangedRows(
-        readonly(np.ascontiguousarray(x[chosen].T)),
-        readonly(np.empty(0) if unit else weight[chosen]),
-        readonly(r[chosen]),
-        readonly(order.starts),
-        readonly(np.ascontiguousarray(centers)),
-    )
-
-
-def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array) -> Array:
-    """Return the saving by a further centre at each point: z(y), not divided by the total weight.
+    """Copy rows for many scans.
 
     Parameters
     ----------
@@ -119,18 +104,23 @@ def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, point
         By ``r``.
     r : (n,) float64
         Squared distance of each row to its nearest centre.
-    points : (q, d) float64
-
-    Returns
-    -------
-    gains : (q,) float64
-        ``sum_a w_a max(0, r_a - |y - a|^2)``, in the unit of the objective.
     """
-    return gains_at(arrange(x, weight, centers, order, r), points)
+    chosen = order.order
+    unit = bool((weight == 1).all())
+    return ArrangedRows(
+        readonly(np.ascontiguousarray(x[chosen].T)),
+        readonly(np.empty(0) if unit else weight[chosen]),
+        readonly(r[chosen]),
+        readonly(order.starts),
+        readonly(np.ascontiguousarray(centers)),
+    )
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return :func:`gains` at (q, d) points, for arranged rows."""
+    """Return the saving by a further centre at each of (q, d) points, in the objective's unit.
+
+    z(y) = ``sum_a w_a max(0, r_a - |y - a|^2)``, not divided by the total weight.
+    """
     out = np.empty(len(points))
     _gains(*_arguments(rows), readonly(np.ascontiguousarray(points)), out)
     return out
@@ -142,7 +132,7 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
     Returns
     -------
     gains : (q,) float64
-        As :func:`gains`.
+        As :func:`gains_at`.
     mass : (q,) float64
         Weight of the rows in B(y).
     sums : (q, d) float64
@@ -154,15 +144,13 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
     return out, mass, sums
 
 
-def descend(
-    x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array, steps: int
-) -> tuple[Array, Array]:
+def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
     """Move each point to the mean of B(y), up to ``steps`` times or until it stays.
 
     Parameters
     ----------
-    x, weight, centers, order, r, points
-        As in :func:`gains`.
+    rows : ArrangedRows
+    points : (q, d) float64
     steps : int
         Maximum steps; 0 only evaluates.
 
@@ -173,11 +161,6 @@ def descend(
     gains : (q,) float64
         Gains at the returned points.
     """
-    return descend_from(arrange(x, weight, centers, order, r), points, steps)
-
-
-def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """Run :func:`descend` from (q, d) points, for arranged rows."""
     points = np.array(points, order="C")
     found = np.empty(len(points))
     moving = np.arange(len(points))
@@ -210,7 +193,7 @@ def swap_costs(
     Parameters
     ----------
     x, weight, centers, points
-        As in :func:`gains`.
+        As in :func:`arrange` and :func:`gains_at`.
     order_by_sum : Order
         By ``sqrt(first) + sqrt(second)``.
     first, second : (n,) float64

@@ -124,10 +124,18 @@ def center_terms(
 
 @njit
 def _center_terms(centers, shift, sums, dot, norm):
-    for j in range(centers.shape[0]):
-        along, length = 0.0, 0.0
-        for f in range(centers.shape[1]):
-            c = np.float64(centers[j, f]) - shift[f]
-            along += c * np.float64(sums[j, f])
-            length += c * c
-        dot[j], norm[j] = along, length
+    k, d = centers.shape
+    # Sums in order wait for every addition: several at a time wait together.
+    for first in range(0, k, 4):
+        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+        dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
+        norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            p, q = np.float64(centers[a, f]) - shift[f], np.float64(centers[b, f]) - shift[f]
+            r, s = np.float64(centers[c, f]) - shift[f], np.float64(centers[e, f]) - shift[f]
+            dot_a, norm_a = dot_a + p * np.float64(sums[a, f]), norm_a + p * p
+            dot_b, norm_b = dot_b + q * np.float64(sums[b, f]), norm_b + q * q
+            dot_c, norm_c = dot_c + r * np.float64(sums[c, f]), norm_c + r * r
+            dot_e, norm_e = dot_e + s * np.float64(sums[e, f]), norm_e + s * s
+        dot[e], dot[c], dot[b], dot[a] = dot_e, dot_c, dot_b, dot_a
+        norm[e], norm[c], norm[b], norm[a] = norm_e, norm_c, norm_b, norm_a

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table
 from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
     adding,
@@ -252,11 +253,10 @@ class ClusterSums:
         clusters are tight compared with the extent of the data; the exact figure is the sum of the
         distances themselves.
         """
-        linear, quadratic = _cost_terms(
-            readonly(np.ascontiguousarray(centers)), self.grid.shift.astype(np.float64),
-            self.totals, self.weights, 2.0**-self.grid.bits, 2.0**-self.grid.weight_bits,
-        )  # fmt: skip
-        return max(0.0, float(squares - 2.0 * linear + quadratic))
+        dot, norm = center_terms(centers, self.grid.shift, self.totals)
+        # (added in order)
+        linear = np.cumsum(dot)[-1] * 2.0**-self.grid.bits
+        return max(0.0, float(squares - 2.0 * linear + np.cumsum(norm * self.counts)[-1]))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
         grid = self.grid
@@ -303,29 +303,3 @@ def _write_means(totals, weights, step, shift, out):
             weight = np.float64(weights[j])
             for f in range(out.shape[1]):
                 out[j, f] = np.float64(totals[j, f]) / weight * step + shift[f]
-
-
-@njit
-def _cost_terms(centers, shift, sums, weights, step, weight_step):
-    """Return ``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
-    k, d = centers.shape
-    linear, quadratic = 0.0, 0.0
-    dot, norm = np.empty(4), np.empty(4)
-    # Sums in order wait for every addition: several at a time wait together.
-    for first in range(0, k, 4):
-        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
-        dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
-        norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
-        for f in range(d):
-            p, q = np.float64(centers[a, f]) - shift[f], np.float64(centers[b, f]) - shift[f]
-            r, s = np.float64(centers[c, f]) - shift[f], np.float64(centers[e, f]) - shift[f]
-            dot_a, norm_a = dot_a + p * np.float64(sums[a, f]), norm_a + p * p
-            dot_b, norm_b = dot_b + q * np.float64(sums[b, f]), norm_b + q * q
-            dot_c, norm_c = dot_c + r * np.float64(sums[c, f]), norm_c + r * r
-            dot_e, norm_e = dot_e + s * np.float64(sums[e, f]), norm_e + s * s
-        dot[0], dot[1], dot[2], dot[3] = dot_a, dot_b, dot_c, dot_e
-        norm[0], norm[1], norm[2], norm[3] = norm_a, norm_b, norm_c, norm_e
-        for j in range(first, min(first + 4, k)):
-            linear += dot[j - first]
-            quadratic += norm[j - first] * (np.float64(weights[j]) * weight_step)
-    return linear * step, quadratic

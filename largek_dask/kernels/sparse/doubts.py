@@ -19,8 +19,7 @@ from largek_dask.kernels.dense.doubts import choose, margin
 from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.prepared import Prepared
-from largek_dask.kernels.sparse.distances import center_norms
-from largek_dask.kernels.sparse.search import length, nearest_sparse, pack_sparse
+from largek_dask.kernels.sparse.search import center_norms, length, nearest_sparse, pack_sparse
 
 __all__ = ["mend_scores", "nearest_two_sparse"]
 

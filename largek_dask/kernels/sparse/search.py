@@ -1,4 +1,4 @@
-"""Nearest centres of sparse rows (CSR); centres are dense.
+"""Nearest centres of sparse rows (CSR), and exact distances to them; centres are dense.
 
 Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
 order of the columns, so they have the bits that the dense product form gives for the same rows
@@ -18,17 +18,21 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.dense.panels import square_distances
-from largek_dask.kernels.emit import LANES, scan_sparse
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.emit import LANES, scan_sparse, square_distance
+from largek_dask.kernels.exact.movement import squared_lengths
 from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.prepared import Prepared
 
 __all__ = [
     "SparseCenters",
+    "center_norms",
     "length",
     "nearest_sparse",
     "pack_narrow",
     "pack_sparse",
     "scores_sparse",
+    "squared_distances",
 ]
 
 Array = NDArray[Any]
@@ -41,6 +45,8 @@ _LINE = 64
 """Bytes of a cache line."""
 _FEATURES = 256
 """Features of a patch of centres that is transposed at once."""
+LOST = 8.0
+"""Ratio of a centre's square to the remaining difference above which digits are lost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +85,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     _transpose(centers, columns)
     norms = np.empty(k)
     origin = readonly(np.zeros((1, d), centers.dtype))
-    square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
+    panels.square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
     starts = np.full(n_blocks * width, np.inf, centers.dtype)
     starts[:k] = norms
     return SparseCenters(readonly(columns), readonly(starts), k)
@@ -213,3 +219,52 @@ def length(data, begin, end):
     for i in range(begin, end):
         total += data[i] * data[i]
     return total
+
+
+def center_norms(centers: Array) -> NDArray[np.float64]:
+    """Return (k,) squared lengths in float64, the features added in order."""
+    return readonly(squared_lengths(centers))
+
+
+def squared_distances(
+    x: SparseBlock,
+    centers: Array,
+    prepared: Prepared,
+    labels: NDArray[np.int32],
+    out: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Write the squared distance of every row to the centre of its label to `out`.
+
+    It is ``||c||² - sum c²`` over the row's columns, which covers those where the row is 0, plus
+    ``sum (x - c)²`` over its columns. The squares of c are added in the order of the columns in
+    both, so a row that equals its centre is at distance 0. If that difference has lost digits,
+    since the row lies near its centre, the sum goes over all features.
+    """
+    data = x.data.astype(centers.dtype, copy=False)
+    _distances(
+        readonly(data), readonly(x.indices), readonly(x.indptr),
+        readonly(centers), prepared.get(center_norms), readonly(labels), out,
+    )  # fmt: skip
+    return out
+
+
+@njit
+def _distances(data, indices, indptr, centers, norms, labels, out):
+    d = centers.shape[1]
+    flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
+    for i in range(labels.shape[0]):
+        j = labels[i]
+        seen, apart = 0.0, 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            c = np.float64(centers[j, indices[p]])
+            difference = np.float64(data[p]) - c
+            seen += c * c
+            apart += difference * difference
+        total = max(norms[j] - seen, 0.0) + apart
+        if LOST * total < norms[j]:
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = data[p]
+            total = square_distance(row, 0, flat, j * d, d)
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = 0
+        out[i] = total
