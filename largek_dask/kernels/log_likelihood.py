@@ -36,7 +36,7 @@ from largek_dask.kernels.jit import njit, readonly
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["evidence", "posteriors"]
+__all__ = ["log_likelihoods", "posteriors"]
 
 NEAR = 14.0
 """Components that may be so near the best one, in nats, are computed exactly: e^-14 is 2^-20, and a
@@ -57,7 +57,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
 
 
-def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
+def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
     """Return the most probable component of every row, and its log-likelihood over all of them.
 
     Parameters
