@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -461,11 +460,9 @@ def _signature(dtype: panels.Dtype) -> tuple[Any, ...]:
     x, means, factors, starts, offsets, *bounds = panels.real_arrays(
         dtype, 2, 2, 2, 1, 1, 1, 1, 1, 1
     )
-    floats = types.Array(types.float64, 1, "C", readonly=True)
-    table = types.Array(types.float64, 2, "C", readonly=True)
-    real = types.Array(numba.from_dtype(dtype), 1, "C")
-    own, signed = types.Array(types.float64, 1, "C"), types.Array(types.int32, 1, "C")
-    longs = types.Array(types.int64, 1, "C")
+    table, floats = panels.real_arrays("f8", 2, 1)
+    (real,), (own,) = panels.outputs(dtype, 1), panels.outputs("f8", 1)
+    (signed,), (longs,) = panels.outputs("i4", 1), panels.outputs("i8", 1)
     model = (x, types.int64, means, table, floats, floats, floats, factors, starts, offsets)
     reals = (real,) * 5
     scratch = (panels.workspace_type(dtype), signed, longs, *reals, own, own, longs, own, own)

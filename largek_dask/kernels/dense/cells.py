@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -199,31 +198,16 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = copy_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
-    flat = types.Array(numba.from_dtype(dtype), 1, "C")
-    table = types.Array(numba.from_dtype(dtype), 2, "C")
-    reals = types.Array(types.float64, 1, "C", readonly=True)
-    signed = types.Array(types.int32, 1, "C")
+    read, write, long = panels.real_arrays, panels.outputs, types.int64
 
     @njit(
         (
-            *panels.real_arrays(stored, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            *panels.real_arrays(dtype, 1, 1),
-            reals,
-            types.int64,
-            types.int64,
-            panels.workspace_type(dtype),
-            flat,
-            signed,
-            table,
-            types.Array(types.float64, 1, "C"),
-            types.int64,
-            table,
-            signed,
+            *read(stored, 2), *read("i4", 1), *read("i8", 1), *read(dtype, 1, 1), *read("f8", 1),
+            long, long, panels.workspace_type(dtype), *write(dtype, 1), *write("i4", 1),
+            *write(dtype, 2), *write("f8", 1), long, *write(dtype, 2), *write("i4", 1),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
         x, order, picks, shift, zeros, weight, n_steps, n_full, space, block, found, sums, totals,
         first, means, labels,

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -25,6 +24,7 @@ from largek_dask.kernels.dense.panels import (
     Array,
     Dtype,
     Kernel,
+    outputs,
     real_arrays,
     workspace_type,
 )
@@ -378,29 +378,16 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     panel = _panel(tile, dtype, stored, direct)
     usual = USUAL * float(np.finfo(dtype).eps) / 2
-    real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
-    places = types.Array(types.int64, 1, "C", readonly=True)
+    read, write = real_arrays, outputs
 
     @njit(
         (
-            *real_arrays(stored, 2),
-            *real_arrays(dtype, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            *[places] * 2,
-            types.Array(types.int32, 1, "C", readonly=True),
-            *real_arrays(dtype, 1, 2, 1),
-            types.int64,
-            types.int64,
-            types.boolean,
-            workspace_type(dtype),
-            signed,
-            types.Array(types.int64, 1, "C"),
-            signed,
-            real,
-            real,
+            *read(stored, 2), *read(dtype, 2), *read("i4", 1), *read("i8", 1, 1), *read("i4", 1),
+            *read(dtype, 1, 2, 1), types.int64, types.int64, types.boolean, workspace_type(dtype),
+            *write("i4", 1), *write("i8", 1), *write("i4", 1), *write(dtype, 1, 1),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
         x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, keep, space,
         chosen, counts, labels, upper, lower,

@@ -28,6 +28,7 @@ __all__ = [
     "dense_form",
     "direct_form",
     "inner",
+    "outputs",
     "pack_block",
     "pack_rows",
     "real_arrays",
@@ -104,10 +105,14 @@ def inner(function: Kernel) -> Kernel:
     return njit(internal=True, refcounts=False)(function)
 
 
-def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
-    """Return types of read-only arrays of rows' numbers; writable ones are accepted, too."""
-    real = numba.from_dtype(dtype)
-    return [types.Array(real, n, "C", readonly=True) for n in ndims]
+def real_arrays(dtype: Any, *ndims: int) -> list[Any]:
+    """Return types of read-only arrays of numbers; writable ones are accepted, too."""
+    return [array.copy(readonly=True) for array in outputs(dtype, *ndims)]
+
+
+def outputs(dtype: Any, *ndims: int) -> list[Any]:
+    """Return types of arrays that are written to."""
+    return [types.Array(numba.from_dtype(np.dtype(dtype)), n, "C") for n in ndims]
 
 
 @cache
@@ -247,9 +252,7 @@ def label_dtype(dtype: Dtype) -> Dtype:
 
 def workspace_type(dtype: Dtype) -> Any:
     """Return the type of :func:`workspace`'s result, for a signature."""
-    real, label = (
-        types.Array(numba.from_dtype(kind), 1, "C") for kind in (dtype, label_dtype(dtype))
-    )
+    (real,), (label,) = outputs(dtype, 1), outputs(label_dtype(dtype), 1)
     return types.Tuple((real, real, real, real, label, real, real, real, real))
 
 
@@ -263,13 +266,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 def square_distances(dtype: Dtype) -> Kernel:
     """Compute the exact squared distance of every row to its own centre."""
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.float64, 1, "C"),
-        )
-    )
+    @njit((*real_arrays(dtype, 2, 2), *real_arrays("i4", 1), *outputs("f8", 1)))
     def run(x, centers, labels, out):
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
@@ -283,13 +280,7 @@ def square_distances(dtype: Dtype) -> Kernel:
 def center_factors(dtype: Dtype) -> Kernel:
     """Return factors -2 (c - shift) and squared lengths, in float64, of all centres."""
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 1),
-            types.Array(numba.from_dtype(dtype), 2, "C"),
-            types.Array(types.float64, 1, "C"),
-        )
-    )
+    @njit((*real_arrays(dtype, 2, 1), *outputs(dtype, 2), *outputs("f8", 1)))
     def run(centers, shift, factors, lengths):
         k, d = centers.shape
         flat, origin = factors.reshape(factors.size), np.zeros(d, shift.dtype)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -22,6 +21,7 @@ from largek_dask.kernels.dense.panels import (
     Dtype,
     Kernel,
     inner,
+    outputs,
     pack_block,
     pack_rows,
     real_arrays,
@@ -362,22 +362,12 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
 
 def _arguments(dtype: Dtype) -> tuple[Any, ...]:
     """Return the types of the arguments of a :func:`search`."""
-    offsets = types.Array(types.int64, 1, "C", readonly=True)
-    outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
+    blocks, bounds = types.UniTuple(types.int64, 3), types.UniTuple(types.float64, 5)
     return (
-        *real_arrays(dtype, 2, 2, 1, 2, 1),
-        offsets,
-        offsets,
-        types.Array(types.int32, 1, "C", readonly=True),
-        types.UniTuple(types.int64, 3),
-        workspace_type(dtype),
-        types.UniTuple(types.float64, 5),
-        types.UniTuple(types.float64, 4),
-        types.int64,
-        types.Array(types.int64, 1, "C"),
-        types.Array(types.float64, 1, "C"),
-        *outputs,
-    )
+        *real_arrays(dtype, 2, 2, 1, 2, 1), *real_arrays("i8", 1, 1), *real_arrays("i4", 1),
+        blocks, workspace_type(dtype), bounds, types.UniTuple(types.float64, 4), types.int64,
+        *outputs("i8", 1), *outputs("f8", 1), *[*outputs("i4", 1), *outputs(dtype, 1)] * 2,
+    )  # fmt: skip
 
 
 @inner
@@ -487,13 +477,7 @@ def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
     spec = Micro(centres, tile.vectors, tile.lanes_of(dtype.itemsize), SCORES, direct).code
     pack = pack_rows(dtype, width)
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 1, 2, 1),
-            workspace_type(dtype),
-            types.Array(numba.from_dtype(dtype), 2, "C"),
-        )
-    )
+    @njit((*real_arrays(dtype, 2, 1, 2, 1), workspace_type(dtype), *outputs(dtype, 2)))
     def run(x, shift, centers, starts, space, out):
         n, d = x.shape
         k = out.shape[1]

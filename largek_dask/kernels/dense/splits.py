@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -232,29 +231,16 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)
-    kind = numba.from_dtype(dtype)
-    flat = types.Array(kind, 1, "C")
+    read, write = panels.real_arrays, panels.outputs
 
     @njit(
         (
-            *panels.real_arrays(stored, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            types.Array(types.float64, 1, "C", readonly=True),
-            types.int64,
-            panels.workspace_type(dtype),
-            flat,
-            types.Array(types.int32, 1, "C"),
-            flat,
-            flat,
-            flat,
-            types.Array(kind, 2, "C"),
-            types.Array(types.float64, 1, "C"),
-            types.Array(kind, 3, "C"),
+            *read(stored, 2), *read("i4", 1), *read("i8", 1, 1), *read("f8", 1), types.int64,
+            panels.workspace_type(dtype), *write(dtype, 1), *write("i4", 1),
+            *write(dtype, 1, 1, 1, 2), *write("f8", 1), *write(dtype, 3),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
         x, order, starts, clusters, weight, max_rows, space, zeros, chosen, block, weights, along,
         vectors, gains, halves,

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
@@ -158,17 +157,13 @@ def _scores(data, indices, indptr, columns, starts, d, out):
 
 @cache
 def _search(dtype: np.dtype[Any], vectors: int) -> Any:
-    real = numba.from_dtype(dtype)
     width, spec = vectors * LANES, 2 * vectors + 1
-
-    def array(kind: Any, readonly: bool = True) -> Any:
-        return types.Array(kind, 1, "C", readonly=readonly)
+    read, write = panels.real_arrays, panels.outputs
 
     @njit(
         (
-            array(real), array(types.int32), array(types.int64), array(real), array(real),
-            types.int64, array(types.int32, False), array(real, False),
-            array(types.int32, False), array(real, False),
+            *read(dtype, 1), *read("i4", 1), *read("i8", 1), *read(dtype, 1, 1), types.int64,
+            *[*write("i4", 1), *write(dtype, 1)] * 2,
         )
     )  # fmt: skip
     def run(data, indices, indptr, columns, starts, d, labels, first, second_labels, second):
