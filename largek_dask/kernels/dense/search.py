@@ -8,6 +8,7 @@ the first.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
 from typing import Any
 
@@ -32,6 +33,11 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
 __all__ = ["scores", "search"]
+
+# Arguments of compiled functions; Python calls none with them, which would take longer.
+Listed = namedtuple("Listed", "lists at length")
+Doubts = namedtuple("Doubts", "coarse rounding rows limits")
+Out = namedtuple("Out", "labels values second_labels second")
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
 """Maximum numbers of a block of rows that is prefetched: more would displace data in use. On CPUs
@@ -215,18 +221,15 @@ def _choose(dtype: Dtype, two: bool) -> Kernel:
     real = dtype.type
 
     @inner
-    def write(
-        rows, i, given, d, starts, lists, begin, end, labels_out, values_out, second_labels_out,
-        second_out,
-    ):  # fmt: skip
+    def write(rows, i, given, d, starts, lists, begin, end, out):
         label, square, second_label, second_square = choose(
             rows, i * d, given, d, starts, -1, real(0), lists, begin, end
         )
-        labels_out[i] = label
-        if values_out.size > 0:
-            values_out[i] = square
+        out.labels[i] = label
+        if out.values.size > 0:
+            out.values[i] = square
         if two:
-            second_labels_out[i], second_out[i] = second_label, second_square
+            out.second_labels[i], out.second[i] = second_label, second_square
 
     return write
 
@@ -238,9 +241,9 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
     @inner
     def decide(
-        rows, first, m, given, d, starts, lists, list_at, length, values, own, norms, at, rounding,
-        doubtful, limits, n_doubtful, labels_out, values_out, second_labels_out, second_out,
-    ):  # fmt: skip
+        rows, first, m, given, d, starts, listed, values, own, norms, at, doubts, n_doubtful, out
+    ):
+        rounding, lists = doubts.rounding, listed.lists
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
             square = np.float64(norms[at + q])
@@ -250,12 +253,10 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
             if two:  # the second nearest is to be among those in question as well
                 limit = second + margin(second, square, rounding)
             if lists.size > 0:
-                write(
-                    rows, first + q, given, d, starts, lists, list_at, list_at + length,
-                    labels_out, values_out, second_labels_out, second_out,
-                )  # fmt: skip
+                end = listed.at + listed.length
+                write(rows, first + q, given, d, starts, lists, listed.at, end, out)
             else:
-                doubtful[n_doubtful], limits[n_doubtful] = first + q, limit
+                doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
                 n_doubtful += 1
         return n_doubtful
 
@@ -295,19 +296,18 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = _sweep_differences(tile, dtype, mode, direct)
     else:
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
-    centres, doubts, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
+    centres, decide, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
     fetched *= 2 if divided else 1  # a part of them with each block of features
 
     @inner
     def assign(
-        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, lists,
-        list_at, length, coarse, rounding, doubtful, limits, n_doubtful, labels_out, values_out,
-        second_labels_out, second_out,
+        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, listed,
+        doubts, n_doubtful, out,
     ):  # fmt: skip
         panels, _, norms, values, labels, _, _, _, columns = space
-        a, b = real(coarse[0]), real(coarse[1])
-        c, e, f = real(coarse[2]), real(coarse[3]), real(coarse[4])
+        a, b = real(doubts.coarse[0]), real(doubts.coarse[1])
+        c, e, f = real(doubts.coarse[2]), real(doubts.coarse[3]), real(doubts.coarse[4])
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             for p in range(0, total, width):
@@ -335,25 +335,24 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                             centres, panels, p * d + q, width, columns, d, starts, winners[q],
                             best[q],
                         )  # fmt: skip
-                out = labels_out[first : first + m]
+                found = out.labels[first : first + m]
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
-                    out[q] = max(winners[q], 0)
+                    found[q] = max(winners[q], 0)
                 if two:
-                    out, runners_up = second_labels_out[first:], labels[own + width :]
+                    found, runners_up = out.second_labels[first:], labels[own + width :]
                     for q in range(m):
-                        out[q] = runners_up[q]
-                if lists.size > 0:
-                    _name(lists, list_at, labels_out, first, m)
-                if values_out.size > 0:
-                    write(best, lengths, values_out[first : first + m])
+                        found[q] = runners_up[q]
+                if listed.lists.size > 0:
+                    _name(listed.lists, listed.at, out.labels, first, m)
+                if out.values.size > 0:
+                    write(best, lengths, out.values[first : first + m])
                     if two:
-                        write(second, lengths, second_out[first : first + m])
+                        write(second, lengths, out.second[first : first + m])
                 if product and certain < m:
-                    n_doubtful = doubts(
-                        rows, first, m, given, d, starts, lists, list_at, length, values, own,
-                        norms, p, rounding, doubtful, limits, n_doubtful, labels_out,
-                        values_out, second_labels_out, second_out,
+                    n_doubtful = decide(
+                        rows, first, m, given, d, starts, listed, values, own, norms, p, doubts,
+                        n_doubtful, out,
                     )  # fmt: skip
         return n_doubtful
 
@@ -431,7 +430,8 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
         whole = given.reshape(given.size)
         _, _, _, _, _, _, copies, copied_starts, columns = space
-        n_doubtful = 0
+        doubts, n_doubtful = Doubts(coarse, rounding, doubtful, limits), 0
+        out = Out(labels, values, second_labels, second)
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
@@ -449,17 +449,13 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
                 _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(
                 rows, begin, end, d, shift, block, block_starts, n_tiles, n_few, blocks, space,
-                whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful, labels,
-                values, second_labels, second,
+                whole, Listed(lists, first, length), doubts, n_doubtful, out,
             )  # fmt: skip
         if product:
             k = given.shape[0]
             if n_doubtful * k * d <= at_once:
                 for q in range(n_doubtful):
-                    write(
-                        rows, doubtful[q], whole, d, starts, lists, 0, k, labels, values,
-                        second_labels, second,
-                    )  # fmt: skip
+                    write(rows, doubtful[q], whole, d, starts, lists, 0, k, out)
                 n_doubtful = 0
         return n_doubtful
 
