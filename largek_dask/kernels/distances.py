@@ -30,10 +30,9 @@ from largek_dask.kernels.arguments import (
     output,
     two_outputs,
 )
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense import doubts, panels
 from largek_dask.kernels.dense import search as dense
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sparse import doubts as sparse_doubts

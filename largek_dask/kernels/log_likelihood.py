@@ -21,6 +21,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.arguments import check_rows, converted
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.emit import (
     lowest_bit,
@@ -31,7 +32,7 @@ from largek_dask.kernels.emit import (
     within,
 )
 from largek_dask.kernels.exact.transcendental import exp_of, log, log_of
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 

@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.transcendental import log
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_mixture"]
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.arguments import check_rows, converted, output
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense import search as dense
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.tile import Tile, select_tile
 

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["NATIVE", "compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 

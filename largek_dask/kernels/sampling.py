@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import Table
+from largek_dask.kernels.blocks import Table, readonly
 from largek_dask.kernels.distances import PackedCenters, nearest, scores, squared_distances
 from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, peel, two_product_error
 from largek_dask.kernels.exact.squares import Squares
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "bernoulli_by_d2",

@@ -8,6 +8,7 @@ import numba
 import numpy as np
 import pytest
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds import prefix as prefix_module
 from largek_dask.kernels.bounds import prefix_search
 from largek_dask.kernels.bounds.prefix import Margin, Prefix, principal_directions
@@ -15,7 +16,7 @@ from largek_dask.kernels.dense.panels import PAD
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from largek_dask.kernels.emit import rows as emitted
 from largek_dask.kernels.emit.dense import scan
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.projection import orthonormal
 from largek_dask.kernels.tile import MINIMA, Micro
 from tests.helpers.covering import every_two, in_turns, slow

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.panels import Kernel, inner
 from largek_dask.kernels.emit import (
     ROWS,
@@ -26,7 +27,7 @@ from largek_dask.kernels.emit import (
     square_distance,
     turn,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["BITS", "LANES", "MOST_ROWS", "search"]
 

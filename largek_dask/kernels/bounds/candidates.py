@@ -28,6 +28,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import Lists
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
@@ -45,7 +46,7 @@ from largek_dask.kernels.emit import (
     weighted_square_distance,
     within,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.panels import Kernel, label_dtype
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.emit import fold, six_rows
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["WIDTH", "GroupColumns", "search_groups"]
 

@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.groups import group_centers
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, load_rows
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.emit import frozen, lowest_bit, scan, within
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 

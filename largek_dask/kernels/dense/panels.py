@@ -13,9 +13,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.doubts import Rounding
 from largek_dask.kernels.emit import square_distance, transpose
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 __all__ = [

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
 
 LANES = 16

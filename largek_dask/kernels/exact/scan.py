@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import (
     BLOCK_ROWS,
     BLOCK_VALUES,
@@ -15,7 +16,7 @@ from largek_dask.kernels.exact.numbers import (
     peel,
     two_product_error,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["WIDE", "SinglesScan", "scan_floats", "scan_integers", "scan_weighted"]
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.fixed_point import (
     LOW_BITS,
     LOW_SCALE,
@@ -35,7 +36,6 @@ from largek_dask.kernels.exact.sum_loops import (
     refusal,
     weights_of,
 )
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import native_blocks
 
 __all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums", "resolved_bits"]

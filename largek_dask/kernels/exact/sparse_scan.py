@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["SparseScan"]
 

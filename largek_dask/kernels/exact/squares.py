@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, ExactSums
 from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, native_blocks
 
 __all__ = ["FeatureSquares", "Squares", "check_origin", "row_squares"]
@@ -85,7 +85,7 @@ def row_squares(
     out = np.empty(len(x) if rows is None else len(rows))
     if isinstance(x, SparseBlock):
         check_origin(shift)
-        _sparse_squares(readonly(x.data), readonly(x.indices), readonly(x.indptr), chosen, out)
+        _sparse_squares(*x.parts(), chosen, out)
         return out
     about = shift.astype(np.float64)
     if rows is not None and x.dtype not in NATIVE:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
@@ -26,7 +26,7 @@ from largek_dask.kernels.exact.sum_loops import (
     rounding,
     weights_of,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 
 __all__ = ["ClusterSums", "FixedPoint", "RoundedRows"]
@@ -269,9 +269,8 @@ class ClusterSums:
         totals, low = (self.sums, self._weights), (self._low, self._low_weights)
         if isinstance(x, SparseBlock):
             check_origin(grid.shift)
-            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr)
             run = changes(True, grid.wide)
-            refused = run(rows, old, new, known, kind, *scales, totals, low)
+            refused = run(x.parts(), old, new, known, kind, *scales, totals, low)
         else:
             shift = grid.shift.astype(np.float64)
             for at, block in native_blocks(x):

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.dense.doubts import choose, margin
 from largek_dask.kernels.emit import square_distance
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.sparse.search import center_norms, length, nearest_sparse, pack_sparse
 
@@ -42,12 +42,10 @@ def nearest_two_sparse(
     packed = prepared.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
-    data = readonly(x.data.astype(dtype, copy=False))
-    parts = data, readonly(x.indices), readonly(x.indptr)
     kind, norms = np.finfo(dtype), prepared.get(center_norms)
     longest = float(np.sqrt(norms.max())) * (1 + 2.0**-20)
     _decide(
-        *parts, readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
+        *x.parts(dtype), readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
         float(kind.smallest_subnormal), longest, *found,
     )  # fmt: skip
     return found
@@ -59,9 +57,8 @@ def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) 
     `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
     most eight times that of their terms by themselves.
     """
-    data = readonly(x.data.astype(centers.dtype, copy=False))
     lengths = readonly(np.sqrt(prepared.get(center_norms)))
-    _mend(data, readonly(x.indices), readonly(x.indptr), readonly(centers), lengths, out)
+    _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
 
 
 @njit

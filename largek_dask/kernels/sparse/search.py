@@ -16,11 +16,11 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.emit import LANES, scan_sparse, square_distance
 from largek_dask.kernels.exact.movement import squared_lengths
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.prepared import Prepared
 
 __all__ = [
@@ -121,22 +121,18 @@ def nearest_sparse(
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
     second_labels, second = np.full(n, -1, np.int32), np.full(n, np.inf, dtype)
-    data = x.data if x.data.dtype == dtype else x.data.astype(dtype)
     width = packed.columns.shape[2]
     _search(dtype, width // LANES)(
-        readonly(data), readonly(x.indices), readonly(x.indptr), packed.columns.reshape(-1),
-        packed.starts, x.n_features, labels, first, second_labels, second,
+        *x.parts(dtype), packed.columns.reshape(-1), packed.starts, x.n_features, labels, first,
+        second_labels, second,
     )  # fmt: skip
     return labels, first, second_labels, second
 
 
 def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
     """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
-    dtype = narrow.starts.dtype
-    _scores(
-        readonly(x.data.astype(dtype, copy=False)), readonly(x.indices), readonly(x.indptr),
-        narrow.columns.reshape(-1), narrow.starts, x.n_features, out,
-    )  # fmt: skip
+    columns, starts = narrow.columns.reshape(-1), narrow.starts
+    _scores(*x.parts(starts.dtype), columns, starts, x.n_features, out)
 
 
 @njit
@@ -235,11 +231,8 @@ def squared_distances(
     both, so a row that equals its centre is at distance 0. If that difference has lost digits,
     since the row lies near its centre, the sum goes over all features.
     """
-    data = x.data.astype(centers.dtype, copy=False)
-    _distances(
-        readonly(data), readonly(x.indices), readonly(x.indptr),
-        readonly(centers), prepared.get(center_norms), readonly(labels), out,
-    )  # fmt: skip
+    norms = prepared.get(center_norms)
+    _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)
     return out
 
 

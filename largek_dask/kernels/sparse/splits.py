@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import SparseBlock, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 
 __all__ = ["split_sparse"]
@@ -69,13 +69,13 @@ def split_sparse(
     """
     gains = np.zeros(len(clusters))
     halves = np.zeros((len(clusters), 2, x.n_features), centers.dtype)
-    data = readonly(x.data.astype(centers.dtype, copy=False))
+    parts = x.parts(centers.dtype)
     given = readonly(np.empty(0) if weight is None else np.ascontiguousarray(weight, np.float64))
 
     def work(begin: int) -> None:
         part = slice(begin, begin + _PART)
         _split(
-            data, readonly(x.indices), readonly(x.indptr), readonly(order), readonly(starts),
+            *parts, readonly(order), readonly(starts),
             readonly(clusters[part]), given, max_rows, gains[part], halves[part],
         )  # fmt: skip
 
