@@ -81,10 +81,8 @@ def scan(
     if unrolled:
         row_stride, feature = whole(unrolled), whole(0)
     size = width if micro.mode == MINIMA else micro.centres * width
-    panel, centers = (
-        emit.at(panel, panel_at),
-        emit.at(centers, builder.mul(first, row_stride), feature),
-    )
+    panel = emit.at(panel, panel_at)
+    centers = emit.at(centers, builder.mul(first, row_stride), feature)
     starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
     fetched = builder.icmp_signed(">=", ahead_at, whole(0))
     places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
@@ -99,14 +97,7 @@ def scan(
         for _ in range(1, micro.centres):
             rows.append(emit.at(rows[-1], row_stride))
         own = emit.at(sums, builder.mul(tile, whole(size)))
-        total = []
-        for m in range(micro.centres):
-            if micro.carry:
-                at = [emit.at(own, m * width + v * lanes) for v in range(micro.vectors)]
-                total.append([emit.load(place) for place in at])
-            else:
-                start = emit.spread(builder.load(emit.at(starts, base, m)))
-                total.append([start] * micro.vectors)
+        total = _emit_starts(emit, micro, own, emit.at(starts, base))
         if unrolled:
             for f in range(unrolled):
                 total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
@@ -127,26 +118,46 @@ def scan(
         index = builder.add(first, base)
         if emit.label is not I64:
             index = builder.trunc(index, emit.label)
-        after, n_parts = [], len(places[0])
-        for v, mine in enumerate(places):
-            scores = [row[v] for row in total]
-            if micro.mode == MINIMA:
-                scores = [_smallest(emit, scores)]
-                emit.store(scores[0], emit.at(own, v * lanes))
-            # (where they are not kept, vector by vector, so that few of them are alive at a time)
-            found = winners[v * n_parts : (v + 1) * n_parts] or [
-                emit.load(*place) for place in mine
-            ]
-            found = _emit_winners(emit, micro, scores, found, index)
-            if kept:
-                after += found
-            else:
-                _store(emit, mine, found)
-        return after
+        return _emit_best(emit, micro, total, places, winners if kept else None, index, own)
 
     final = emit.loop(whole(0), n_tiles, 1, before, meet)
     if kept:
         _store(emit, [place for own in places for place in own], final)
+
+
+def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[list[Any]]:
+    """Emit accumulators of a tile as they begin."""
+    total = []
+    for m in range(micro.centres):
+        if micro.carry:
+            first = m * micro.vectors
+            at = [emit.at(own, (first + v) * micro.lanes) for v in range(micro.vectors)]
+            total.append([emit.load(place) for place in at])
+        else:
+            start = emit.spread(emit.builder.load(emit.at(starts, m)))
+            total.append([start] * micro.vectors)
+    return total
+
+
+def _emit_best(
+    emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
+    winners: list[Any] | None, index: Any, own: Any,
+) -> list[Any]:  # fmt: skip
+    """Emit what a tile's scores do to the winners; return these if they are kept in registers."""
+    after: list[Any] = []
+    for v, mine in enumerate(places):
+        scores = [row[v] for row in total]
+        if micro.mode == MINIMA:
+            scores = [_smallest(emit, scores)]
+            emit.store(scores[0], emit.at(own, v * micro.lanes))
+        if winners is not None:
+            found = winners[v * len(mine) : (v + 1) * len(mine)]
+            after += _emit_winners(emit, micro, scores, found, index)
+        else:
+            # vector by vector, so that few of them are alive at a time
+            found = [emit.load(*place) for place in mine]
+            _store(emit, mine, _emit_winners(emit, micro, scores, found, index))
+    return after
 
 
 def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:

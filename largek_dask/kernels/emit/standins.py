@@ -13,8 +13,6 @@ from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCO
 
 LANES = 16
 """As in :mod:`~largek_dask.kernels.emit.sparse`."""
-ROWS = 4
-"""As in :mod:`~largek_dask.kernels.emit.boxes`."""
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
 """As in :mod:`~largek_dask.kernels.emit.sums`."""
 

@@ -34,7 +34,6 @@ __all__ = [
 ]
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _LANES = 256  # rows that are worked on together: their log joints stay in the first-level cache
 DIGIT = 22
 """Bits of the lower digit of a mass of rows of integer weights."""

@@ -47,7 +47,6 @@ MOST_CANDIDATES = 4096
 _ENTRIES = 1 << 15  # responsibilities that are held at a time
 _DIGITS = 34
 """Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
-_DIGIT_MASK = (1 << DIGIT) - 1
 
 
 class Mixture(Protocol):
