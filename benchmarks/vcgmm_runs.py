@@ -68,13 +68,13 @@ class Score(NamedTuple):
 
 def scores(x: NDArray[Any], mix: Mix) -> Score:
     """Score rows over all components, by the kernels of our last pass (a test asks scipy)."""
-    from largek_dask.kernels.evidence import evidence
+    from largek_dask.kernels.log_likelihood import log_likelihoods
     from largek_dask.kernels.mixtures import pack_mixture
 
     shift = x.mean(axis=0, dtype=np.float64).astype(x.dtype)
     means = np.ascontiguousarray(mix.means, x.dtype)
     packed = pack_mixture(means, np.array(mix.variances), np.array(mix.log_weights), shift)
-    labels, log_likelihood = evidence(x, packed)
+    labels, log_likelihood = log_likelihoods(x, packed)
     return Score(fast_energy(x)(mix), float(log_likelihood.mean()), labels)
 
 
@@ -278,13 +278,13 @@ def run_ours(
 
 def seconds_of_last_pass(x: NDArray[Any], mix: Mix) -> float:
     """CPU seconds of labels and exact log-likelihoods of all rows."""
-    from largek_dask.kernels.evidence import evidence
+    from largek_dask.kernels.log_likelihood import log_likelihoods
     from largek_dask.kernels.mixtures import pack_mixture
 
     packed = pack_mixture(mix.means, mix.variances, mix.log_weights, mix.means[0])
-    evidence(x[:1_000], packed)
+    log_likelihoods(x[:1_000], packed)
     begun = time.process_time()
-    evidence(x, packed)
+    log_likelihoods(x, packed)
     return time.process_time() - begun
 
 

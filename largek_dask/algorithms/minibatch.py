@@ -40,7 +40,7 @@ from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.exact.running import moved_means
+from largek_dask.kernels.exact.extrapolated import moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import sgd_rows
 

@@ -17,8 +17,8 @@ from largek_dask.algorithms.selection import TakenRows
 from largek_dask.algorithms.starts.seeding import check_init, drawn_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
-from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 from largek_dask.kernels.rows import compute_dtype
 
@@ -86,7 +86,7 @@ def _most_probable_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
 ) -> NDArray[np.int32]:
     """Label a chunk's rows and add their log-likelihoods."""
-    labels, log_likelihood = evidence(chunk.x, packed)
+    labels, log_likelihood = log_likelihoods(chunk.x, packed)
     label_far(chunk.x, labels, log_likelihood, packed)
     # Rows that are skipped weigh 0, so they count nowhere.
     sums[MIXTURE.name].add(log_likelihood, chunk.weight)

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.rows import compute_dtype
 
 __all__ = ["MAX_COLUMNS", "block_of", "check_columns", "sparse_bytes"]

@@ -19,8 +19,7 @@ from largek_dask.data.rows import (
     regular_table,
 )
 from largek_dask.errors import DataError
-from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import SparseBlock, readonly
 
 __all__ = [
     "ArrayColumn",

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.blocks import Table
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import Table, readonly
 
 __all__ = ["check_lists", "check_rows", "converted", "no_outputs", "output", "two_outputs"]
 

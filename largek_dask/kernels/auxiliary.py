@@ -24,16 +24,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import two_product_error
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "ArrangedRows",
     "Order",
     "arrange",
-    "descend",
     "descend_from",
-    "gains",
     "gains_at",
     "members_at",
     "order_by_distance",
@@ -82,7 +81,7 @@ def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int
     labels : (n,) integers
         Cluster of each row, 0 to k - 1.
     distances : (n,) float64
-        The key: for :func:`gains` the squared distance to the nearest centre, for
+        The key: for :func:`arrange` the squared distance to the nearest centre, for
         :func:`swap_costs` the sum of the distances to the two nearest (no squares).
     k : int
     """
@@ -92,20 +91,7 @@ def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int
 
 
 def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> ArrangedRows:
-    """Copy rows for many scans; arguments are those of :func:`gains`."""
-    chosen = order.order
-    unit = bool((weight == 1).all())
-    return ArrangedRows(
-        readonly(np.ascontiguousarray(x[chosen].T)),
-        readonly(np.empty(0) if unit else weight[chosen]),
-        readonly(r[chosen]),
-        readonly(order.starts),
-        readonly(np.ascontiguousarray(centers)),
-    )
-
-
-def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array) -> Array:
-    """Return the saving by a further centre at each point: z(y), not divided by the total weight.
+    """Copy rows for many scans.
 
     Parameters
     ----------
@@ -119,18 +105,23 @@ def gains(x: Array, weight: Array, centers: Array, order: Order, r: Array, point
         By ``r``.
     r : (n,) float64
         Squared distance of each row to its nearest centre.
-    points : (q, d) float64
-
-    Returns
-    -------
-    gains : (q,) float64
-        ``sum_a w_a max(0, r_a - |y - a|^2)``, in the unit of the objective.
     """
-    return gains_at(arrange(x, weight, centers, order, r), points)
+    chosen = order.order
+    unit = bool((weight == 1).all())
+    return ArrangedRows(
+        readonly(np.ascontiguousarray(x[chosen].T)),
+        readonly(np.empty(0) if unit else weight[chosen]),
+        readonly(r[chosen]),
+        readonly(order.starts),
+        readonly(np.ascontiguousarray(centers)),
+    )
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return :func:`gains` at (q, d) points, for arranged rows."""
+    """Return the saving by a further centre at each of (q, d) points, in the objective's unit.
+
+    z(y) = ``sum_a w_a max(0, r_a - |y - a|^2)``, not divided by the total weight.
+    """
     out = np.empty(len(points))
     _gains(*_arguments(rows), readonly(np.ascontiguousarray(points)), out)
     return out
@@ -142,7 +133,7 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
     Returns
     -------
     gains : (q,) float64
-        As :func:`gains`.
+        As :func:`gains_at`.
     mass : (q,) float64
         Weight of the rows in B(y).
     sums : (q, d) float64
@@ -154,15 +145,13 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
     return out, mass, sums
 
 
-def descend(
-    x: Array, weight: Array, centers: Array, order: Order, r: Array, points: Array, steps: int
-) -> tuple[Array, Array]:
+def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
     """Move each point to the mean of B(y), up to ``steps`` times or until it stays.
 
     Parameters
     ----------
-    x, weight, centers, order, r, points
-        As in :func:`gains`.
+    rows : ArrangedRows
+    points : (q, d) float64
     steps : int
         Maximum steps; 0 only evaluates.
 
@@ -173,11 +162,6 @@ def descend(
     gains : (q,) float64
         Gains at the returned points.
     """
-    return descend_from(arrange(x, weight, centers, order, r), points, steps)
-
-
-def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """Run :func:`descend` from (q, d) points, for arranged rows."""
     points = np.array(points, order="C")
     found = np.empty(len(points))
     moving = np.arange(len(points))
@@ -210,7 +194,7 @@ def swap_costs(
     Parameters
     ----------
     x, weight, centers, points
-        As in :func:`gains`.
+        As in :func:`arrange` and :func:`gains_at`.
     order_by_sum : Order
         By ``sqrt(first) + sqrt(second)``.
     first, second : (n,) float64
@@ -229,12 +213,9 @@ def swap_costs(
     reach = np.sqrt(rows.r) + np.sqrt(far)
     out = np.empty((len(points), len(centers)))
     _swap_costs(
-        *_arguments(rows),
-        readonly(far),
-        readonly(reach),
-        readonly(np.ascontiguousarray(points)),
+        *_arguments(rows), readonly(far), readonly(reach), readonly(np.ascontiguousarray(points)),
         out,
-    )
+    )  # fmt: skip
     return out
 
 
@@ -243,7 +224,7 @@ def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
 
 
 @njit
-def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
+def _distance(centers, j, points, q):
     """Return the squared distance of a point to a centre."""
     square = 0.0
     for f in range(centers.shape[1]):
@@ -253,7 +234,7 @@ def _distance(centers: Any, j: Any, points: Any, q: Any) -> Any:
 
 
 @njit
-def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
+def _end_of_scan(keys, begin, end, bound):
     """Return the place of the first key in a descending run that is not above a bound."""
     while begin < end:
         middle = (begin + end) // 2
@@ -265,7 +246,7 @@ def _end_of_scan(keys: Any, begin: Any, end: Any, bound: Any) -> Any:
 
 
 @njit
-def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any) -> None:
+def _squares(columns, begin, size, points, q, out):
     """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
@@ -278,7 +259,7 @@ def _squares(columns: Any, begin: Any, size: Any, points: Any, q: Any, out: Any)
 
 
 @njit
-def _add(high: Any, low: Any, values: Any, size: Any) -> None:
+def _add(high, low, values, size):
     """Add values to the high lanes, and rounding errors to the low ones (Knuth's TwoSum)."""
     for i in range(size):
         a, b = high[i], values[i]
@@ -289,7 +270,7 @@ def _add(high: Any, low: Any, values: Any, size: Any) -> None:
 
 
 @njit
-def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, size: Any) -> None:
+def _add_products(high, low, values, weight, begin, size):
     """Add values times the weights of rows, which are empty if all are 1.
 
     ``values`` are overwritten.
@@ -303,7 +284,7 @@ def _add_products(high: Any, low: Any, values: Any, weight: Any, begin: Any, siz
 
 
 @njit
-def _joined(high: Any, low: Any) -> Any:
+def _joined(high, low):
     """Add up all lanes, in order."""
     total, rest = 0.0, 0.0
     for i in range(high.shape[0]):
@@ -315,9 +296,7 @@ def _joined(high: Any, low: Any) -> Any:
 
 
 @njit
-def _gains(
-    columns: Any, weight: Any, r: Any, starts: Any, centers: Any, points: Any, out: Any
-) -> None:
+def _gains(columns, weight, r, starts, centers, points, out):
     values = np.empty(_LANES)
     high, low = np.empty(_LANES), np.empty(_LANES)
     for q in range(points.shape[0]):
@@ -338,17 +317,7 @@ def _gains(
 
 
 @njit
-def _members(
-    columns: Any,
-    weight: Any,
-    r: Any,
-    starts: Any,
-    centers: Any,
-    points: Any,
-    out: Any,
-    mass: Any,
-    sums: Any,
-) -> None:
+def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
     # one line of lanes for every feature, and one each for the gain and the mass
@@ -386,7 +355,7 @@ def _members(
 
 
 @njit
-def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> None:
+def _losses(weight, r, far, starts, high, low):
     """Sum the losses of rows from each place to the end of their cluster, without their centre.
 
     They are 0 if there is no second centre: all rows are scanned then.
@@ -403,17 +372,7 @@ def _losses(weight: Any, r: Any, far: Any, starts: Any, high: Any, low: Any) -> 
 
 
 @njit
-def _swap_costs(
-    columns: Any,
-    weight: Any,
-    r: Any,
-    starts: Any,
-    centers: Any,
-    far: Any,
-    reach: Any,
-    points: Any,
-    out: Any,
-) -> None:
+def _swap_costs(columns, weight, r, starts, centers, far, reach, points, out):
     k = centers.shape[0]
     tails, tail_rests = np.empty(r.shape[0] + k), np.empty(r.shape[0] + k)
     _losses(weight, r, far, starts, tails, tail_rests)
@@ -449,7 +408,7 @@ def _swap_costs(
 
 
 @njit
-def _sum_of_two(a: Any, b: Any) -> Any:
+def _sum_of_two(a, b):
     """Return a sum and its rounding error."""
     s = a + b
     t = s - a

@@ -4,16 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
-__all__ = ["SparseBlock", "Table", "dense_rows", "rows_at", "sparse_rows", "stack_rows"]
+__all__ = [
+    "SparseBlock",
+    "Table",
+    "dense_rows",
+    "readonly",
+    "rows_at",
+    "sparse_rows",
+    "stack_rows",
+]
 
 Array = NDArray[Any]
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
+    """Return a read-only view: kernels called with it need no second copy for writable arrays."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,11 +82,15 @@ class SparseBlock:
         indptr = np.zeros(len(chosen) + 1, np.int64)
         np.cumsum(self.indptr[chosen + 1] - self.indptr[chosen], out=indptr[1:])
         data, indices = np.empty(indptr[-1], self.dtype), np.empty(indptr[-1], np.int32)
-        _copy_rows(
-            readonly(_as_bits(self.data)), readonly(self.indices), readonly(self.indptr),
-            readonly(chosen), readonly(indptr), _as_bits(data), indices,
-        )  # fmt: skip
+        numbers, columns, begins = self.parts()
+        into = readonly(chosen), readonly(indptr), _as_bits(data), indices
+        _copy_rows(_as_bits(numbers), columns, begins, *into)
         return SparseBlock(data, indices, indptr, self.n_features)
+
+    def parts(self, dtype: Any = None) -> tuple[Array, Array, Array]:
+        """Return read-only numbers, in another type if one is given, columns and starts of rows."""
+        data = self.data.astype(self.dtype if dtype is None else dtype, copy=False)
+        return readonly(data), readonly(self.indices), readonly(self.indptr)
 
     def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
         """Return the same rows in another type; for the same type a copy only on request."""
@@ -101,9 +121,7 @@ def _as_bits(data: Array) -> Array:
 
 
 @njit
-def _copy_rows(
-    data: Any, indices: Any, indptr: Any, rows: Any, into: Any, out: Any, columns: Any
-) -> None:
+def _copy_rows(data, indices, indptr, rows, into, out, columns):
     """Copy stored numbers of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
@@ -133,7 +151,7 @@ def sparse_rows(x: Array) -> SparseBlock:
 
 
 @njit
-def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
+def _find_stored(x, indptr, columns):
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
@@ -144,7 +162,7 @@ def _find_stored(x: Any, indptr: Any, columns: Any) -> None:
 
 
 @njit
-def _take_stored(x: Any, indptr: Any, columns: Any, out: Any) -> None:
+def _take_stored(x, indptr, columns, out):
     for j in range(x.shape[0]):
         for p in range(indptr[j], indptr[j + 1]):
             out[p] = x[j, columns[p]]

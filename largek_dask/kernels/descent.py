@@ -16,12 +16,12 @@ path that leads to them.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "Nearest",
@@ -201,7 +201,7 @@ def settle(rows: Rows, partition: Settled, most_steps: int = 1000, calm: int = 0
 
 
 @njit
-def _added(values: Any) -> Any:
+def _added(values):
     total = 0.0
     for value in values:
         total += value
@@ -209,7 +209,7 @@ def _added(values: Any) -> Any:
 
 
 @njit
-def distance_of(x: Any, i: Any, centers: Any, j: Any) -> Any:
+def distance_of(x, i, centers, j):
     """Return the squared distance of a row to a centre, its features in order."""
     total = 0.0
     for f in range(x.shape[1]):
@@ -219,9 +219,7 @@ def distance_of(x: Any, i: Any, centers: Any, j: Any) -> Any:
 
 
 @njit
-def _two_nearest(
-    columns: Any, centers: Any, labels: Any, first: Any, others: Any, next_: Any
-) -> None:
+def _two_nearest(columns, centers, labels, first, others, next_):
     """Find the nearest two centres of all rows, by blocks of rows; ties to the lower index."""
     n = columns.shape[1]
     found = np.empty(_BLOCK)
@@ -243,14 +241,14 @@ def _two_nearest(
 
 
 @njit
-def _take_stock(weight: Any, labels: Any, squares: Any, counts: Any, costs: Any) -> None:
+def _take_stock(weight, labels, squares, counts, costs):
     for i in range(weight.shape[0]):
         counts[labels[i]] += weight[i]
         costs[labels[i]] += weight[i] * squares[i]
 
 
 @njit
-def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
+def _distances(columns, begin, center, found):
     """Compute squared distances of rows from ``begin`` on to one centre."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
@@ -266,10 +264,7 @@ def _distances(columns: Any, begin: Any, center: Any, found: Any) -> None:
 
 
 @njit
-def _add(
-    columns: Any, x: Any, center: Any, centers: Any, labels: Any, upper: Any, lower: Any,
-    stale: Any,
-) -> None:  # fmt: skip
+def _add(columns, x, center, centers, labels, upper, lower, stale):
     n, k = columns.shape[1], centers.shape[0]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -292,9 +287,7 @@ def _add(
 
 
 @njit
-def _drop(
-    x: Any, centers: Any, which: Any, labels: Any, upper: Any, lower: Any, stale: Any
-) -> None:
+def _drop(x, centers, which, labels, upper, lower, stale):
     k = centers.shape[0]
     for i in range(x.shape[0]):
         if labels[i] == which:
@@ -315,10 +308,7 @@ def _drop(
 
 
 @njit
-def _settle(
-    x: Any, weight: Any, most_steps: Any, calm: Any, centers: Any, counts: Any, costs: Any,
-    labels: Any, upper: Any, lower: Any, stale: Any,
-) -> Any:  # fmt: skip
+def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, lower, stale):
     k, d = centers.shape
     moved = np.zeros(k)
     gaps = np.empty((k, k))
@@ -367,9 +357,7 @@ def _settle(
 
 
 @njit
-def _means(
-    x: Any, weight: Any, labels: Any, stale: Any, centers: Any, counts: Any, moved: Any
-) -> None:
+def _means(x, weight, labels, stale, centers, counts, moved):
     """Set centres of stale clusters to the means of their rows; record how far they moved."""
     k, d = centers.shape
     sums, mass = np.zeros((k, d)), np.zeros(k)
@@ -396,7 +384,7 @@ def _means(
 
 
 @njit
-def _measure(centers: Any, moved: Any, gaps: Any) -> None:
+def _measure(centers, moved, gaps):
     """Update distances between centres, for those that have moved."""
     k = centers.shape[0]
     for a in range(k):
@@ -409,10 +397,7 @@ def _measure(centers: Any, moved: Any, gaps: Any) -> None:
 
 
 @njit
-def _choose(
-    moved: Any, gaps: Any, own: Any, others: Any, seen: Any, radius: Any, active: Any,
-    near: Any, n_near: Any, far: Any,
-) -> None:  # fmt: skip
+def _choose(moved, gaps, own, others, seen, radius, active, near, n_near, far):
     """Find clusters whose rows may change, centres that could take them, and other distances.
 
     A row within r of its centre is nearer to that than to any centre that lies 2 r from it. So
@@ -445,10 +430,9 @@ def _choose(
 
 @njit
 def _look(
-    x: Any, centers: Any, gaps: Any, active: Any, near: Any, n_near: Any, far: Any,
-    own: Any, others: Any, labels: Any, upper: Any, lower: Any, radius: Any, stale: Any,
-    waiting: Any, space: Any,
-) -> Any:  # fmt: skip
+    x, centers, gaps, active, near, n_near, far, own, others, labels, upper, lower, radius, stale,
+    waiting, space,
+):  # fmt: skip
     """Update labels of the rows of active clusters; return the number of changes."""
     k = centers.shape[0]
     half = np.empty(k)
@@ -474,10 +458,7 @@ def _look(
 
 
 @njit
-def _doubtful(
-    active: Any, half: Any, own: Any, others: Any, labels: Any, upper: Any, lower: Any,
-    radius: Any, waiting: Any,
-) -> Any:  # fmt: skip
+def _doubtful(active, half, own, others, labels, upper, lower, radius, waiting):
     """Find rows of active clusters that bounds do not settle, by cluster; return where each ends.
 
     ``waiting`` is (2, n): the rows are its first line.
@@ -505,10 +486,7 @@ def _doubtful(
 
 
 @njit
-def _near_own(
-    x: Any, centers: Any, a: Any, rows: Any, half: Any, own: Any, others: Any,
-    upper: Any, lower: Any, radius: Any, space: Any,
-) -> Any:  # fmt: skip
+def _near_own(x, centers, a, rows, half, own, others, upper, lower, radius, space):
     """Compute a cluster's distances to its centre; put rows in doubt first, return their number."""
     d = x.shape[1]
     m = rows.shape[0]
@@ -535,9 +513,8 @@ def _near_own(
 
 @njit
 def _near_others(
-    centers: Any, a: Any, rows: Any, near: Any, far: Any, own: Any, others: Any,
-    labels: Any, upper: Any, lower: Any, radius: Any, stale: Any, space: Any,
-) -> Any:  # fmt: skip
+    centers, a, rows, near, far, own, others, labels, upper, lower, radius, stale, space
+):
     """Label rows of one cluster by the centres that could take them; return the changes."""
     d, m = centers.shape[1], rows.shape[0]
     columns, best, found, next_ = space[:d], space[d, :m], space[d + 1, :m], space[d + 2, :m]
@@ -567,7 +544,7 @@ def _near_others(
 
 
 @njit
-def _cost(x: Any, weight: Any, labels: Any, which: Any, centers: Any, costs: Any) -> None:
+def _cost(x, weight, labels, which, centers, costs):
     """Compute the costs of some clusters."""
     for j in range(costs.shape[0]):
         if which[j]:

@@ -30,13 +30,11 @@ from largek_dask.kernels.arguments import (
     output,
     two_outputs,
 )
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense import doubts, panels
 from largek_dask.kernels.dense import search as dense
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.sparse import distances as sparse_distances
 from largek_dask.kernels.sparse import doubts as sparse_doubts
 from largek_dask.kernels.sparse import search as sparse
 from largek_dask.kernels.tile import (
@@ -316,7 +314,7 @@ def squared_distances(
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
     if isinstance(x, SparseBlock):
-        return sparse_distances.squared_distances(x, packed.centers, packed.prepared, labels, out)
+        return sparse.squared_distances(x, packed.centers, packed.prepared, labels, out)
     run = panels.square_distances(packed.dtype)
     for rows, block in converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])

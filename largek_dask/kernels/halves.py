@@ -11,19 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.emit import square_distance, weighted_square_distance
 from largek_dask.kernels.exact.transcendental import exp_of, log_of
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance, weighted_square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance, weighted_square_distance
 
 __all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
 
@@ -90,10 +86,7 @@ def shares_of(
 
 
 @njit
-def _shares(
-    x: Any, weight: Any, candidates: Any, means: Any, precisions: Any, diag: Any, constants: Any,
-    halves: Any, shares: Any, losses: Any,
-) -> None:  # fmt: skip
+def _shares(x, weight, candidates, means, precisions, diag, constants, halves, shares, losses):
     n, width = candidates.shape
     d = x.shape[1]
     rows, centers = x.reshape(n * d), means.reshape(means.size)
@@ -138,7 +131,7 @@ def _shares(
 
 
 @njit
-def _log_sum(joint: Any, without: Any) -> Any:
+def _log_sum(joint, without):
     """Return the logarithm of the sum of exponentials of all but one of them."""
     best, total = -np.inf, 0.0
     for q in range(joint.shape[0]):
@@ -205,9 +198,9 @@ def split_components(
 
 @njit
 def _split(
-    x: Any, weight: Any, rows: Any, shares: Any, starts: Any, which: Any, centers: Any, before: Any,
-    floor: Any, least: Any, gains: Any, means: Any, variances: Any, parts: Any,
-) -> None:  # fmt: skip
+    x, weight, rows, shares, starts, which, centers, before, floor, least, gains, means, variances,
+    parts,
+):  # fmt: skip
     d, width = x.shape[1], before.shape[1]
     y, old = np.empty((MOST_ROWS, d)), np.empty(MOST_ROWS)
     share, row_weight = np.empty(MOST_ROWS), np.empty(MOST_ROWS)
@@ -271,10 +264,7 @@ def _split(
 
 
 @njit
-def _across(
-    y: Any, weight: Any, share: Any, old: Any, scale: Any, count: Any, fitted: Any, way: Any,
-    first: Any,
-) -> None:  # fmt: skip
+def _across(y, weight, share, old, scale, count, fitted, way, first):
     """Start halves on either side of the component's mean, along where its rows lie widest."""
     d = y.shape[1]
     far = 0
@@ -306,7 +296,7 @@ def _across(
 
 
 @njit
-def _within(weight: Any, share: Any, old: Any, count: Any, fitted: Any, first: Any) -> None:
+def _within(weight, share, old, count, fitted, first):
     """Start halves nearer to the component's mean than most of its rows, and farther from it."""
     total, mass = 0.0, 0.0
     for p in range(fitted):
@@ -317,9 +307,7 @@ def _within(weight: Any, share: Any, old: Any, count: Any, fitted: Any, first: A
 
 
 @njit
-def _maximise(
-    y: Any, weight: Any, first: Any, own: Any, count: Any, floor: Any, mu: Any, var: Any, part: Any
-) -> None:
+def _maximise(y, weight, first, own, count, floor, mu, var, part):
     """Compute means, variances and masses of two halves, from the first rows."""
     d, width = y.shape[1], var.shape[1]
     rows, means = y.reshape(y.size), mu.reshape(mu.size)
@@ -352,10 +340,7 @@ def _maximise(
 
 
 @njit
-def _expect(
-    y: Any, weight: Any, share: Any, old: Any, before: Any, mu: Any, var: Any, part: Any,
-    begin: Any, end: Any, rises: Any, values: Any, first: Any, own: Any,
-) -> Any:  # fmt: skip
+def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, values, first, own):
     """Return the gain of rows by two halves, and how much of them belonged to the component.
 
     For the rows from ``begin`` to ``end``: ``first`` becomes the share of the first half in that of
@@ -384,9 +369,7 @@ def _expect(
 
 
 @njit
-def _share_out(
-    share: Any, one: Any, other: Any, begin: Any, end: Any, values: Any, first: Any, own: Any
-) -> None:
+def _share_out(share, one, other, begin, end, values, first, own):
     """Set ``values`` to the gains of rows, given the halves' log joints less the component's."""
     for p in range(begin, end):
         a, b, r = one[p], other[p], share[p]
@@ -406,7 +389,7 @@ def _share_out(
 
 
 @njit
-def _is_wide(var: Any, floor: Any) -> Any:
+def _is_wide(var, floor):
     """Return True if neither half is at the floor."""
     for h in range(2):
         above = False

@@ -16,15 +16,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, overload
 
 import numba
-import numpy as np
-from numpy.typing import NDArray
 
 from largek_dask.kernels.code_cache import report_unsaved
 
-__all__ = ["TESTED", "is_kernel", "njit", "readonly", "saves_code"]
+__all__ = ["TESTED", "is_kernel", "njit", "saves_code"]
 
 F = TypeVar("F", bound=Callable[..., Any])
-Scalar = TypeVar("Scalar", bound=np.generic)
 
 FIXED = {
     "nogil": True,
@@ -132,10 +129,3 @@ def is_kernel(dispatcher: object) -> bool:
 def saves_code() -> bool:
     """Return whether compiled code is saved for other processes, if its folder can be written."""
     return _is_inlining and not numba.config.DISABLE_JIT
-
-
-def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
-    """Return a read-only view: kernels called with it need no second copy for writable arrays."""
-    view = array.view()
-    view.flags.writeable = False
-    return view

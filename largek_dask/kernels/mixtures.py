@@ -8,7 +8,7 @@ row and a component, ``log pi_c + log N(x; c)``, and is computed in one way only
 
 in float64, with squares ``sum (x - mean)²`` (``"diag"``: ``sum (x - mean)² precision``) in the
 direct form from the numbers as they were given, in the order of
-:func:`~largek_dask.kernels.emit.rows.square_distance`.
+:func:`~largek_dask.kernels.emit.square_distance`.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.transcendental import log
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_equal", "pack_mixture"]
 
@@ -34,7 +35,7 @@ Floats = NDArray[np.float64]
 
 
 @njit
-def log_joint(constant: Any, half: Any, square: Any) -> Any:
+def log_joint(constant, half, square):
     """Return the log joint of a row and a component; two roundings, in this order."""
     return constant - half * square
 
@@ -228,7 +229,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 
 @njit
-def _fill(values: Any, weights: Any, constants: Any, factors: Any, starts: Any) -> None:
+def _fill(values, weights, constants, factors, starts):
     """Fill factors of the features, and of their squares; and the starts of all scores."""
     k, d = values.shape
     last = weights.shape[1] - 1

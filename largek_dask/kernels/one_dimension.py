@@ -28,8 +28,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import two_product_error
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["at_least", "distinct", "optimal_partitions"]
 
@@ -156,7 +157,7 @@ def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArra
 
 
 @njit
-def _two_sum(a: Any, b: Any) -> Any:
+def _two_sum(a, b):
     """Return the rounded sum, and its error."""
     total = a + b
     part = total - a
@@ -164,7 +165,7 @@ def _two_sum(a: Any, b: Any) -> Any:
 
 
 @njit
-def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
+def _plus(high, low, other, other_low):
     """Return the sum of two numbers of two float64 each."""
     total, rest = _two_sum(high, other)
     rest += low + other_low
@@ -173,7 +174,7 @@ def _plus(high: Any, low: Any, other: Any, other_low: Any) -> Any:
 
 
 @njit
-def _sums_from(values: Any, weights: Any, middle: Any, sums: Any) -> None:
+def _sums_from(values, weights, middle, sums):
     """Write sums of w, w y and w y^2 from the middle value on, y being the distance to it.
 
     Rows 0 to 2 of ``sums`` are their first halves, 3 to 5 the second; left of the middle they are
@@ -197,21 +198,18 @@ def _sums_from(values: Any, weights: Any, middle: Any, sums: Any) -> None:
         old, new = (i, i + 1) if right else (i + 1, i)
         for part in range(3):
             sums[part, new], sums[part + 3, new] = _plus(
-                sums[part, old],
-                sums[part + 3, old],
-                sign * terms[part, 0],
-                sign * terms[part, 1],
+                sums[part, old], sums[part + 3, old], sign * terms[part, 0], sign * terms[part, 1]
             )
 
 
 @njit
-def _costs_of_one(sums: Any, out: Any) -> None:
+def _costs_of_one(sums, out):
     for m in range(1, out.shape[0]):
         out[m] = _cost(sums, 0, m)
 
 
 @njit
-def _moments(sums: Any, j: Any, m: Any) -> Any:
+def _moments(sums, j, m):
     """Return weight, sum and mean of the values from j up to m, and errors of the last two."""
     w, w_low = _plus(sums[0, m], sums[3, m], -sums[0, j], -sums[3, j])
     s, s_low = _plus(sums[1, m], sums[4, m], -sums[1, j], -sums[4, j])
@@ -222,7 +220,7 @@ def _moments(sums: Any, j: Any, m: Any) -> Any:
 
 
 @njit
-def _cost(sums: Any, j: Any, m: Any) -> Any:
+def _cost(sums, j, m):
     """Return the cost of the values from j up to m about their mean, from both halves of the sums.
 
     With a mean t and its error r: Q - t (S + W r) - W r^2.
@@ -238,9 +236,7 @@ def _cost(sums: Any, j: Any, m: Any) -> Any:
 
 
 @njit
-def _level(
-    sums: Any, before: Any, size: Any, begin: Any, scratch: Any, after: Any, first: Any
-) -> None:
+def _level(sums, before, size, begin, scratch, after, first):
     """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
 
     Parameters
@@ -279,18 +275,7 @@ def _level(
 
 
 @njit
-def _search(
-    sums: Any,
-    w: Any,
-    s: Any,
-    q: Any,
-    before: Any,
-    m: Any,
-    least: Any,
-    most: Any,
-    lows: Any,
-    highs: Any,
-) -> Any:
+def _search(sums, w, s, q, before, m, least, most, lows, highs):
     """Return the start of the last cluster of the first m values, and the objective.
 
     Parameters
@@ -332,7 +317,7 @@ def _search(
 
 
 @njit
-def _least(values: Any, n: Any) -> Any:
+def _least(values, n):
     """Return the least of the first n values that are numbers, by four comparisons at a time."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     for i in range(0, n - 3, 4):
@@ -346,7 +331,7 @@ def _least(values: Any, n: Any) -> Any:
 
 
 @njit
-def _finish(sums: Any, cuts: Any, middle: Any, objectives: Any, means: Any) -> None:
+def _finish(sums, cuts, middle, objectives, means):
     """Compute objectives, and means about 0 again, of the clusters between cuts (k, k + 1)."""
     for size in range(means.shape[0]):
         for c in range(size + 1):

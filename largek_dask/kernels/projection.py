@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.arguments import check_rows, converted, output
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense import search as dense
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.tile import Tile, select_tile
 
@@ -149,7 +150,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
 
 
 @njit
-def _orthonormalize(work: Any) -> Any:
+def _orthonormalize(work):
     """Write the basis to the first rows; return their number."""
     m, d = work.shape
     parts = np.empty(_LANES)
@@ -170,7 +171,7 @@ def _orthonormalize(work: Any) -> Any:
 
 
 @njit
-def _product(work: Any, i: Any, j: Any, parts: Any) -> Any:
+def _product(work, i, j, parts):
     """Return the inner product of two rows; no addition waits for the one before."""
     d = work.shape[1]
     whole = d // _LANES * _LANES

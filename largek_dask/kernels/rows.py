@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["NATIVE", "compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 
@@ -76,7 +76,7 @@ def finite_rows(x: Table) -> NDArray[np.bool_]:
 
 
 @njit
-def _all_finite(bits: Any, mask: Any) -> Any:
+def _all_finite(bits, mask):
     # a maximum of integers, so that the loop runs in vector registers
     highest = mask & 0
     for i in range(bits.shape[0]):
@@ -85,7 +85,7 @@ def _all_finite(bits: Any, mask: Any) -> Any:
 
 
 @njit
-def _finite_rows(bits: Any, mask: Any, finite: Any) -> None:
+def _finite_rows(bits, mask, finite):
     for i in range(bits.shape[0]):
         highest = mask & 0
         for f in range(bits.shape[1]):
@@ -111,20 +111,20 @@ def normalize_rows(x: Table) -> Any:
 
 
 @njit
-def _normalize_rows(x: Any, out: Any) -> None:
+def _normalize_rows(x, out):
     for i in range(x.shape[0]):
         _normalize(x[i], out[i])
 
 
 @njit
-def _normalize_sparse(data: Any, indptr: Any, out: Any) -> None:
+def _normalize_sparse(data, indptr, out):
     for i in range(indptr.shape[0] - 1):
         begin, end = indptr[i], indptr[i + 1]
         _normalize(data[begin:end], out[begin:end])
 
 
 @njit
-def _normalize(x: Any, out: Any) -> None:
+def _normalize(x, out):
     """Normalize one row; numbers that are not stored make no difference."""
     largest = 0.0
     for f in range(x.shape[0]):

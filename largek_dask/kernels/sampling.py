@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import Table
+from largek_dask.kernels.blocks import Table, readonly
 from largek_dask.kernels.distances import PackedCenters, nearest, scores, squared_distances
 from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, peel, two_product_error
 from largek_dask.kernels.exact.squares import Squares
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "bernoulli_by_d2",
@@ -93,17 +93,15 @@ def potentials(
         rows = slice(begin, begin + step)
         limbs = np.zeros((N_LIMBS, m), np.int64)
         out.n_not_finite += _potentials(
-            readonly(scores(x[rows], packed)),
-            readonly(d2[rows]),
-            _NO_WEIGHT if weight is None else readonly(weight[rows]),
-            limbs,
-        )
+            readonly(scores(x[rows], packed)), readonly(d2[rows]),
+            _NO_WEIGHT if weight is None else readonly(weight[rows]), limbs,
+        )  # fmt: skip
         out.add_table(limbs)
     return out
 
 
 @njit
-def _potentials(distances: Any, d2: Any, weight: Any, limbs: Any) -> Any:
+def _potentials(distances, d2, weight, limbs):
     n, m = distances.shape
     # several rows are peeled together, as if they were one; zeros fill the last
     group = max(1, _WIDE // m)
@@ -174,7 +172,7 @@ def draw_by_d2(
 
 
 @njit
-def _accumulate(d2: Any, weight: Any, edges: Any) -> None:
+def _accumulate(d2, weight, edges):
     total = 0.0
     for i in range(d2.shape[0]):
         total += d2[i] * weight[i] if weight.shape[0] > 0 else d2[i]
@@ -223,7 +221,7 @@ def settle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin
 
 
 @njit
-def _settle_places(order: Any, uniforms: Any, begin: Any) -> None:
+def _settle_places(order, uniforms, begin):
     n = order.shape[0]
     for i in range(begin, begin + uniforms.shape[0]):
         j = i + np.int64(uniforms[i - begin] * (n - i))
@@ -250,7 +248,7 @@ def share_of_all(
 
 
 @njit
-def _share_size(table: Any, begin: Any, end: Any, of: Any) -> Any:
+def _share_size(table, begin, end, of):
     n = 0
     for c in range(table.shape[0] - 1):
         m = table[c + 1] - table[c]
@@ -259,7 +257,7 @@ def _share_size(table: Any, begin: Any, end: Any, of: Any) -> Any:
 
 
 @njit
-def _share_of_all(order: Any, table: Any, begin: Any, end: Any, of: Any, out: Any) -> None:
+def _share_of_all(order, table, begin, end, of, out):
     n = 0
     for c in range(table.shape[0] - 1):
         m = table[c + 1] - table[c]

@@ -14,8 +14,6 @@ follow each move at once.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from largek_dask.kernels.descent import Rows, Settled, distance_of
@@ -63,9 +61,7 @@ def count_moves(rows: Rows, partition: Settled) -> int:
 
 
 @njit
-def _count_moves(
-    x: Any, weight: Any, centers: Any, counts: Any, labels: Any, upper: Any, lower: Any
-) -> Any:
+def _count_moves(x, weight, centers, counts, labels, upper, lower):
     k, found, least = centers.shape[0], 0, counts.min()
     gaps = np.empty((k, k))
     for a in range(k):
@@ -85,10 +81,7 @@ def _count_moves(
 
 
 @njit
-def _move_rows(
-    x: Any, weight: Any, most_sweeps: Any, centers: Any, counts: Any, labels: Any,
-    upper: Any, lower: Any, stale: Any,
-) -> Any:  # fmt: skip
+def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, stale):
     k = centers.shape[0]
     # Bounds are kept as if centres were still at their initial places.
     own, farthest, moves = np.zeros(k), 0.0, 0
@@ -149,14 +142,14 @@ def _move_rows(
 
 
 @njit
-def _measure(centers: Any, a: Any, gaps: Any) -> None:
+def _measure(centers, a, gaps):
     """Compute the distances of one centre to all others."""
     for b in range(centers.shape[0]):
         gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
 
 
 @njit
-def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
+def _find_least(counts, gaps, radius, least):
     """Find the lightest cluster that could take a row of each.
 
     Leaving a cluster saves at most twice the cost of a row there, and joining one costs at least
@@ -172,9 +165,7 @@ def _find_least(counts: Any, gaps: Any, radius: Any, least: Any) -> None:
 
 
 @njit
-def _best_other(
-    x: Any, i: Any, w: Any, centers: Any, counts: Any, gaps: Any, a: Any, u: Any, cost: Any
-) -> Any:
+def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
     """Return the cluster in which a row costs least, and a lower bound of other distances."""
     norm = 0.0
     for f in range(x.shape[1]):
@@ -195,7 +186,7 @@ def _best_other(
 
 
 @njit
-def _shift(x: Any, i: Any, centers: Any, j: Any, share: Any) -> Any:
+def _shift(x, i, centers, j, share):
     """Move a centre along the line to a row; return how far."""
     gap = 0.0
     for f in range(x.shape[1]):

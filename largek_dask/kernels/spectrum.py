@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import N_LIMBS, ExactSums, peel
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 
 __all__ = ["ScatterSums", "eigenvalues"]
@@ -161,7 +162,7 @@ def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
 
 
 @njit
-def _add_products(x: Any, weight: Any, shift: Any, limbs: Any) -> Any:
+def _add_products(x, weight, shift, limbs):
     """Add w y_a y_b of rows to the limbs; return how many were not finite."""
     n, d = x.shape
     width = limbs.shape[1]
@@ -190,7 +191,7 @@ def _add_products(x: Any, weight: Any, shift: Any, limbs: Any) -> Any:
 
 
 @njit
-def _jacobi(a: Any, values: Any) -> Any:
+def _jacobi(a, values):
     """Rotate a symmetric matrix until it is diagonal; return the error of its diagonal."""
     d = a.shape[0]
     whole = 0.0
@@ -219,7 +220,7 @@ def _jacobi(a: Any, values: Any) -> Any:
 
 
 @njit
-def _rotate(a: Any, p: Any, q: Any) -> Any:
+def _rotate(a, p, q):
     """Make one entry 0 (rows and columns p and q change); return the error."""
     d = a.shape[0]
     entry = a[p, q]

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["is_away", "round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
 
@@ -100,16 +101,11 @@ def vrkm_rows(
     snapshot = np.ascontiguousarray(snapshot, np.float64)
     centers = snapshot.copy()
     n_moved = _vrkm_rows(
-        readonly(x),
-        readonly(_NO_WEIGHT if weight is None else weight),
-        readonly(labels),
-        readonly(order),
-        readonly(snapshot),
-        eta,
-        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)),
-        centers,
+        readonly(x), readonly(_NO_WEIGHT if weight is None else weight), readonly(labels),
+        readonly(order), readonly(snapshot), eta,
+        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)), centers,
         _columns(centers),
-    )
+    )  # fmt: skip
     return centers, int(n_moved)
 
 
@@ -119,7 +115,7 @@ def _columns(centers: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @njit
-def _sgd_rows(x: Any, weight: Any, order: Any, means: Any, columns: Any, votes: Any) -> Any:
+def _sgd_rows(x, weight, order, means, columns, votes):
     d, k = columns.shape
     row, scores = np.empty(d), np.empty(k)
     cost, gathered = 0.0, 0.0
@@ -141,17 +137,7 @@ def _sgd_rows(x: Any, weight: Any, order: Any, means: Any, columns: Any, votes: 
 
 
 @njit
-def _vrkm_rows(
-    x: Any,
-    weight: Any,
-    labels: Any,
-    order: Any,
-    snapshot: Any,
-    eta: Any,
-    gradient: Any,
-    centers: Any,
-    columns: Any,
-) -> Any:
+def _vrkm_rows(x, weight, labels, order, snapshot, eta, gradient, centers, columns):
     d, k = columns.shape
     row, scores = np.empty(d), np.empty(k)
     n_moved = 0
@@ -184,7 +170,7 @@ def _vrkm_rows(
 
 
 @njit
-def _differ(a: Any, b: Any) -> Any:
+def _differ(a, b):
     differ = False
     for f in range(a.shape[0]):
         differ |= a[f] != b[f]
@@ -192,9 +178,7 @@ def _differ(a: Any, b: Any) -> Any:
 
 
 @njit
-def _step_all(
-    row: Any, a: Any, b: Any, step: Any, snapshot: Any, gradient: Any, centers: Any, columns: Any
-) -> None:
+def _step_all(row, a, b, step, snapshot, gradient, centers, columns):
     """Apply line 13 of Algorithm 3: the batch gradient moves every centre, the row one or two."""
     for j in range(centers.shape[0]):
         for f in range(row.shape[0]):
@@ -211,7 +195,7 @@ def _step_all(
 
 
 @njit
-def _nearest(row: Any, columns: Any, scores: Any) -> Any:
+def _nearest(row, columns, scores):
     """Return the index of the nearest centre; ``scores`` receives all squared distances.
 
     Four features are taken at a time so that sums are loaded and stored once for all of them;
@@ -255,18 +239,14 @@ def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArr
     out = np.zeros(snapshot.shape)
     grid = sums.grid
     _gradient(
-        readonly(np.ascontiguousarray(snapshot)),
-        readonly(sums.totals),
-        readonly(sums.weights),
-        2.0 ** (grid.weight_bits - grid.bits),
-        grid.shift.astype(np.float64),
-        out,
-    )
+        readonly(np.ascontiguousarray(snapshot)), readonly(sums.totals), readonly(sums.weights),
+        2.0 ** (grid.weight_bits - grid.bits), grid.shift.astype(np.float64), out,
+    )  # fmt: skip
     return out
 
 
 @njit
-def _gradient(snapshot: Any, sums: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
+def _gradient(snapshot, sums, weights, step, shift, out):
     for j in range(out.shape[0]):
         weight = np.float64(weights[j])
         if weight > 0.0:
@@ -310,35 +290,18 @@ def round_step(
     grid = change.grid
     out = np.empty(centers.shape)
     _round_step(
-        readonly(np.ascontiguousarray(centers)),
-        readonly(np.ascontiguousarray(snapshot)),
-        readonly(known),
-        readonly(change.totals),
-        readonly(change.weights),
-        2.0**-grid.bits,
-        2.0**-grid.weight_bits,
-        grid.shift.astype(np.float64),
-        eta,
-        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)),
-        out,
-    )
+        readonly(np.ascontiguousarray(centers)), readonly(np.ascontiguousarray(snapshot)),
+        readonly(known), readonly(change.totals), readonly(change.weights), 2.0**-grid.bits,
+        2.0**-grid.weight_bits, grid.shift.astype(np.float64), eta,
+        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)), out,
+    )  # fmt: skip
     return out
 
 
 @njit
 def _round_step(
-    centers: Any,
-    snapshot: Any,
-    known: Any,
-    sums: Any,
-    weights: Any,
-    step: Any,
-    weight_step: Any,
-    shift: Any,
-    eta: Any,
-    gradient: Any,
-    out: Any,
-) -> None:
+    centers, snapshot, known, sums, weights, step, weight_step, shift, eta, gradient, out
+):
     gathered = 0.0
     for j in range(known.shape[0]):
         gathered += known[j]
@@ -372,7 +335,7 @@ def is_away(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: f
 
 
 @njit
-def _is_away(centers: Any, snapshot: Any, most: Any) -> Any:
+def _is_away(centers, snapshot, most):
     n = 0  # (counted: a branch would keep the loop out of vectors)
     for j in range(centers.shape[0]):
         for f in range(centers.shape[1]):

@@ -28,10 +28,10 @@ from largek_dask.driver.plan import beyond_reach, check_output_fits
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import DataError, ParameterError, without_causes
 from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.evidence import evidence, posteriors
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.transcendental import exp
+from largek_dask.kernels.log_likelihood import log_likelihoods, posteriors
 from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.model.base import Model, check_numbers
 
@@ -366,7 +366,7 @@ def _likelihood_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
 ) -> NDArray[np.float64]:
     """Log-likelihoods of a chunk's rows."""
-    _, found = evidence(chunk.x, packed)
+    _, found = log_likelihoods(chunk.x, packed)
     sums[MIXTURE.name].add(found, chunk.weight)
     return found
 
@@ -380,7 +380,7 @@ def _posteriors_chunk(
     weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
     far = np.flatnonzero(row_squares(chunk.x, packed.shift) * weights.min() > -LOST)
     if len(far):
-        labels, low = evidence(chunk.x[far], packed)
+        labels, low = log_likelihoods(chunk.x[far], packed)
         lost = label_far(chunk.x[far], labels, low, packed)
         found = _with_rows(found, far[lost], labels[lost])
     if bad.any():

@@ -39,9 +39,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.merging import window
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.transcendental import exp as exponentials
 from largek_dask.kernels.exact.transcendental import log as logarithms
-from largek_dask.kernels.jit import readonly
 
 __all__ = [
     "Curve",

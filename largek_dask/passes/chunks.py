@@ -14,9 +14,8 @@ from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.columns import listed
 from largek_dask.data.rows import Rows
 from largek_dask.errors import BadRowsError
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense.copying import copy_rows
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.threads import ALONE, Threads
 from largek_dask.passes.cache import Part

@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowSlice, TakenRows
-from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at, stack_rows
+from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, readonly, rows_at, stack_rows
 from largek_dask.kernels.dense.copying import copy_rows
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.projection import Directions, project
 
 __all__ = [

@@ -21,8 +21,7 @@ from largek_dask.data.frame_rows import FrameRows
 from largek_dask.data.memory_rows import ArrayRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
-from largek_dask.kernels.blocks import SparseBlock, Table, stack_rows
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly, stack_rows
 from largek_dask.kernels.sampling import settle_places, share_of_all
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.chunks import JOINED

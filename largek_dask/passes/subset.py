@@ -25,8 +25,7 @@ from largek_dask.algorithms.base import (
     SpacedRows,
     TakenRows,
 )
-from largek_dask.kernels.blocks import rows_at
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import readonly, rows_at
 from largek_dask.kernels.projection import project
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation

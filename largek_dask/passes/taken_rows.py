@@ -13,8 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 from largek_dask.algorithms.base import TakenRows
 from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.rows import Rows
-from largek_dask.kernels.blocks import Table, stack_rows
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import Table, readonly, stack_rows
 
 __all__ = ["HeldRows", "empty_rows"]
 

@@ -9,8 +9,7 @@ import pytest
 
 from largek_dask.kernels.auxiliary import (
     arrange,
-    descend,
-    gains,
+    descend_from,
     gains_at,
     members_at,
     order_by_distance,
@@ -66,7 +65,7 @@ def test_gains(kind, weighted, shape):
     x = table(kind, d=d)
     centers, labels, first, _, weight, points = prepared(x, k, weighted)
     order = order_by_distance(labels, first, k)
-    found = gains(x, weight, centers, order, first, points)
+    found = gains_at(arrange(x, weight, centers, order, first), points)
     expected = [oracles.gain(x, weight, first, y)[0] for y in points]
     np.testing.assert_array_equal(found, expected)
     assert kind == "equal" or (found > 0).any()
@@ -91,16 +90,16 @@ def test_descent(kind, steps):
     centers, labels, first, _, weight, points = prepared(x, 3, True)
     order = order_by_distance(labels, first, 3)
     given = points.copy()
-    moved, found = descend(x, weight, centers, order, first, points, steps)
+    moved, found = descend_from(arrange(x, weight, centers, order, first), points, steps)
     np.testing.assert_array_equal(points, given)
-    before = gains(x, weight, centers, order, first, points)
+    before = gains_at(arrange(x, weight, centers, order, first), points)
     assert (found >= before * (1 - 1e-14)).all()
     for q, y in enumerate(points):
         mean, gain = oracles.descend(x, weight, first, y, steps)
         np.testing.assert_allclose(moved[q], mean, rtol=1e-13, atol=1e-14 * np.ptp(x))
         assert found[q] == pytest.approx(gain, rel=1e-13)
     if steps == 30 and kind == "blobs":  # some came to rest before, some had nowhere to go
-        again, _ = descend(x, weight, centers, order, first, moved, 1)
+        again, _ = descend_from(arrange(x, weight, centers, order, first), moved, 1)
         assert (again == moved).all()
         assert 0 < (before == 0).sum() < len(points)
 
@@ -136,8 +135,8 @@ def test_scans_end_early():
         > 1.01 * (oracles.gain(x, weight, first, point[0])[0])
     )
     np.testing.assert_array_equal(
-        gains(moved, weight, centers, order, first, point),
-        gains(x, weight, centers, order, first, point),
+        gains_at(arrange(moved, weight, centers, order, first), point),
+        gains_at(arrange(x, weight, centers, order, first), point),
     )
     by_sum = order_by_distance(labels, reach, 6)
     np.testing.assert_array_equal(

@@ -12,16 +12,12 @@ from largek_dask.kernels.bounds import box_search, boxes, pruned
 from largek_dask.kernels.bounds.boxes import Boxes, Slack
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.emit import box_standins as twins
+from largek_dask.kernels.emit import boxes as emitted
+from largek_dask.kernels.emit import standins as twins
 from largek_dask.kernels.jit import njit
 from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
-if COMPILED:
-    from largek_dask.kernels.emit import boxes as emitted
-else:
-    emitted = twins
-
 KINDS = ["normal", "clusters", "grid", "equal", "far", "outlier", "small", "plane", "line"]
 if COMPILED:  # numpy warns where stand-ins come near the largest number
     KINDS += ["large"]

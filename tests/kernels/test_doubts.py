@@ -23,6 +23,7 @@ from largek_dask.kernels.distances import (
     pack_centers,
     scores,
 )
+from largek_dask.kernels.emit import rows as emitted_rows
 from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import TILES
@@ -30,8 +31,6 @@ from tests import oracles
 from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
-if COMPILED:
-    from largek_dask.kernels.emit import rows as emitted_rows
 N = 700 if COMPILED else 60
 TIGHT = [("f4", 1e-1), ("f4", 1e-2), ("f4", 1e-3), ("f8", 1e-9)]
 

@@ -14,8 +14,9 @@ import pytest
 from numba import types
 
 from largek_dask.kernels import code_cache, jit
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
-from largek_dask.kernels.jit import njit, readonly, saves_code
+from largek_dask.kernels.jit import njit, saves_code
 
 # What one process does: two kernels of the package on fixed numbers; prints results and what was
 # compiled. With an argument it forks that many processes, which start computing together.

@@ -8,23 +8,20 @@ import numba
 import numpy as np
 import pytest
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds import prefix as prefix_module
 from largek_dask.kernels.bounds import prefix_search
 from largek_dask.kernels.bounds.prefix import Margin, Prefix, principal_directions
 from largek_dask.kernels.dense.panels import PAD
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
-from largek_dask.kernels.emit import standins as twins
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import rows as emitted
+from largek_dask.kernels.emit.dense import scan
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.projection import orthonormal
 from largek_dask.kernels.tile import MINIMA, Micro
 from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
-if COMPILED:
-    from largek_dask.kernels.emit import rows as emitted
-    from largek_dask.kernels.emit.dense import scan
-else:
-    emitted, scan = twins, twins.scan
 
 KINDS = ["normal", "groups", "grid", "equal", "far", "outlier", "small", "large", "plane", "ties"]
 DIRECTIONS = ["principal", "random", "one", "skewed", "scaled", "all"]

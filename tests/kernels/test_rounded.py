@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.exact.fixed_point import FixedPoint
-from largek_dask.kernels.exact.rounded import RoundedRows
-from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.kernels.exact.sums import ClusterSums, RoundedRows
 from tests.helpers.covering import every_two
 from tests.kernels.test_statistics import scan, tables
 from tests.kernels.test_sums import K, integers_of, labels_for, same

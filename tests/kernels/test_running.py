@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact.running import moved_means
+from largek_dask.kernels.exact.extrapolated import moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from tests import oracles
 

@@ -18,7 +18,7 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.prepared import Prepared
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
-from largek_dask.kernels.sparse.distances import center_norms
+from largek_dask.kernels.sparse.search import center_norms
 from tests import oracles
 from tests.kernels.test_sparse import block_of, table
 

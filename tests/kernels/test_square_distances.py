@@ -6,14 +6,11 @@ import numba
 import numpy as np
 import pytest
 
+from largek_dask.kernels.emit import rows as emitted
 from largek_dask.kernels.jit import njit
 from tests.helpers.covering import in_turns
 
 COMPILED = not numba.config.DISABLE_JIT
-if COMPILED:
-    from largek_dask.kernels.emit import rows as emitted
-else:
-    from largek_dask.kernels.emit import standins as emitted
 
 
 def kernels():

@@ -68,7 +68,7 @@ def of_sklearn(model: Any) -> GaussianMixture:
 
 
 def expected_labels(model: Any, x: Any = X) -> Any:
-    return oracles.evidence(x, model._packed())[0]
+    return oracles.log_likelihoods(x, model._packed())[0]
 
 
 @pytest.fixture
@@ -253,7 +253,7 @@ def test_killed_it_goes_on_where_it_was(
     dies_in: int, stored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, out = mixture(), str(tmp_path / "likelihood.zarr")
-    original, calls = module.evidence, [0]
+    original, calls = module.log_likelihoods, [0]
 
     class Killed(BaseException):
         pass
@@ -265,7 +265,7 @@ def test_killed_it_goes_on_where_it_was(
         return original(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "evidence", dying)
+        patch.setattr(module, "log_likelihoods", dying)
         with pytest.raises(Killed):
             model.score_samples(stored, out=out, n_threads=1)
     notes: Any = zarr.open_array(out, mode="r").attrs["largek"]
@@ -282,7 +282,7 @@ def test_killed_it_goes_on_where_it_was(
         again[0] += 1
         return original(*arguments)
 
-    monkeypatch.setattr(module, "evidence", counting)
+    monkeypatch.setattr(module, "log_likelihoods", counting)
     assert model.score_samples(stored, out=out, n_threads=1) is None
     done_before = (dies_in - 1) // 2 * 2
     assert again[0] == 7 - done_before

@@ -263,7 +263,7 @@ def near_components(packed, m):
     return out
 
 
-# evidence
+# log-likelihoods
 
 
 def log_joints(x, packed):
@@ -277,7 +277,7 @@ def log_joints(x, packed):
     return joints
 
 
-def evidence(x, packed):
+def log_likelihoods(x, packed):
     """Labels and log-likelihoods."""
     joints = log_joints(x, packed).astype(np.longdouble)
     best = joints.max(1)

@@ -20,8 +20,8 @@ from largek_dask.algorithms.dcd.samples import Sample, draw_far
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stability import split_half_stability
 from largek_dask.algorithms.dcd.stages import Book, Plan, pieces
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.descent import Rows
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.threads import Threads
 
 __all__ = ["Found", "conclude", "path_of_half", "unfinished"]

@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.dcd.samples import Sample
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.descent import Rows
-from largek_dask.kernels.jit import readonly
 
 __all__ = ["count_distinct", "distinct_rows", "hold_rows", "taken_rows"]
 

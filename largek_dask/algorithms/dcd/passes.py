@@ -33,10 +33,9 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.exact.movement import squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.rounded import RoundedRows
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.statistics import Statistics
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint, RoundedRows
 
 __all__ = [
     "CountTotal",

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, Rng
 from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
 from largek_dask.algorithms.starts.coresets import draw_coreset
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.jit import readonly
 
 __all__ = ["FEWEST_FAR", "Sample", "draw_far", "draw_sample"]
 

@@ -20,6 +20,7 @@ from largek_dask.kernels.auxiliary import (
     order_by_distance,
     swap_costs,
 )
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.descent import (
     Nearest,
@@ -30,7 +31,6 @@ from largek_dask.kernels.descent import (
     label_rows,
     settle,
 )
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.single_moves import count_moves, move_rows
 from largek_dask.kernels.threads import ALONE, Threads
 

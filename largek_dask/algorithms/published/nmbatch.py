@@ -42,9 +42,9 @@ from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, squared_distances
+from largek_dask.kernels.exact.extrapolated import moved_means
 from largek_dask.kernels.exact.movement import squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.running import moved_means
 
 __all__ = ["NMBatchPaper", "NestedState"]
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, Rng
 from largek_dask.algorithms.starts.weighted_sampling import draws_by_mass
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import readonly
 
 __all__ = ["Coreset", "draw_coreset", "draw_coresets"]
 

@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.jit import readonly
 
 __all__ = [
     "NEAR_CELLS",

@@ -13,34 +13,21 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.panels import Kernel, inner
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.box_standins import (
-        ROWS,
-        boxes_within,
-        each_within,
-        gap_square,
-        listed_bits,
-        points_within,
-        turn,
-    )
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.boxes import (
-        ROWS,
-        boxes_within,
-        each_within,
-        gap_square,
-        listed_bits,
-        points_within,
-        turn,
-    )
-    from largek_dask.kernels.emit.rows import square_distance
+from largek_dask.kernels.emit import (
+    ROWS,
+    boxes_within,
+    each_within,
+    gap_square,
+    listed_bits,
+    points_within,
+    square_distance,
+    turn,
+)
+from largek_dask.kernels.jit import njit
 
 __all__ = ["BITS", "LANES", "MOST_ROWS", "search"]
 

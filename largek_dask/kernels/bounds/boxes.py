@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.box_search import BITS, LANES, search
 from largek_dask.kernels.distances import PackedCenters
-from largek_dask.kernels.jit import readonly
 
 __all__ = ["Boxes", "Slack"]
 

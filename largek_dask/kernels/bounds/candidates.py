@@ -28,37 +28,28 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import Lists
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
 from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import (
+    fetch,
+    four_square_distances,
+    four_weighted_square_distances,
+    frozen,
+    insert,
+    lowest,
+    lowest_bit,
+    scan,
+    square_distance,
+    weighted_square_distance,
+    within,
+)
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.gather_standins import fetch
-    from largek_dask.kernels.emit.rank_standins import insert, lowest, lowest_bit, within
-    from largek_dask.kernels.emit.standins import (
-        four_square_distances,
-        four_weighted_square_distances,
-        frozen,
-        scan,
-        square_distance,
-        weighted_square_distance,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.gather import fetch
-    from largek_dask.kernels.emit.ranks import insert, lowest, lowest_bit, within
-    from largek_dask.kernels.emit.rows import (
-        four_square_distances,
-        four_weighted_square_distances,
-        frozen,
-        square_distance,
-        weighted_square_distance,
-    )
 
 __all__ = ["search_candidates", "search_components"]
 

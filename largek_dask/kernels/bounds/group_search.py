@@ -5,18 +5,14 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.panels import Kernel, label_dtype
 from largek_dask.kernels.distances import PackedCenters
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.group_standins import fold, six_rows
-else:
-    from largek_dask.kernels.emit.groups import fold, six_rows
+from largek_dask.kernels.emit import fold, six_rows
+from largek_dask.kernels.jit import njit
 
 __all__ = ["WIDTH", "GroupColumns", "search_groups"]
 

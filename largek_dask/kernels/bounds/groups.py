@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.group_search import GroupColumns
 from largek_dask.kernels.distances import (
     PackedCenters,
@@ -16,7 +17,6 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
-from largek_dask.kernels.jit import readonly
 
 __all__ = ["BoundedCenters", "Drift", "Groups", "Margins", "group_centers"]
 

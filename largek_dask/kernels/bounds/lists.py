@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import gathered, panels
 from largek_dask.kernels.distances import PackedCenters, nearest_two
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import select_tile

@@ -13,26 +13,19 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.groups import group_centers
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, load_rows
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import frozen, lowest_bit, scan, within
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.rank_standins import lowest_bit, within
-    from largek_dask.kernels.emit.standins import frozen, scan
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.ranks import lowest_bit, within
-    from largek_dask.kernels.emit.rows import frozen
 
 __all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_pairs"]
 

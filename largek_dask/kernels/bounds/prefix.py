@@ -26,11 +26,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.prefix_search import FEATURES, search, search_two
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.projection import Directions, orthonormal, project
 from largek_dask.kernels.tile import select_tile
 

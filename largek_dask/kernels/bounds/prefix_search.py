@@ -15,35 +15,22 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 
 from largek_dask.kernels.dense.doubts import choose
 from largek_dask.kernels.dense.doubts import margin as margin_of_score
 from largek_dask.kernels.dense.panels import Dtype, Kernel, inner, pack_block
+from largek_dask.kernels.emit import (
+    clear,
+    eight_scores,
+    four_near_squares,
+    near_square,
+    scan,
+    square_distance,
+    tile_within,
+)
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import (
-        clear,
-        eight_scores,
-        four_near_squares,
-        near_square,
-        scan,
-        square_distance,
-        tile_within,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import (
-        clear,
-        eight_scores,
-        four_near_squares,
-        near_square,
-        square_distance,
-        tile_within,
-    )
 
 __all__ = ["FEATURES", "search", "search_two"]
 

@@ -9,19 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import order_by_label
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import square_distance
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import native_blocks
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
 
 __all__ = ["PairSums", "search_unions", "steps_of_pairs"]
 

@@ -5,24 +5,19 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, copy_rows
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import frozen, scan
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import frozen, scan
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import frozen
 
 __all__ = ["cell_means"]
 
@@ -148,7 +143,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
     centres, real = tile.centres, dtype.type
 
     @bare
-    def prepare(means: Any, factors: Any, starts: Any) -> None:
+    def prepare(means, factors, starts):
         size, d = means.shape
         for j in range((size + centres - 1) // centres * centres):
             square = 0.0
@@ -170,10 +165,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
     pack = panels.pack_rows(dtype, width)
 
     @bare
-    def assign(
-        rows: Any, at: Any, m: Any, d: Any, size: Any, order: Any, weight: Any, zeros: Any,
-        space: Any, block: Any, found: Any, sums: Any, totals: Any,
-    ) -> None:  # fmt: skip
+    def assign(rows, at, m, d, size, order, weight, zeros, space, block, found, sums, totals):
         panel, spare, _, values, winners, carried, factors, starts, _ = space
         pack(rows, at, m, d, zeros, panel, 0, spare)
         for q in range(width):
@@ -207,36 +199,20 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = copy_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
-    flat = types.Array(numba.from_dtype(dtype), 1, "C")
-    table = types.Array(numba.from_dtype(dtype), 2, "C")
-    reals = types.Array(types.float64, 1, "C", readonly=True)
-    signed = types.Array(types.int32, 1, "C")
+    read, write, long = panels.real_arrays, panels.outputs, types.int64
 
     @njit(
         (
-            *panels.real_arrays(stored, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            *panels.real_arrays(dtype, 1, 1),
-            reals,
-            types.int64,
-            types.int64,
-            panels.workspace_type(dtype),
-            flat,
-            signed,
-            table,
-            types.Array(types.float64, 1, "C"),
-            types.int64,
-            table,
-            signed,
+            *read(stored, 2), *read("i4", 1), *read("i8", 1), *read(dtype, 1, 1), *read("f8", 1),
+            long, long, panels.workspace_type(dtype), *write(dtype, 1), *write("i4", 1),
+            *write(dtype, 2), *write("f8", 1), long, *write(dtype, 2), *write("i4", 1),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
-        x: Any, order: Any, picks: Any, shift: Any, zeros: Any, weight: Any, n_steps: Any,
-        n_full: Any, space: Any, block: Any, found: Any, sums: Any, totals: Any, first: Any,
-        means: Any, labels: Any,
-    ) -> None:  # fmt: skip
+        x, order, picks, shift, zeros, weight, n_steps, n_full, space, block, found, sums, totals,
+        first, means, labels,
+    ):  # fmt: skip
         n, d = x.shape
         size, count = means.shape[0], order.size
         _, _, _, _, _, _, factors, starts, _ = space
@@ -284,9 +260,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 
 
 @bare
-def _reseat(
-    rows: Any, order: Any, weight: Any, found: Any, means: Any, sums: Any, j: Any, d: Any
-) -> None:
+def _reseat(rows, order, weight, found, means, sums, j, d):
     """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
     That row is then given to centre j, so that no other centre moves there too.

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.gather_standins import fetch
-else:
-    from largek_dask.kernels.emit.gather import fetch
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.emit import fetch
+from largek_dask.kernels.jit import njit
 
 __all__ = ["copy_rows"]
 
@@ -47,7 +43,7 @@ def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> 
 
 
 @njit
-def _copy_rows(x: Any, places: Any, ahead: Any, out: Any) -> None:
+def _copy_rows(x, places, ahead, out):
     n, d = out.shape
     flat, line = x.reshape(x.size), _LINE // x.itemsize
     for i in range(n):

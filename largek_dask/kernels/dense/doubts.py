@@ -15,17 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "Rounding",
@@ -126,7 +122,7 @@ def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
 
 
 @njit
-def margin(score: Any, square: Any, rounding: Any) -> Any:
+def margin(score, square, rounding):
     """Return how far above ``score`` that of a centre that is not farther may be.
 
     Parameters
@@ -149,10 +145,7 @@ def margin(score: Any, square: Any, rounding: Any) -> Any:
 
 
 @njit(internal=True, refcounts=False)
-def choose(
-    rows: Any, at: Any, centers: Any, d: Any, scores: Any, scores_at: Any, limit: Any, lists: Any,
-    begin: Any, end: Any,
-) -> Any:  # fmt: skip
+def choose(rows, at, centers, d, scores, scores_at, limit, lists, begin, end):
     """Find the nearest and second nearest of some centres, by sums (x - c)² in float64.
 
     Parameters
@@ -195,10 +188,7 @@ def choose(
 
 
 @njit
-def choose_rows(
-    x: Any, centers: Any, scores: Any, limits: Any, labels: Any, squares: Any, second_labels: Any,
-    second_squares: Any,
-) -> None:  # fmt: skip
+def choose_rows(x, centers, scores, limits, labels, squares, second_labels, second_squares):
     """Run :func:`choose` for (m, d) rows with their (m, k) scores and (m,) limits."""
     m, d = x.shape
     rows, flat = x.reshape(m * d), centers.reshape(centers.size)

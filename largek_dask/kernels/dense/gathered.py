@@ -15,7 +15,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -25,19 +24,13 @@ from largek_dask.kernels.dense.panels import (
     Array,
     Dtype,
     Kernel,
+    outputs,
     real_arrays,
     workspace_type,
 )
+from largek_dask.kernels.emit import fetch, frozen, gather, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.gather_standins import fetch, gather
-    from largek_dask.kernels.emit.standins import frozen, scan
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.gather import fetch, gather
-    from largek_dask.kernels.emit.rows import frozen
 
 __all__ = [
     "bare",
@@ -89,9 +82,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
     lengths = 0 if direct else 1
 
     @bare
-    def pack(
-        rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, panel_at: Any, norms: Any
-    ) -> None:
+    def pack(rows, places, at, d, shift, panel, panel_at, norms):
         for q in range(width):
             norms[q] = 0
         for f in range(0, d - side + 1, side):
@@ -119,7 +110,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     pack = pack_gathered(dtype, width, direct)
 
     @bare
-    def scatter(rows: Any, places: Any, at: Any, d: Any, panel: Any) -> None:
+    def scatter(rows, places, at, d, panel):
         """Copy number by number, if no shift is subtracted."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
@@ -129,19 +120,13 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     if direct and stored != dtype:
 
         @bare
-        def load(
-            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
-            spare: Any, own: Any,
-        ) -> None:  # fmt: skip
+        def load(rows, places, at, d, shift, panel, norms, spare, own):
             scatter(rows, places, at, d, panel)
 
     elif direct:
 
         @bare
-        def load(
-            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
-            spare: Any, own: Any,
-        ) -> None:  # fmt: skip
+        def load(rows, places, at, d, shift, panel, norms, spare, own):
             if d < side:  # a block would read beyond the last row
                 scatter(rows, places, at, d, panel)
             else:
@@ -150,10 +135,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     elif stored != dtype:
 
         @bare
-        def load(
-            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
-            spare: Any, own: Any,
-        ) -> None:  # fmt: skip
+        def load(rows, places, at, d, shift, panel, norms, spare, own):
             for q in range(width):
                 i = np.int64(places[at + q]) * d
                 for f in range(d):
@@ -163,10 +145,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     else:
 
         @bare
-        def load(
-            rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any,
-            spare: Any, own: Any,
-        ) -> None:  # fmt: skip
+        def load(rows, places, at, d, shift, panel, norms, spare, own):
             pack(rows, places, at, d, shift, panel, 0, norms)
 
     return load
@@ -178,7 +157,7 @@ def fetch_rows(stored: Dtype) -> Kernel:
     line = LINE // stored.itemsize
 
     @bare
-    def call(rows: Any, places: Any, begin: Any, end: Any, d: Any) -> None:
+    def call(rows, places, begin, end, d):
         for q in range(begin, end):
             i = np.int64(places[q]) * d
             for f in range(0, d, line):
@@ -194,7 +173,7 @@ def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
     real, call = dtype.type, fetch_rows(stored)
 
     @bare
-    def copy(rows: Any, places: Any, count: Any, d: Any, origin: Any, block: Any) -> None:
+    def copy(rows, places, count, d, origin, block):
         for p in range(count):
             call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
             # (of slices: an index that might be negative is gathered)
@@ -222,10 +201,9 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
 
     @bare
     def meet(
-        rows: Any, places: Any, at: Any, ahead: Any, n_ahead: Any, d: Any, shift: Any, block: Any,
-        starts: Any, length: Any, own: Any, panel: Any, spare: Any, norms: Any, values: Any,
-        labels: Any, sums: Any,
-    ) -> None:  # fmt: skip
+        rows, places, at, ahead, n_ahead, d, shift, block, starts, length, own, panel, spare, norms,
+        values, labels, sums,
+    ):  # fmt: skip
         load(rows, places, at, d, shift, panel, norms, spare, own)
         for q in range(width):
             values[q] = np.inf
@@ -259,9 +237,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
 
 
 @bare
-def _collect(
-    order: Any, starts: Any, offsets: Any, begin: Any, end: Any, chosen: Any, counts: Any
-) -> Any:  # fmt: skip
+def _collect(order, starts, offsets, begin, end, chosen, counts):
     """Collect the numbers of the rows of some groups that meet a list, and how many per group.
 
     Return the first group that is left for later, and the number of rows.
@@ -279,10 +255,7 @@ def _collect(
 
 
 @bare
-def _side_by_side(
-    listed: Any, first: Any, length: Any, centers: Any, openings: Any, d: Any, copies: Any,
-    copied_openings: Any,
-) -> None:  # fmt: skip
+def _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings):
     """Copy the centres of a list, and the starts of their scores."""
     for m in range(length):
         c = listed[first + m]
@@ -301,27 +274,21 @@ def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
     real, converted = dtype.type, stored != dtype
 
     @bare
-    def nearest(rows: Any, at: Any, whole: Any, d: Any, listed: Any, begin: Any, end: Any) -> Any:
+    def nearest(rows, at, whole, d, listed, begin, end):
         found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
         return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
 
     if converted:
 
         @bare
-        def decide(
-            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
-            end: Any,
-        ) -> Any:  # fmt: skip
+        def decide(rows, i, spare, q, whole, d, listed, begin, end):
             # rows of another type were converted for their panel
             return nearest(spare, q * d, whole, d, listed, begin, end)
 
     else:
 
         @bare
-        def decide(
-            rows: Any, i: Any, spare: Any, q: Any, whole: Any, d: Any, listed: Any, begin: Any,
-            end: Any,
-        ) -> Any:  # fmt: skip
+        def decide(rows, i, spare, q, whole, d, listed, begin, end):
             return nearest(rows, np.int64(i) * d, whole, d, listed, begin, end)
 
     return decide
@@ -344,10 +311,9 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
 
     @bare
     def panel(
-        rows: Any, chosen: Any, at: Any, last: Any, total: Any, d: Any, shift: Any, whole: Any,
-        listed: Any, first: Any, length: Any, own: Any, keep: Any, close: Any, space: Any,
-        labels: Any, upper: Any, lower: Any,
-    ) -> Any:  # fmt: skip
+        rows, chosen, at, last, total, d, shift, whole, listed, first, length, own, keep, close,
+        space, labels, upper, lower,
+    ):  # fmt: skip
         packed, spare, norms, values, winners, sums, copies, copied_openings, _ = space
         block, openings = frozen(copies), frozen(copied_openings)
         m = last - at
@@ -412,34 +378,20 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     panel = _panel(tile, dtype, stored, direct)
     usual = USUAL * float(np.finfo(dtype).eps) / 2
-    real, signed = types.Array(numba.from_dtype(dtype), 1, "C"), types.Array(types.int32, 1, "C")
-    places = types.Array(types.int64, 1, "C", readonly=True)
+    read, write = real_arrays, outputs
 
     @njit(
         (
-            *real_arrays(stored, 2),
-            *real_arrays(dtype, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            *[places] * 2,
-            types.Array(types.int32, 1, "C", readonly=True),
-            *real_arrays(dtype, 1, 2, 1),
-            types.int64,
-            types.int64,
-            types.boolean,
-            workspace_type(dtype),
-            signed,
-            types.Array(types.int64, 1, "C"),
-            signed,
-            real,
-            real,
+            *read(stored, 2), *read(dtype, 2), *read("i4", 1), *read("i8", 1, 1), *read("i4", 1),
+            *read(dtype, 1, 2, 1), types.int64, types.int64, types.boolean, workspace_type(dtype),
+            *write("i4", 1), *write("i8", 1), *write("i4", 1), *write(dtype, 1, 1),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
-        x: Any, given: Any, order: Any, starts: Any, offsets: Any, listed: Any, shift: Any,
-        centers: Any, openings: Any, begin: Any, end: Any, keep: Any, space: Any,
-        chosen: Any, counts: Any, labels: Any, upper: Any, lower: Any,
-    ) -> Any:  # fmt: skip
+        x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, keep, space,
+        chosen, counts, labels, upper, lower,
+    ):  # fmt: skip
         n, d = x.shape
         rows, whole = x.reshape(n * d), given.reshape(given.size)
         close = number(usual * np.sqrt(d))

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["greedy_rows"]
 
@@ -53,9 +54,7 @@ def greedy_rows(
 
 
 @njit
-def _greedy(
-    columns: Any, weight: Any, uniforms: Any, d2: Any, edges: Any, tried: Any, picks: Any
-) -> None:
+def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
     k, m = uniforms.shape
     n = columns.shape[1]
     parts = np.empty(_LANES)
@@ -85,7 +84,7 @@ def _greedy(
 
 
 @njit
-def _left(weight: Any, d2: Any, tried: Any, parts: Any) -> Any:
+def _left(weight, d2, tried, parts):
     """Return the cost left by a candidate; no addition waits for the one before."""
     n = weight.shape[0]
     whole = n // _LANES * _LANES
@@ -103,7 +102,7 @@ def _left(weight: Any, d2: Any, tried: Any, parts: Any) -> Any:
 
 
 @njit
-def _drawn(edges: Any, uniform: Any) -> Any:
+def _drawn(edges, uniform):
     """Return the row at this share of the mass; never one of no mass."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
@@ -119,7 +118,7 @@ def _drawn(edges: Any, uniform: Any) -> Any:
 
 
 @njit
-def _distances(columns: Any, row: Any, out: Any) -> None:
+def _distances(columns, row, out):
     """Compute squared distances of all rows to one of them."""
     d, n = columns.shape
     for i in range(n):

@@ -13,14 +13,11 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.doubts import Rounding
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import square_distance, transpose
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance, transpose
-else:
-    from largek_dask.kernels.emit.rows import square_distance, transpose
 
 __all__ = [
     "PAD",
@@ -32,6 +29,7 @@ __all__ = [
     "dense_form",
     "direct_form",
     "inner",
+    "outputs",
     "pack_block",
     "pack_rows",
     "real_arrays",
@@ -108,10 +106,14 @@ def inner(function: Kernel) -> Kernel:
     return njit(internal=True, refcounts=False)(function)
 
 
-def real_arrays(dtype: Dtype, *ndims: int) -> list[Any]:
-    """Return types of read-only arrays of rows' numbers; writable ones are accepted, too."""
-    real = numba.from_dtype(dtype)
-    return [types.Array(real, n, "C", readonly=True) for n in ndims]
+def real_arrays(dtype: Any, *ndims: int) -> list[Any]:
+    """Return types of read-only arrays of numbers; writable ones are accepted, too."""
+    return [array.copy(readonly=True) for array in outputs(dtype, *ndims)]
+
+
+def outputs(dtype: Any, *ndims: int) -> list[Any]:
+    """Return types of arrays that are written to."""
+    return [types.Array(numba.from_dtype(np.dtype(dtype)), n, "C") for n in ndims]
 
 
 @cache
@@ -122,10 +124,7 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
     count = 2 * side if width == 6 * side else side
 
     @inner
-    def fill(
-        rows: Any, rows_at: Any, stride: Any, first: Any, size: Any, shift: Any, panel: Any,
-        at: Any, norms: Any, own: Any,
-    ) -> None:  # fmt: skip
+    def fill(rows, rows_at, stride, first, size, shift, panel, at, norms, own):
         # all rows of a few features at a time: what is written together lies together
         for f in range(0, size - side + 1, side):
             for r in range(0, width, count):
@@ -164,10 +163,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
     side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
 
     @inner
-    def pack(
-        rows: Any, row: Any, count: Any, d: Any, first: Any, size: Any, shift: Any, panel: Any,
-        at: Any, spare: Any, norms: Any, own: Any,
-    ) -> None:  # fmt: skip
+    def pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own):
         if lengths and first == 0:
             for q in range(width):
                 norms[own + q] = 0
@@ -193,9 +189,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
     block = pack_block(dtype, width, 0)
 
     @inner
-    def pack(
-        rows: Any, row: Any, count: Any, d: Any, shift: Any, panel: Any, at: Any, spare: Any
-    ) -> None:
+    def pack(rows, row, count, d, shift, panel, at, spare):
         block(rows, row, count, d, 0, d, shift, panel, at, spare, panel, 0)
 
     return pack
@@ -259,9 +253,7 @@ def label_dtype(dtype: Dtype) -> Dtype:
 
 def workspace_type(dtype: Dtype) -> Any:
     """Return the type of :func:`workspace`'s result, for a signature."""
-    real, label = (
-        types.Array(numba.from_dtype(kind), 1, "C") for kind in (dtype, label_dtype(dtype))
-    )
+    (real,), (label,) = outputs(dtype, 1), outputs(label_dtype(dtype), 1)
     return types.Tuple((real, real, real, real, label, real, real, real, real))
 
 
@@ -275,14 +267,8 @@ def aligned(size: int, dtype: Dtype) -> Any:
 def square_distances(dtype: Dtype) -> Kernel:
     """Compute the exact squared distance of every row to its own centre."""
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.float64, 1, "C"),
-        )
-    )
-    def run(x: Any, centers: Any, labels: Any, out: Any) -> None:
+    @njit((*real_arrays(dtype, 2, 2), *real_arrays("i4", 1), *outputs("f8", 1)))
+    def run(x, centers, labels, out):
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
         for i in range(n):
@@ -295,14 +281,8 @@ def square_distances(dtype: Dtype) -> Kernel:
 def center_factors(dtype: Dtype) -> Kernel:
     """Return factors -2 (c - shift) and squared lengths, in float64, of all centres."""
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 1),
-            types.Array(numba.from_dtype(dtype), 2, "C"),
-            types.Array(types.float64, 1, "C"),
-        )
-    )
-    def run(centers: Any, shift: Any, factors: Any, lengths: Any) -> None:
+    @njit((*real_arrays(dtype, 2, 1), *outputs(dtype, 2), *outputs("f8", 1)))
+    def run(centers, shift, factors, lengths):
         k, d = centers.shape
         flat, origin = factors.reshape(factors.size), np.zeros(d, shift.dtype)
         for j in range(k):

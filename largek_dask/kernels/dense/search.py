@@ -8,10 +8,10 @@ the first.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 
@@ -22,27 +22,22 @@ from largek_dask.kernels.dense.panels import (
     Dtype,
     Kernel,
     inner,
+    outputs,
     pack_block,
     pack_rows,
     real_arrays,
     workspace_type,
 )
+from largek_dask.kernels.emit import clear, conclude, frozen, scan, settle
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import (
-        clear,
-        conclude,
-        frozen,
-        scan,
-        settle,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import clear, conclude, frozen, settle
-
 __all__ = ["scores", "search"]
+
+# Arguments of compiled functions; Python calls none with them, which would take longer.
+Listed = namedtuple("Listed", "lists at length")
+Doubts = namedtuple("Doubts", "coarse rounding rows limits")
+Out = namedtuple("Out", "labels values second_labels second")
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
 """Maximum numbers of a block of rows that is prefetched: more would displace data in use. On CPUs
@@ -57,9 +52,7 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
     pack = pack_block(dtype, width, lengths)
 
     @inner
-    def pack_all(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, panels: Any, spare: Any, norms: Any
-    ) -> None:
+    def pack_all(rows, block, total, d, shift, panels, spare, norms):
         for p in range(0, total, width):
             count = min(width, total - p)
             pack(rows, block + p, count, d, 0, d, shift, panels, p * d, spare, norms, p)
@@ -80,10 +73,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     few = Micro(FEW, tile.vectors, lanes, mode).code
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         pack(rows, block, total, d, shift, panels, spare, norms)
         for t in range(0, max(n_tiles, 1), blocks[1]):
@@ -116,10 +106,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     meet, size = _meet_block(tile, dtype, mode), tile.centres * width
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         in_turn = n_tiles <= blocks[1]
         if not in_turn:
@@ -162,10 +149,9 @@ def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
     @inner
     def meet(
-        panels: Any, at: Any, centers: Any, d: Any, f: Any, length: Any, starts: Any, t: Any,
-        tiles: Any, few: Any, n_tiles: Any, values: Any, labels: Any, p: Any, sums: Any, kept: Any,
-        rows: Any, soon: Any,
-    ) -> None:  # fmt: skip
+        panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels, p, sums,
+        kept, rows, soon,
+    ):  # fmt: skip
         own, first, last = p * ranks, t * centres, n_tiles * centres
         after = kept + tiles * size
         if f == 0:
@@ -207,10 +193,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
     spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
 
     @inner
-    def sweep(
-        rows: Any, block: Any, total: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, later: Any,
-    ) -> None:  # fmt: skip
+    def sweep(rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later):
         panels, spare, norms, values, labels, sums, _, _, _ = space
         pack(rows, block, total, d, shift, panels, spare, norms)
         for t in range(0, n_tiles, blocks[1]):
@@ -225,7 +208,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 
 @inner
-def _name(lists: Any, list_at: Any, labels: Any, first: Any, m: Any) -> None:
+def _name(lists, list_at, labels, first, m):
     """Replace places in a list by centres."""
     for i in range(first, first + m):
         if labels[i] >= 0:
@@ -238,18 +221,15 @@ def _choose(dtype: Dtype, two: bool) -> Kernel:
     real = dtype.type
 
     @inner
-    def write(
-        rows: Any, i: Any, given: Any, d: Any, starts: Any, lists: Any, begin: Any, end: Any,
-        labels_out: Any, values_out: Any, second_labels_out: Any, second_out: Any,
-    ) -> None:  # fmt: skip
+    def write(rows, i, given, d, starts, lists, begin, end, out):
         label, square, second_label, second_square = choose(
             rows, i * d, given, d, starts, -1, real(0), lists, begin, end
         )
-        labels_out[i] = label
-        if values_out.size > 0:
-            values_out[i] = square
+        out.labels[i] = label
+        if out.values.size > 0:
+            out.values[i] = square
         if two:
-            second_labels_out[i], second_out[i] = second_label, second_square
+            out.second_labels[i], out.second[i] = second_label, second_square
 
     return write
 
@@ -261,11 +241,9 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
 
     @inner
     def decide(
-        rows: Any, first: Any, m: Any, given: Any, d: Any, starts: Any, lists: Any, list_at: Any,
-        length: Any, values: Any, own: Any, norms: Any, at: Any, rounding: Any,
-        doubtful: Any, limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any,
-        second_labels_out: Any, second_out: Any,
-    ) -> Any:  # fmt: skip
+        rows, first, m, given, d, starts, listed, values, own, norms, at, doubts, n_doubtful, out
+    ):
+        rounding, lists = doubts.rounding, listed.lists
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
             square = np.float64(norms[at + q])
@@ -275,12 +253,10 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
             if two:  # the second nearest is to be among those in question as well
                 limit = second + margin(second, square, rounding)
             if lists.size > 0:
-                write(
-                    rows, first + q, given, d, starts, lists, list_at, list_at + length,
-                    labels_out, values_out, second_labels_out, second_out,
-                )  # fmt: skip
+                end = listed.at + listed.length
+                write(rows, first + q, given, d, starts, lists, listed.at, end, out)
             else:
-                doubtful[n_doubtful], limits[n_doubtful] = first + q, limit
+                doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
                 n_doubtful += 1
         return n_doubtful
 
@@ -293,9 +269,7 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
     real = dtype.type
 
     @inner
-    def count(
-        best: Any, second: Any, lengths: Any, m: Any, a: Any, b: Any, c: Any, e: Any, f: Any
-    ) -> Any:
+    def count(best, second, lengths, m, a, b, c, e, f):
         certain = 0  # (counted: a branch would keep the loop out of vectors)
         for q in range(m):
             square = max(best[q] + lengths[q], real(0))
@@ -304,7 +278,7 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
         return certain
 
     @inner
-    def write(scores: Any, lengths: Any, out: Any) -> None:
+    def write(scores, lengths, out):
         for q in range(out.size):
             out[q] = max(scores[q] + lengths[q], real(0))
 
@@ -322,21 +296,18 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = _sweep_differences(tile, dtype, mode, direct)
     else:
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
-    centres, doubts, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
+    centres, decide, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
     fetched *= 2 if divided else 1  # a part of them with each block of features
 
     @inner
     def assign(
-        rows: Any, begin: Any, end: Any, d: Any, shift: Any, centers: Any, starts: Any,
-        n_tiles: Any, n_few: Any, blocks: Any, space: Any, given: Any,
-        lists: Any, list_at: Any, length: Any, coarse: Any, rounding: Any, doubtful: Any,
-        limits: Any, n_doubtful: Any, labels_out: Any, values_out: Any, second_labels_out: Any,
-        second_out: Any,
-    ) -> Any:  # fmt: skip
+        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, listed,
+        doubts, n_doubtful, out,
+    ):  # fmt: skip
         panels, _, norms, values, labels, _, _, _, columns = space
-        a, b = real(coarse[0]), real(coarse[1])
-        c, e, f = real(coarse[2]), real(coarse[3]), real(coarse[4])
+        a, b = real(doubts.coarse[0]), real(doubts.coarse[1])
+        c, e, f = real(doubts.coarse[2]), real(doubts.coarse[3]), real(doubts.coarse[4])
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             for p in range(0, total, width):
@@ -364,25 +335,24 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                             centres, panels, p * d + q, width, columns, d, starts, winners[q],
                             best[q],
                         )  # fmt: skip
-                out = labels_out[first : first + m]
+                found = out.labels[first : first + m]
                 for q in range(m):
                     # scores that overflow, or NaN, leave no winner
-                    out[q] = max(winners[q], 0)
+                    found[q] = max(winners[q], 0)
                 if two:
-                    out, runners_up = second_labels_out[first:], labels[own + width :]
+                    found, runners_up = out.second_labels[first:], labels[own + width :]
                     for q in range(m):
-                        out[q] = runners_up[q]
-                if lists.size > 0:
-                    _name(lists, list_at, labels_out, first, m)
-                if values_out.size > 0:
-                    write(best, lengths, values_out[first : first + m])
+                        found[q] = runners_up[q]
+                if listed.lists.size > 0:
+                    _name(listed.lists, listed.at, out.labels, first, m)
+                if out.values.size > 0:
+                    write(best, lengths, out.values[first : first + m])
                     if two:
-                        write(second, lengths, second_out[first : first + m])
+                        write(second, lengths, out.second[first : first + m])
                 if product and certain < m:
-                    n_doubtful = doubts(
-                        rows, first, m, given, d, starts, lists, list_at, length, values, own,
-                        norms, p, rounding, doubtful, limits, n_doubtful, labels_out,
-                        values_out, second_labels_out, second_out,
+                    n_doubtful = decide(
+                        rows, first, m, given, d, starts, listed, values, own, norms, p, doubts,
+                        n_doubtful, out,
                     )  # fmt: skip
         return n_doubtful
 
@@ -391,29 +361,16 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
 
 def _arguments(dtype: Dtype) -> tuple[Any, ...]:
     """Return the types of the arguments of a :func:`search`."""
-    offsets = types.Array(types.int64, 1, "C", readonly=True)
-    outputs = [types.Array(types.int32, 1, "C"), types.Array(numba.from_dtype(dtype), 1, "C")] * 2
+    blocks, bounds = types.UniTuple(types.int64, 3), types.UniTuple(types.float64, 5)
     return (
-        *real_arrays(dtype, 2, 2, 1, 2, 1),
-        offsets,
-        offsets,
-        types.Array(types.int32, 1, "C", readonly=True),
-        types.UniTuple(types.int64, 3),
-        workspace_type(dtype),
-        types.UniTuple(types.float64, 5),
-        types.UniTuple(types.float64, 4),
-        types.int64,
-        types.Array(types.int64, 1, "C"),
-        types.Array(types.float64, 1, "C"),
-        *outputs,
-    )
+        *real_arrays(dtype, 2, 2, 1, 2, 1), *real_arrays("i8", 1, 1), *real_arrays("i4", 1),
+        blocks, workspace_type(dtype), bounds, types.UniTuple(types.float64, 4), types.int64,
+        *outputs("i8", 1), *outputs("f8", 1), *[*outputs("i4", 1), *outputs(dtype, 1)] * 2,
+    )  # fmt: skip
 
 
 @inner
-def _side_by_side(
-    lists: Any, first: Any, length: Any, room: Any, centers: Any, starts: Any, d: Any, copies: Any,
-    copied_starts: Any,
-) -> None:  # fmt: skip
+def _side_by_side(lists, first, length, room, centers, starts, d, copies, copied_starts):
     """Copy the centres of a list and the starts of their scores, up to whole tiles."""
     for m in range(length, room):
         copied_starts[m] = np.inf
@@ -426,7 +383,7 @@ def _side_by_side(
 
 
 @inner
-def _transpose(block: Any, n_centers: Any, d: Any, columns: Any) -> None:
+def _transpose(block, n_centers, d, columns):
     """Write centres in blocks of `PAD`, feature by feature."""
     for m in range(n_centers):
         for f in range(d):
@@ -466,16 +423,15 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
     @njit(_arguments(dtype), refcounts=False)
     def run(
-        x: Any, given: Any, shift: Any, centers: Any, starts: Any, row_offsets: Any,
-        list_offsets: Any, lists: Any, blocks: Any, space: Any,
-        coarse: Any, rounding: Any, at_once: Any, doubtful: Any, limits: Any, labels: Any,
-        values: Any, second_labels: Any, second: Any,
-    ) -> Any:  # fmt: skip
+        x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, space, coarse,
+        rounding, at_once, doubtful, limits, labels, values, second_labels, second,
+    ):  # fmt: skip
         n, d = x.shape
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
         whole = given.reshape(given.size)
         _, _, _, _, _, _, copies, copied_starts, columns = space
-        n_doubtful = 0
+        doubts, n_doubtful = Doubts(coarse, rounding, doubtful, limits), 0
+        out = Out(labels, values, second_labels, second)
         for s in range(row_offsets.size - 1):
             begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
             length = list_offsets[s + 1] - first
@@ -493,17 +449,13 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
                 _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(
                 rows, begin, end, d, shift, block, block_starts, n_tiles, n_few, blocks, space,
-                whole, lists, first, length, coarse, rounding, doubtful, limits, n_doubtful, labels,
-                values, second_labels, second,
+                whole, Listed(lists, first, length), doubts, n_doubtful, out,
             )  # fmt: skip
         if product:
             k = given.shape[0]
             if n_doubtful * k * d <= at_once:
                 for q in range(n_doubtful):
-                    write(
-                        rows, doubtful[q], whole, d, starts, lists, 0, k, labels, values,
-                        second_labels, second,
-                    )  # fmt: skip
+                    write(rows, doubtful[q], whole, d, starts, lists, 0, k, out)
                 n_doubtful = 0
         return n_doubtful
 
@@ -521,14 +473,8 @@ def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
     spec = Micro(centres, tile.vectors, tile.lanes_of(dtype.itemsize), SCORES, direct).code
     pack = pack_rows(dtype, width)
 
-    @njit(
-        (
-            *real_arrays(dtype, 2, 1, 2, 1),
-            workspace_type(dtype),
-            types.Array(numba.from_dtype(dtype), 2, "C"),
-        )
-    )
-    def run(x: Any, shift: Any, centers: Any, starts: Any, space: Any, out: Any) -> None:
+    @njit((*real_arrays(dtype, 2, 1, 2, 1), workspace_type(dtype), *outputs(dtype, 2)))
+    def run(x, shift, centers, starts, space, out):
         n, d = x.shape
         k = out.shape[1]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)

@@ -5,23 +5,18 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, copy_rows
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import frozen, scan, square_lengths
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import frozen, scan, square_lengths
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.rows import frozen, square_lengths
 
 __all__ = ["split_clusters"]
 
@@ -107,7 +102,7 @@ def split_clusters(
 
 
 @bare
-def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
+def _add_up(block, share, count, d, sums):
     """Sum of rows, each times its share; rows without one are not read."""
     for f in range(d):
         sums[f] = 0
@@ -119,7 +114,7 @@ def _add_up(block: Any, share: Any, count: Any, d: Any, sums: Any) -> None:
 
 
 @bare
-def _square(values: Any, at: Any, d: Any) -> Any:
+def _square(values, at, d):
     """Return the squared length of a row."""
     square = values[at] * values[at]
     for f in range(1, d):
@@ -134,9 +129,7 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
     @bare
-    def project(
-        panel: Any, count: Any, d: Any, direction: Any, zeros: Any, space: Any, along: Any
-    ) -> None:
+    def project(panel, count, d, direction, zeros, space, along):
         _, _, _, values, winners, _, _, _, _ = space
         for at in range(0, count, width):
             scan(
@@ -154,10 +147,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     project = _projection(tile, dtype)
 
     @bare
-    def principal(
-        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
-        along: Any, direction: Any, sums: Any,
-    ) -> Any:  # fmt: skip
+    def principal(panel, block, count, d, weights, zeros, space, along, direction, sums):
         """Write it; return False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
@@ -193,10 +183,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     real, project = dtype.type, _projection(tile, dtype)
 
     @bare
-    def cut(
-        panel: Any, block: Any, count: Any, d: Any, weights: Any, zeros: Any, space: Any,
-        along: Any, vectors: Any, halves: Any,
-    ) -> Any:  # fmt: skip
+    def cut(panel, block, count, d, weights, zeros, space, along, vectors, halves):
         """Run steps of 2-means; write the best means, about the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
@@ -245,34 +232,20 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)
-    kind = numba.from_dtype(dtype)
-    flat = types.Array(kind, 1, "C")
+    read, write = panels.real_arrays, panels.outputs
 
     @njit(
         (
-            *panels.real_arrays(stored, 2),
-            types.Array(types.int32, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            types.Array(types.int64, 1, "C", readonly=True),
-            types.Array(types.float64, 1, "C", readonly=True),
-            types.int64,
-            panels.workspace_type(dtype),
-            flat,
-            types.Array(types.int32, 1, "C"),
-            flat,
-            flat,
-            flat,
-            types.Array(kind, 2, "C"),
-            types.Array(types.float64, 1, "C"),
-            types.Array(kind, 3, "C"),
+            *read(stored, 2), *read("i4", 1), *read("i8", 1, 1), *read("f8", 1), types.int64,
+            panels.workspace_type(dtype), *write(dtype, 1), *write("i4", 1),
+            *write(dtype, 1, 1, 1, 2), *write("f8", 1), *write(dtype, 3),
         ),
         refcounts=False,
-    )
+    )  # fmt: skip
     def run(
-        x: Any, order: Any, starts: Any, clusters: Any, weight: Any, max_rows: Any, space: Any,
-        zeros: Any, chosen: Any, block: Any, weights: Any, along: Any, vectors: Any, gains: Any,
-        halves: Any,
-    ) -> None:  # fmt: skip
+        x, order, starts, clusters, weight, max_rows, space, zeros, chosen, block, weights, along,
+        vectors, gains, halves,
+    ):  # fmt: skip
         n, d = x.shape
         rows, panel, spare = x.reshape(n * d), space[0], space[1]
         nothing = frozen(zeros)

@@ -1,1 +1,9 @@
 """LLVM IR of the micro-kernels, and their plain numpy twins for runs without a compiler."""
+
+from largek_dask.kernels.emit.boxes import *
+from largek_dask.kernels.emit.dense import *
+from largek_dask.kernels.emit.groups import *
+from largek_dask.kernels.emit.ranks import *
+from largek_dask.kernels.emit.rows import *
+from largek_dask.kernels.emit.sparse import *
+from largek_dask.kernels.emit.sums import *

@@ -6,13 +6,12 @@ last bits: which of the sixteen are within a limit.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import I32, I64, Emitter, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I32, Emitter, emitted, whole
 
 __all__ = [
     "LANES",
@@ -33,39 +32,6 @@ ABREAST = 4
 own sum. A power of two."""
 
 
-def _looped(
-    emit: Emitter, begin: Any, end: Any, step: int, sums: list[Any], add: Callable[..., list[Any]]
-) -> list[Any]:
-    """Sums after ``add(f, sums)`` for every f from ``begin`` below ``end``, which may be none."""
-    builder = emit.builder
-    before = builder.block
-    names = ("head", "body", "after")
-    head, body, after = (builder.append_basic_block(name) for name in names)
-    builder.branch(head)
-    builder.position_at_end(head)
-    f, running = builder.phi(I64), [builder.phi(total.type) for total in sums]
-    builder.cbranch(builder.icmp_signed("<", f, end), body, after)
-    builder.position_at_end(body)
-    new, following = add(f, running), builder.add(f, ir.Constant(I64, step))
-    body = builder.block
-    builder.branch(head)
-    f.add_incoming(begin, before)
-    f.add_incoming(following, body)
-    for phi, total, later in zip(running, sums, new, strict=True):
-        phi.add_incoming(total, before)
-        phi.add_incoming(later, body)
-    builder.position_at_end(after)
-    return running
-
-
-def _added(builder: Any, sums: list[Any], n: int) -> list[Any]:
-    """The n sums of each kind, added up in pairs."""
-    while n > 1:
-        n, half = n // 2, len(sums) // 2
-        sums = [builder.fadd(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
-    return sums
-
-
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
     return emit.spread(emit.builder.load(emit.at(point, f)))
 
@@ -73,14 +39,11 @@ def _spread(emit: Emitter, point: Any, f: int) -> Any:
 def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
     """Write the squares; a bit for each that is not above the limit."""
     emit.store(total, out)
-    within = emit.builder.fcmp_ordered("<=", total, emit.spread(limit))
-    return emit.builder.zext(emit.builder.bitcast(within, ir.IntType(LANES)), I64)
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.spread(limit)))
 
 
-@typed_intrinsic
-def points_within(
-    typingctx: Any, width: Any, columns: Any, at: Any, point: Any, limit: Any, out: Any
-) -> Any:
+@emitted(types.int64, "width", "at", limit=types.float32)
+def points_within(emit, width, columns, at, point, limit, out):
     """Squared distances of a point to sixteen others, and which are not above a limit.
 
     Parameters
@@ -98,28 +61,17 @@ def points_within(
     int
         Bit j is set where that of point j is not above the limit.
     """
-    if not isinstance(width, types.IntegerLiteral):
-        return None
-    count = width.literal_value
-    sig = types.int64(width, columns, types.int64, point, types.float32, out)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 32, LANES)
-        column, own = emit.at(emit.data(1), args[2]), emit.data(3)
-        total = ir.Constant(emit.vector, [0.0] * LANES)
-        for f in range(count):
-            gap = builder.fsub(emit.load(emit.at(column, f * LANES)), _spread(emit, own, f))
-            total = emit.fma(gap, gap, total)
-        return _concluded(emit, total, args[4], emit.data(5))
-
-    return sig, codegen
+    emit, column = emit.of(32, LANES), emit.at(columns, at)
+    total = emit.all(0.0)
+    for f in range(width):
+        other = emit.load(emit.at(column, f * LANES))
+        gap = emit.builder.fsub(other, _spread(emit, point, f))
+        total = emit.fma(gap, gap, total)
+    return _concluded(emit, total, limit, out)
 
 
-@typed_intrinsic
-def turn(
-    typingctx: Any, width: Any, rows: Any, places: Any, shift: Any, n_features: Any, basis: Any,
-    out: Any,
-) -> Any:  # fmt: skip
+@emitted(constants="width", integers="n_features")
+def turn(emit, width, rows, places, shift, n_features, basis, out):
     """Four moved rows in other coordinates, and their squared lengths.
 
     Parameters
@@ -133,66 +85,46 @@ def turn(
     out : float64 (4 * (width + 1),)
         Receives row by row the coordinates and, last, the squared length of the moved row.
     """
-    if not isinstance(width, types.IntegerLiteral):
-        return None
-    count = width.literal_value // 8
-    sig = types.void(width, rows, places, shift, types.int64, basis, out)
+    emit, builder, count = emit.of(64, 8), emit.builder, width // 8
+    at = [emit.at(rows, builder.load(emit.at(places, i))) for i in range(ROWS)]
+    a_row = count + 1
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, 8)
-        shift_at, table, out_at = emit.data(3), emit.data(5), emit.data(6)
-        at = [emit.at(emit.data(1), builder.load(emit.at(emit.data(2), i))) for i in range(ROWS)]
-        a_row = count + 1
-
-        def with_feature(f: Any, sums: list[Any]) -> list[Any]:
-            # The basis is too large for the nearest cache: what is loaded serves all four rows.
-            line = emit.at(table, builder.mul(f, ir.Constant(I64, 8 * count)))
-            turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
-            moved_by, new = builder.load(emit.at(shift_at, f)), []
-            for i in range(ROWS):
-                *totals, square = sums[a_row * i : a_row * (i + 1)]
-                number = builder.load(emit.at(at[i], f))
-                if number.type != emit.real:
-                    number = builder.fpext(number, emit.real)
-                number = builder.fsub(number, moved_by)
-                spread = emit.spread(number)
-                new += [
-                    emit.fma(spread, to, total) for to, total in zip(turned, totals, strict=True)
-                ]
-                new.append(builder.fadd(square, builder.fmul(number, number)))
-            return new
-
-        nothing = [ir.Constant(emit.vector, [0.0] * 8)] * count + [ir.Constant(emit.real, 0.0)]
-        sums = _looped(emit, ir.Constant(I64, 0), args[4], 1, nothing * ROWS, with_feature)
+    def with_feature(f, sums):
+        # The basis is too large for the nearest cache: what is loaded serves all four rows.
+        line = emit.at(basis, builder.mul(f, whole(width)))
+        turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
+        moved_by, new = builder.load(emit.at(shift, f)), []
         for i in range(ROWS):
             *totals, square = sums[a_row * i : a_row * (i + 1)]
-            own = (8 * count + 1) * i
-            for v, total in enumerate(totals):
-                emit.store(total, emit.at(out_at, own + 8 * v))
-            builder.store(square, emit.at(out_at, own + 8 * count))
-        return context.get_dummy_value()
+            number = builder.load(emit.at(at[i], f))
+            if number.type != emit.real:
+                number = builder.fpext(number, emit.real)
+            number = builder.fsub(number, moved_by)
+            spread = emit.spread(number)
+            new += [emit.fma(spread, to, total) for to, total in zip(turned, totals, strict=True)]
+            new.append(builder.fadd(square, builder.fmul(number, number)))
+        return new
 
-    return sig, codegen
+    nothing = [emit.all(0.0)] * count + [ir.Constant(emit.real, 0.0)]
+    sums = emit.loop(whole(0), n_features, 1, nothing * ROWS, with_feature)
+    for i in range(ROWS):
+        *totals, square = sums[a_row * i : a_row * (i + 1)]
+        own = (width + 1) * i
+        for v, total in enumerate(totals):
+            emit.store(total, emit.at(out, own + 8 * v))
+        builder.store(square, emit.at(out, own + width))
 
 
-@typed_intrinsic
-def each_within(typingctx: Any, values: Any, at: Any, limits: Any, limits_at: Any) -> Any:
+@emitted(types.int64, integers="at limits_at")
+def each_within(emit, values, at, limits, limits_at):
     """A bit for each of sixteen numbers from ``values[at]`` on that is not above its own limit."""
-    sig = types.int64(values, types.int64, limits, types.int64)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 32, LANES)
-        numbers = emit.load(emit.at(emit.data(0), args[1]))
-        within = builder.fcmp_ordered("<=", numbers, emit.load(emit.at(emit.data(2), args[3])))
-        return builder.zext(builder.bitcast(within, ir.IntType(LANES)), I64)
-
-    return sig, codegen
+    emit = emit.of(32, LANES)
+    numbers, highest = emit.load(emit.at(values, at)), emit.load(emit.at(limits, limits_at))
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", numbers, highest))
 
 
-@typed_intrinsic
-def gap_square(
-    typingctx: Any, points: Any, at: Any, others: Any, others_at: Any, count: Any
-) -> Any:
+@emitted(types.float32, integers="at others_at count")
+def gap_square(emit, points, at, others, others_at, count):
     """The squared distance of two points, coordinates side by side, sixteen at a time.
 
     Parameters
@@ -202,42 +134,28 @@ def gap_square(
     count : int
         A multiple of 16, at least 16.
     """
-    sig = types.float32(points, types.int64, others, types.int64, types.int64)
+    emit, builder = emit.of(32, LANES), emit.builder
+    one, other = emit.at(points, at), emit.at(others, others_at)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 32, LANES)
-        one, other = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
+    def several(f, sums):
+        new = []
+        for i, total in enumerate(sums):
+            place = builder.add(f, whole(i * LANES))
+            gap = builder.fsub(emit.load(emit.at(one, place)), emit.load(emit.at(other, place)))
+            new.append(emit.fma(gap, gap, total))
+        return new
 
-        def with_sixteen(f: Any, sums: list[Any]) -> list[Any]:
-            gap = builder.fsub(emit.load(emit.at(one, f)), emit.load(emit.at(other, f)))
-            return [emit.fma(gap, gap, sums[0])]
-
-        def several(f: Any, sums: list[Any]) -> list[Any]:
-            return [
-                with_sixteen(builder.add(f, ir.Constant(I64, i * LANES)), [total])[0]
-                for i, total in enumerate(sums)
-            ]
-
-        step = ABREAST * LANES
-        nothing = [ir.Constant(emit.vector, [0.0] * LANES)]
-        whole = builder.and_(args[4], ir.Constant(I64, -step))
-        sums = _looped(emit, ir.Constant(I64, 0), whole, step, nothing * ABREAST, several)
-        sums = _added(builder, sums, ABREAST)
-        [total] = _looped(emit, whole, args[4], LANES, sums, with_sixteen)
-        lanes = LANES
-        while lanes > 1:
-            lanes //= 2
-            parts = (range(lanes), range(lanes, 2 * lanes))
-            total = builder.fadd(*(emit.shuffle(total, total, list(part)) for part in parts))
-        return builder.extract_element(total, ir.Constant(I32, 0))
-
-    return sig, codegen
+    step = ABREAST * LANES
+    end = builder.and_(count, whole(-step))
+    sums = emit.loop(whole(0), end, step, [emit.all(0.0)] * ABREAST, several)
+    while len(sums) > 1:
+        half = len(sums) // 2
+        sums = [builder.fadd(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
+    return emit.added_pairwise(emit.loop(end, count, LANES, sums, several)[0])
 
 
-@typed_intrinsic
-def listed_bits(
-    typingctx: Any, mask: Any, base: Any, out: Any, at: Any, table: Any, sizes: Any
-) -> Any:
+@emitted(types.int64, integers="mask at", base=types.int32)
+def listed_bits(emit, mask, base, out, at, table, sizes):
     """List which of sixteen bits are set, without a branch.
 
     Parameters
@@ -254,30 +172,18 @@ def listed_bits(
     int
         Where the next ones go.
     """
-    sig = types.int64(types.int64, types.int32, out, types.int64, table, sizes)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 32, 8)
-        place, kind = args[3], ir.VectorType(I32, 8)
-        for half in (0, 8):
-            byte = builder.lshr(args[0], ir.Constant(I64, half))
-            byte = builder.and_(byte, ir.Constant(I64, 255))
-            line = emit.at(emit.data(4), builder.mul(byte, ir.Constant(I64, 8)))
-            first = builder.add(args[1], ir.Constant(I32, half))
-            numbers = builder.add(emit.load(line, kind), emit.spread(first))
-            emit.store(numbers, emit.at(emit.data(2), place))
-            size = builder.load(emit.at(emit.data(5), byte))
-            place = builder.add(place, builder.sext(size, I64))
-        return place
-
-    return sig, codegen
+    emit, builder, kind = emit.of(32, 8), emit.builder, ir.VectorType(I32, 8)
+    for half in (0, 8):
+        byte = builder.and_(builder.lshr(mask, whole(half)), whole(255))
+        line = emit.at(table, builder.mul(byte, whole(8)))
+        first = builder.add(base, ir.Constant(I32, half))
+        emit.store(builder.add(emit.load(line, kind), emit.spread(first)), emit.at(out, at))
+        at = builder.add(at, emit.index(sizes, byte))
+    return at
 
 
-@typed_intrinsic
-def boxes_within(
-    typingctx: Any, width: Any, low: Any, high: Any, at: Any, point: Any, limit: Any, out: Any,
-    out_at: Any,
-) -> Any:  # fmt: skip
+@emitted(types.int64, "width", "at out_at", limit=types.float32)
+def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
     """Squared distances of a point to sixteen boxes, and which are not above a limit.
 
     Parameters
@@ -295,23 +201,14 @@ def boxes_within(
     int
         Bit j is set where that of box j is not above the limit.
     """
-    if not isinstance(width, types.IntegerLiteral):
-        return None
-    count = width.literal_value
-    sig = types.int64(width, low, high, types.int64, point, types.float32, out, types.int64)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 32, LANES)
-        lower, upper = emit.at(emit.data(1), args[3]), emit.at(emit.data(2), args[3])
-        own, zero = emit.data(4), ir.Constant(emit.vector, [0.0] * LANES)
-        total = zero
-        for f in range(count):
-            place = _spread(emit, own, f)
-            below = builder.fsub(emit.load(emit.at(lower, f * LANES)), place)
-            above = builder.fsub(place, emit.load(emit.at(upper, f * LANES)))
-            gap = builder.select(builder.fcmp_ordered(">", below, above), below, above)
-            gap = builder.select(builder.fcmp_ordered(">", gap, zero), gap, zero)
-            total = emit.fma(gap, gap, total)
-        return _concluded(emit, total, args[5], emit.at(emit.data(6), args[7]))
-
-    return sig, codegen
+    emit, builder = emit.of(32, LANES), emit.builder
+    lower, upper, zero = emit.at(low, at), emit.at(high, at), emit.all(0.0)
+    total = zero
+    for f in range(width):
+        place = _spread(emit, point, f)
+        below = builder.fsub(emit.load(emit.at(lower, f * LANES)), place)
+        above = builder.fsub(place, emit.load(emit.at(upper, f * LANES)))
+        gap = builder.select(builder.fcmp_ordered(">", below, above), below, above)
+        gap = builder.select(builder.fcmp_ordered(">", gap, zero), gap, zero)
+        total = emit.fma(gap, gap, total)
+    return _concluded(emit, total, limit, emit.at(out, out_at))

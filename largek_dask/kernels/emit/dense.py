@@ -21,9 +21,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from llvmlite import ir
-from numba import types
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, bits_of, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, whole
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
@@ -43,27 +42,14 @@ LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 
 
-@typed_intrinsic
+@emitted(
+    constants="spec",
+    integers="panel_at row_stride feature n_features first n_tiles at sums_at ahead_at",
+)
 def scan(
-    typingctx: Any,
-    spec: Any,
-    panel: Any,
-    panel_at: Any,
-    centers: Any,
-    row_stride: Any,
-    feature: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    n_tiles: Any,
-    values: Any,
-    labels: Any,
-    at: Any,
-    sums: Any,
-    sums_at: Any,
-    ahead: Any,
-    ahead_at: Any,
-) -> Any:
+    emit, spec, panel, panel_at, centers, row_stride, feature, n_features, starts, first, n_tiles,
+    values, labels, at, sums, sums_at, ahead, ahead_at,
+):  # fmt: skip
     """Scan one panel of rows against `n_tiles` tiles of centres from centre `first` on.
 
     Parameters
@@ -87,141 +73,96 @@ def scan(
         A panel's worth of memory from here on is prefetched, a line or two
         with every four features (not in the direct form); nothing if `ahead_at` is negative.
     """
-    if not isinstance(spec, types.IntegerLiteral):
-        return None
-    micro = Micro.decode(spec.literal_value)
-    integer = types.int64
-    sig = types.void(
-        spec, panel, integer, centers, integer, integer, integer, starts, integer, integer,
-        values, labels, integer, sums, integer, ahead, integer,
-    )  # fmt: skip
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(panel), micro.lanes)
-        _emit_scan(emit, micro)
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-def _emit_scan(emit: Emitter, micro: Micro) -> None:
-    """Emit the loop over tiles; in the direct form its features are unrolled, if `DIRECT`."""
-    _emit_tiles(emit, micro, 0 if micro.direct == SOME else micro.direct)
-
-
-def _emit_tiles(emit: Emitter, micro: Micro, unrolled: int) -> None:
-    """Emit all tiles, over `unrolled` features, or, if that is 0, over the given number."""
-    builder, lanes, width = emit.builder, micro.lanes, micro.vectors * micro.lanes
-    (
-        _,
-        _,
-        panel_at,
-        _,
-        row_stride,
-        feature,
-        n_features,
-        _,
-        first,
-        n_tiles,
-        _,
-        _,
-        at,
-        _,
-        sums_at,
-        _,
-        ahead_at,
-    ) = emit.args
+    micro = Micro.decode(spec)
+    emit, builder = emit.of("panel", micro.lanes), emit.builder
+    lanes, width = micro.lanes, micro.vectors * micro.lanes
+    # in the direct form features are unrolled, with constant offsets from one pointer
+    unrolled = 0 if micro.direct == SOME else micro.direct
+    if unrolled:
+        row_stride, feature = whole(unrolled), whole(0)
     size = width if micro.mode == MINIMA else micro.centres * width
-    panel = emit.at(emit.data(1), panel_at)
-    if unrolled:  # constant offsets from one pointer
-        row_stride, feature = ir.Constant(I64, unrolled), ir.Constant(I64, 0)
-    centers = emit.at(emit.data(3), builder.mul(first, row_stride), feature)
-    starts = emit.at(emit.data(7), first)
-    values = emit.at(emit.data(10), at)
-    labels = emit.at(emit.data(11), at)
-    sums = emit.at(emit.data(13), sums_at)
-    ahead = emit.at(emit.data(15), ahead_at)
-    fetched = builder.icmp_signed(">=", ahead_at, ir.Constant(I64, 0))
-    vectors = range(micro.vectors)
+    panel = emit.at(panel, panel_at)
+    centers = emit.at(centers, builder.mul(first, row_stride), feature)
+    starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
+    fetched = builder.icmp_signed(">=", ahead_at, whole(0))
+    places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
     # push accumulators out of it, so there they are read and written once per tile.
     kept = unrolled > 0 and micro.mode != SCORES
-    before = _load_winners(emit, micro, values, labels) if kept else []
-    entry = builder.block
-    loop = builder.append_basic_block("tile")
-    done = builder.append_basic_block("tile.done")
-    builder.cbranch(builder.icmp_signed(">", n_tiles, ir.Constant(I64, 0)), loop, done)
-    builder.position_at_end(loop)
-    tile = builder.phi(I64)
-    tile.add_incoming(ir.Constant(I64, 0), entry)
-    winners = [[builder.phi(part.type) for part in lane] for lane in before]
-    base = builder.mul(tile, ir.Constant(I64, micro.centres))
-    rows = [emit.at(centers, builder.mul(base, row_stride))]
-    for _ in range(1, micro.centres):
-        rows.append(emit.at(rows[-1], row_stride))
-    own = emit.at(sums, builder.mul(tile, ir.Constant(I64, size)))
+    before = [emit.load(*place) for own in places for place in own] if kept else []
 
-    def sums_of(m: int, v: int) -> Any:
-        return emit.at(own, m * width + v * lanes)
-
-    start: list[list[Any]] = []
-    for m in range(micro.centres):
-        if micro.carry:
-            start.append([emit.load(sums_of(m, v)) for v in vectors])
+    def meet(tile, winners):
+        base = builder.mul(tile, whole(micro.centres))
+        rows = [emit.at(centers, builder.mul(base, row_stride))]
+        for _ in range(1, micro.centres):
+            rows.append(emit.at(rows[-1], row_stride))
+        own = emit.at(sums, builder.mul(tile, whole(size)))
+        total = _emit_starts(emit, micro, own, emit.at(starts, base))
+        if unrolled:
+            for f in range(unrolled):
+                total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
         else:
-            start.append([emit.spread(builder.load(emit.at(starts, base, m)))] * micro.vectors)
-    if unrolled:
-        total = start
-        for f in range(unrolled):
-            total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
-    else:
-        # this many tiles fetch a panel, and the rest go back to where they are for certain
-        tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
-        wanted = builder.and_(fetched, builder.icmp_signed("<", tile, ir.Constant(I64, tiles)))
-        turns = builder.lshr(n_features, ir.Constant(I64, 2))
-        step = ir.Constant(I64, _lines(emit) * LINE * 8 // emit.bits)
-        line = builder.mul(builder.mul(tile, turns), step)
-        line = builder.select(wanted, emit.at(ahead, line), panel)
-        total = _emit_features(emit, micro, panel, rows, start, n_features, line)
-    if micro.mode == SCORES:
-        for m in range(micro.centres):
-            for v in vectors:
-                emit.store(total[m][v], sums_of(m, v))
-        after: list[list[Any]] = []
-    else:
+            # this many tiles fetch a panel, and the rest go back to where they are for certain
+            tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
+            wanted = builder.and_(fetched, builder.icmp_signed("<", tile, whole(tiles)))
+            turns = builder.lshr(n_features, whole(2))
+            step = whole(_lines(emit) * LINE * 8 // emit.bits)
+            line = builder.mul(builder.mul(tile, turns), step)
+            line = builder.select(wanted, emit.at(ahead, line), panel)
+            total = _emit_features(emit, micro, panel, rows, total, n_features, line)
+        if micro.mode == SCORES:
+            for m in range(micro.centres):
+                for v in range(micro.vectors):
+                    emit.store(total[m][v], emit.at(own, m * width + v * lanes))
+            return []
         index = builder.add(first, base)
         if emit.label is not I64:
             index = builder.trunc(index, emit.label)
-        after = []
-        for v, places in enumerate(_places(emit, micro, values, labels)):
-            scores = [row[v] for row in total]
-            if micro.mode == MINIMA:
-                scores = [_smallest(emit, scores)]
-                emit.store(scores[0], sums_of(0, v))
-            if kept:
-                after.append(_emit_winners(emit, micro, scores, winners[v], index))
-            else:
-                # vector by vector, so that few of them are alive at a time
-                found = [emit.load(*place) for place in places]
-                found = _emit_winners(emit, micro, scores, found, index)
-                for (pointer, _), part in zip(places, found, strict=True):
-                    emit.store(part, pointer)
-    following = builder.add(tile, ir.Constant(I64, 1))
-    tile.add_incoming(following, builder.block)
-    for phis, old, new in zip(winners, before, after, strict=True):
-        for phi, start_value, new_value in zip(phis, old, new, strict=True):
-            phi.add_incoming(start_value, entry)
-            phi.add_incoming(new_value, builder.block)
-    last = builder.block
-    builder.cbranch(builder.icmp_signed("<", following, n_tiles), loop, done)
-    builder.position_at_end(done)
-    final = []
-    for old, new in zip(before, after, strict=True):
-        final.append([builder.phi(part.type) for part in old])
-        for phi, start_value, new_value in zip(final[-1], old, new, strict=True):
-            phi.add_incoming(start_value, entry)
-            phi.add_incoming(new_value, last)
-    _store_winners(emit, micro, final, values, labels)
+        return _emit_best(emit, micro, total, places, winners if kept else None, index, own)
+
+    final = emit.loop(whole(0), n_tiles, 1, before, meet)
+    if kept:
+        _store(emit, [place for own in places for place in own], final)
+
+
+def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[list[Any]]:
+    """Emit accumulators of a tile as they begin."""
+    total = []
+    for m in range(micro.centres):
+        if micro.carry:
+            first = m * micro.vectors
+            at = [emit.at(own, (first + v) * micro.lanes) for v in range(micro.vectors)]
+            total.append([emit.load(place) for place in at])
+        else:
+            start = emit.spread(emit.builder.load(emit.at(starts, m)))
+            total.append([start] * micro.vectors)
+    return total
+
+
+def _emit_best(
+    emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
+    winners: list[Any] | None, index: Any, own: Any,
+) -> list[Any]:  # fmt: skip
+    """Emit what a tile's scores do to the winners; return these if they are kept in registers."""
+    after: list[Any] = []
+    for v, mine in enumerate(places):
+        scores = [row[v] for row in total]
+        if micro.mode == MINIMA:
+            scores = [_smallest(emit, scores)]
+            emit.store(scores[0], emit.at(own, v * micro.lanes))
+        if winners is not None:
+            found = winners[v * len(mine) : (v + 1) * len(mine)]
+            after += _emit_winners(emit, micro, scores, found, index)
+        else:
+            # vector by vector, so that few of them are alive at a time
+            found = [emit.load(*place) for place in mine]
+            _store(emit, mine, _emit_winners(emit, micro, scores, found, index))
+    return after
+
+
+def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:
+    for (pointer, _), part in zip(places, parts, strict=True):
+        emit.store(part, pointer)
 
 
 def _lines(emit: Emitter) -> int:
@@ -254,67 +195,40 @@ def _emit_feature(
 
 
 def _emit_features(
-    emit: Emitter,
-    micro: Micro,
-    panel: Any,
-    rows: list[Any],
-    start: Any,
-    n_features: Any,
-    line: Any,
+    emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any, line: Any
 ) -> list[list[Any]]:
     """Emit all features, accumulators in registers: four per turn of the loop, then two, then one.
 
     With one feature per turn, counting and addressing would cost as much as its loads. Every
     turn of four fetches cache lines from `line` on.
     """
-    builder = emit.builder
+    builder, width = emit.builder, micro.vectors * micro.lanes
     total: list[list[Any]] = start
     for step in (4, 2, 1):
-        begin = builder.and_(n_features, ir.Constant(I64, 0 if step == 4 else -2 * step))
-        end = builder.and_(n_features, ir.Constant(I64, -step))
-        before = builder.block
-        turn = builder.append_basic_block("features")
-        done = builder.append_basic_block("features.done")
-        builder.cbranch(builder.icmp_signed("<", begin, end), turn, done)
-        builder.position_at_end(turn)
-        f, sums = builder.phi(I64), _phis(emit, total)
-        at = builder.mul(f, ir.Constant(I64, micro.vectors * micro.lanes))
-        new: list[list[Any]] = sums
-        if step == 4:
-            size, count = LINE * 8 // emit.bits, _lines(emit)
-            fetched = emit.at(line, builder.mul(f, ir.Constant(I64, count * size // 4)))
-            for number in range(count):
-                emit.prefetch(emit.at(fetched, number * size))
-        for after in range(step):
-            place = builder.add(at, ir.Constant(I64, after * micro.vectors * micro.lanes))
-            feature = builder.add(f, ir.Constant(I64, after))
-            new = _emit_feature(emit, micro, panel, rows, new, place, feature)
-        following = builder.add(f, ir.Constant(I64, step))
-        f.add_incoming(begin, before)
-        _join(sums, total, before)
-        if step == 4:
-            f.add_incoming(following, turn)
-            _join(sums, new, turn)
-            builder.cbranch(builder.icmp_signed("<", following, end), turn, done)
-        else:
-            builder.branch(done)
-        builder.position_at_end(done)
-        result = _phis(emit, total)
-        _join(result, total, before)
-        _join(result, new, turn)
-        total = result
+
+        def turn(f: Any, sums: list[Any], step: int = step) -> list[Any]:
+            at, new = builder.mul(f, whole(width)), _rows(sums, micro)
+            if step == 4:
+                size, count = LINE * 8 // emit.bits, _lines(emit)
+                fetched = emit.at(line, builder.mul(f, whole(count * size // 4)))
+                for number in range(count):
+                    emit.prefetch(emit.at(fetched, number * size))
+            for after in range(step):
+                place = builder.add(at, whole(after * width))
+                feature = builder.add(f, whole(after))
+                new = _emit_feature(emit, micro, panel, rows, new, place, feature)
+            return [part for row in new for part in row]
+
+        begin = builder.and_(n_features, whole(0 if step == 4 else -2 * step))
+        end = builder.and_(n_features, whole(-step))
+        sums = [part for row in total for part in row]
+        total = _rows(emit.loop(begin, end, step, sums, turn, once=step < 4), micro)
     return total
 
 
-def _phis(emit: Emitter, like: list[list[Any]]) -> list[list[Any]]:
-    return [[emit.builder.phi(emit.vector) for _ in row] for row in like]
-
-
-def _join(phis: list[list[Any]], values: list[list[Any]], block: Any) -> None:
-    """Add the values that the phis take when control comes from `block`."""
-    for row, incoming in zip(phis, values, strict=True):
-        for phi, value in zip(row, incoming, strict=True):
-            phi.add_incoming(value, block)
+def _rows(parts: list[Any], micro: Micro) -> list[list[Any]]:
+    """Return vectors of all centres by centre."""
+    return [parts[m : m + micro.vectors] for m in range(0, len(parts), micro.vectors)]
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:
@@ -329,25 +243,11 @@ def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[l
         yield places
 
 
-def _load_winners(emit: Emitter, micro: Micro, values: Any, labels: Any) -> list[list[Any]]:
-    return [
-        [emit.load(*place) for place in places] for places in _places(emit, micro, values, labels)
-    ]
-
-
-def _store_winners(
-    emit: Emitter, micro: Micro, winners: list[list[Any]], values: Any, labels: Any
-) -> None:
-    for places, parts in zip(_places(emit, micro, values, labels), winners, strict=False):
-        for (pointer, _), part in zip(places, parts, strict=True):
-            emit.store(part, pointer)
-
-
 def _smallest(emit: Emitter, scores: list[Any]) -> Any:
     """Return the smallest of a tile's scores in each lane."""
     while len(scores) > 1:
         a, b = scores[:2]
-        scores = [*scores[2:], emit.builder.select(emit.builder.fcmp_ordered("<", b, a), b, a)]
+        scores = [*scores[2:], emit.builder.select(emit.smaller(b, a), b, a)]
     return scores[0]
 
 
@@ -355,10 +255,7 @@ def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
     """Compare the tile's scores with each lane's best so far; ties keep the earlier centre."""
-    builder = emit.builder
-
-    def smaller(a: Any, b: Any) -> Any:
-        return builder.fcmp_ordered("<", a, b)
+    builder, smaller = emit.builder, emit.smaller
 
     def lower(a: Any, b: Any) -> Any:
         return builder.icmp_signed("<", a, b)
@@ -379,33 +276,27 @@ def _emit_winners(
         wins = lower(bits[0], old)
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
-    if micro.mode == NUMBERED:
-        # The number identifies the centre within the tile, so that only the tile has to be kept
-        # with each smallest score; the margin makes up for the digits that it costs.
-        # A NaN, which infinity becomes with a number, is passed over.
-        old, second = best, runner_up[0]
-        for m, score in enumerate(scores):
-            bits = builder.bitcast(score, emit.labels)
-            rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -NUMBERS)))
-            bits = builder.or_(rest, emit.spread(ir.Constant(emit.label, m)))
-            score = builder.bitcast(bits, emit.vector)
-            wins = smaller(score, best)
-            loser = builder.select(wins, best, score)
-            second = builder.select(smaller(loser, second), loser, second)
-            best = builder.select(wins, score, best)
-        label = builder.select(smaller(best, old), own(0), label)
-        runner_up = [second]
-    if micro.mode == PAIR:
-        # Which centre of the tile, first: constants cost less than names of centres.
-        old, second = best, runner_up[0]
+    if micro.mode in (NUMBERED, PAIR):
+        # Which centre of the tile, first: constants cost less than names of centres. In a
+        # numbered score it stands in the lowest bits, so that only the tile has to be kept; the
+        # margin makes up for the digits that it costs. A NaN, which infinity becomes with a
+        # number, is passed over.
+        old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
         number = emit.spread(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
+            mine = emit.spread(ir.Constant(emit.label, m))
+            if numbered:
+                bits = builder.bitcast(score, emit.labels)
+                rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -NUMBERS)))
+                score = builder.bitcast(builder.or_(rest, mine), emit.vector)
             wins = smaller(score, best)
             loser = builder.select(wins, best, score)
             second = builder.select(smaller(loser, second), loser, second)
             best = builder.select(wins, score, best)
-            number = builder.select(wins, emit.spread(ir.Constant(emit.label, m)), number)
-        label = builder.select(smaller(best, old), builder.add(own(0), number), label)
+            if not numbered:
+                number = builder.select(wins, mine, number)
+        first = own(0) if numbered else builder.add(own(0), number)
+        label = builder.select(smaller(best, old), first, label)
         runner_up = [second]
     for m, score in enumerate(scores if micro.mode in (BEST, TWO, MINIMA) else ()):
         wins = smaller(score, best)

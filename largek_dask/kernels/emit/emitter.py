@@ -3,47 +3,133 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import wraps
+from inspect import signature
 from typing import Any
 
+import numba
 from llvmlite import ir
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-__all__ = ["I32", "I64", "Emitter", "bits_of", "typed_intrinsic"]
+from largek_dask.kernels.emit import standins
+
+__all__ = ["I32", "I64", "Emitter", "emitted", "whole"]
 
 Function = Callable[..., Any]
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
-def typed_intrinsic(function: Function) -> Function:
-    """Apply numba's decorator, with a type; integers known at compile time arrive as such."""
-    emitted: Function = intrinsic(prefer_literal=True)(function)
-    return emitted
+def whole(value: int) -> Any:
+    """Return a constant of 64 bits."""
+    return ir.Constant(I64, value)
+
+
+def emitted(
+    result: Any = types.void, constants: str = "", integers: str = "", **others: Any
+) -> Callable[[Function], Function]:
+    """Make an intrinsic of a function that emits its code; without a compiler, take its twin.
+
+    The function is called with an :class:`Emitter` and the arguments: constants as Python's
+    integers, arrays as pointers to their first number, others as LLVM values. It returns the value
+    of the result, if there is one.
+
+    Parameters
+    ----------
+    result : numba type, str or callable
+        Type of the result; the name of an array stands for the type of its numbers; or a function
+        of the types of the arguments.
+    constants, integers : str
+        Names of arguments that are known at compile time, and of other integers (int64).
+    **others : numba type or str
+        Types of the remaining arguments that are no arrays.
+    """
+
+    def make(function: Function) -> Any:
+        if numba.config.DISABLE_JIT:
+            return getattr(standins, function.__name__)
+        names = list(signature(function).parameters)[1:]
+        fixed, long = constants.split(), integers.split()
+
+        @wraps(function)
+        def typed(typingctx: Any, *given: Any) -> Any:
+            kinds = dict(zip(names, given, strict=True))
+            if not all(isinstance(kinds[name], types.IntegerLiteral) for name in fixed):
+                return None
+            for name, kind in {**dict.fromkeys(long, types.int64), **others}.items():
+                kinds[name] = kinds[kind].dtype if isinstance(kind, str) else kind
+            out = kinds[result].dtype if isinstance(result, str) else result
+            out = out if isinstance(out, types.Type) else out(kinds)
+
+            def codegen(context: Any, builder: Any, sig: Any, values: Any) -> Any:
+                emit = Emitter(context, builder, kinds, dict(zip(names, values, strict=True)))
+                parts = []
+                for name, value in zip(names, values, strict=True):
+                    if name in fixed:
+                        parts.append(kinds[name].literal_value)
+                    elif isinstance(kinds[name], types.Array):
+                        parts.append(emit.array(name).data)
+                    else:
+                        parts.append(value)
+                found = function(emit, *parts)
+                return context.get_dummy_value() if found is None else found
+
+            return out(*kinds.values()), codegen
+
+        return intrinsic(prefer_literal=True)(typed)
+
+    return make
 
 
 class Emitter:
-    """Vector loads, stores and arithmetic on one element type and width."""
+    """Vector loads, stores and arithmetic on one element type and width (see :meth:`of`)."""
 
-    def __init__(self, context: Any, builder: Any, sig: Any, args: Any, bits: int, lanes: int):
-        self.context, self.builder, self.sig, self.args = context, builder, sig, args
-        self.real = ir.FloatType() if bits == 32 else ir.DoubleType()
-        self.lanes = lanes
-        self.vector = ir.VectorType(self.real, lanes)
+    bits: int
+    lanes: int
+    real: Any
+    vector: Any
+    label: Any
+    labels: Any
+
+    def __init__(self, context: Any, builder: Any, kinds: Any, values: Any) -> None:
+        self.context, self.builder, self.kinds, self.values = context, builder, kinds, values
+
+    def of(self, bits: int | str, lanes: int) -> Emitter:
+        """Return an emitter of vectors of ``lanes`` elements; of an array's type, by its name."""
+        own = Emitter(self.context, self.builder, self.kinds, self.values)
+        own.bits = self.bits_of(bits) if isinstance(bits, str) else bits
+        own.lanes = lanes
+        own.real = ir.FloatType() if own.bits == 32 else ir.DoubleType()
+        own.vector = ir.VectorType(own.real, lanes)
         # labels as wide as the scores, so that one compare mask serves both without narrowing
-        self.label = I32 if bits == 32 else I64
-        self.labels = ir.VectorType(self.label, lanes)
-        self.bits = bits
+        own.label = I32 if own.bits == 32 else I64
+        own.labels = ir.VectorType(own.label, lanes)
+        return own
 
-    def data(self, index: int) -> Any:
-        """Return a pointer to the first element of an array argument."""
-        array = self.context.make_array(self.sig.args[index])
-        return array(self.context, self.builder, self.args[index]).data
+    def panel(self, array: str, count: int) -> Emitter:
+        """Return an emitter of vectors that ``count`` numbers of an array consist of.
+
+        Of a size that any vector unit has, or half of one: LLVM would split an odd vector badly.
+        """
+        bits = self.bits_of(array)
+        return self.of(bits, next(n for n in (512 // bits, 8, 4) if count % n == 0))
+
+    def bits_of(self, array: str) -> int:
+        """Return the bits of an element of an array argument."""
+        return int(self.kinds[array].dtype.bitwidth)
+
+    def array(self, name: str) -> Any:
+        """Return the structure of an array argument."""
+        return self.context.make_array(self.kinds[name])(
+            self.context, self.builder, self.values[name]
+        )
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
         """Return `pointer`, moved on by a number of elements."""
         for offset in offsets:
-            index = ir.Constant(I64, offset) if isinstance(offset, int) else offset
+            index = whole(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])
         return pointer
 
@@ -52,6 +138,10 @@ class Emitter:
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
         value.align = 4  # element alignment: panels start anywhere
         return value
+
+    def index(self, pointer: Any, place: Any) -> Any:
+        """Return a number of 32 or 64 bits read from memory, as one of 64."""
+        return self.builder.sext(self.builder.load(self.at(pointer, place)), I64)
 
     def store(self, value: Any, pointer: Any) -> None:
         """Write a vector to memory."""
@@ -68,6 +158,10 @@ class Emitter:
         fetch = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0i8")
         hints = [ir.Constant(I32, hint) for hint in (0, soon, 1)]  # to read; how soon; data
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
+
+    def all(self, number: float) -> Any:
+        """Return a constant vector of scores."""
+        return ir.Constant(self.vector, [number] * self.lanes)
 
     def spread(self, scalar: Any) -> Any:
         """Return a vector with `scalar` in every lane."""
@@ -88,7 +182,56 @@ class Emitter:
             cgutils.get_or_insert_function(self.builder.module, kind, name), [a, b, c]
         )
 
+    def smaller(self, a: Any, b: Any) -> Any:
+        """Return a mask: where ``a < b``."""
+        return self.builder.fcmp_ordered("<", a, b)
 
-def bits_of(array: Any) -> int:
-    """Return the bits of an element of an array type."""
-    return int(array.dtype.bitwidth)
+    def bits_set(self, mask: Any) -> Any:
+        """Return a mask as an integer of 64 bits."""
+        return self.builder.zext(self.builder.bitcast(mask, ir.IntType(self.lanes)), I64)
+
+    def added_pairwise(self, lanes: Any) -> Any:
+        """Return the sum of all lanes: halves on halves."""
+        half = self.lanes
+        while half > 1:
+            half //= 2
+            parts = (list(range(half)), list(range(half, 2 * half)))
+            lanes = self.builder.fadd(*(self.shuffle(lanes, lanes, part) for part in parts))
+        return self.builder.extract_element(lanes, ir.Constant(I32, 0))
+
+    def loop(
+        self,
+        begin: Any,
+        end: Any,
+        step: int,
+        values: list[Any],
+        body: Function,
+        once: bool = False,
+    ) -> list[Any]:
+        """Emit a loop, which may have no turn; return the values behind it.
+
+        In each turn ``body(f, values)`` returns the next values, for f from `begin` below `end`.
+        With `once` there is one turn at most.
+        """
+        builder, entry = self.builder, self.builder.block
+        loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")
+        builder.cbranch(builder.icmp_signed("<", begin, end), loop, done)
+        builder.position_at_end(loop)
+        f, running = builder.phi(I64), [builder.phi(value.type) for value in values]
+        new = body(f, running)
+        following, last = builder.add(f, whole(step)), builder.block
+        for phi, old, later in zip([f, *running], [begin, *values], [following, *new], strict=True):
+            phi.add_incoming(old, entry)
+            if not once:
+                phi.add_incoming(later, last)
+        if once:
+            builder.branch(done)
+        else:
+            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
+        builder.position_at_end(done)
+        out = []
+        for old, later in zip(values, new, strict=True):
+            out.append(builder.phi(old.type))
+            out[-1].add_incoming(old, entry)
+            out[-1].add_incoming(later, last)
+        return out

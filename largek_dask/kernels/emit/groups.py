@@ -8,33 +8,19 @@ so its score has the same bits as there.
 
 from __future__ import annotations
 
-from typing import Any
-
 from llvmlite import ir
-from numba import types
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, bits_of, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I64, emitted, whole
 
 __all__ = ["fold", "six_rows"]
 
 LANES, VECTORS, ROWS = 8, 2, 6
 
 
-@typed_intrinsic
+@emitted(constants="direct", integers="at n_features first base")
 def six_rows(
-    typingctx: Any,
-    direct: Any,
-    rows: Any,
-    places: Any,
-    columns: Any,
-    at: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    values: Any,
-    labels: Any,
-    base: Any,
-) -> Any:
+    emit, direct, rows, places, columns, at, n_features, starts, first, values, labels, base
+):
     """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
 
     Parameters
@@ -53,101 +39,68 @@ def six_rows(
     base : int
         Label of centre 0.
     """
-    if not isinstance(direct, types.IntegerLiteral):
-        return None
-    squares, integer = bool(direct.literal_value), types.int64
-    sig = types.void(
-        direct, rows, places, columns, integer, integer, starts,
-        integer, values, labels, integer,
-    )  # fmt: skip
+    emit, builder = emit.of("rows", LANES), emit.builder
+    x = [emit.at(rows, builder.load(emit.at(places, q))) for q in range(ROWS)]
+    column, start = emit.at(columns, at), emit.at(starts, first)
+    opening = [emit.load(emit.at(start, v * LANES)) for v in range(VECTORS)]
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(rows), LANES)
-        where = emit.data(2)
-        x = [emit.at(emit.data(1), builder.load(emit.at(where, q))) for q in range(ROWS)]
-        column, start = emit.at(emit.data(3), args[4]), emit.at(emit.data(6), args[7])
-        n_features = args[5]
-        cells = [(q, v) for q in range(ROWS) for v in range(VECTORS)]
-        opening = [emit.load(emit.at(start, v * LANES)) for v in range(VECTORS)]
-        before = builder.block
-        loop = builder.append_basic_block("six")
-        done = builder.append_basic_block("six.done")
-        builder.branch(loop)
-        builder.position_at_end(loop)
-        f = builder.phi(I64)
-        totals = [builder.phi(emit.vector) for _ in cells]
-        place = builder.mul(f, ir.Constant(I64, LANES * VECTORS))
+    def meet(f, totals):
+        place = builder.mul(f, whole(LANES * VECTORS))
         c = [emit.load(emit.at(column, place, v * LANES)) for v in range(VECTORS)]
         new = []
-        for (q, v), total in zip(cells, totals, strict=True):
+        for cell, total in enumerate(totals):
+            q, v = divmod(cell, VECTORS)
             value = emit.spread(builder.load(emit.at(x[q], f)))
-            if squares:
+            if direct:
                 gap = builder.fsub(c[v], value)
                 new.append(emit.fma(gap, gap, total))
             else:
                 new.append(emit.fma(value, c[v], total))
-        following = builder.add(f, ir.Constant(I64, 1))
-        f.add_incoming(ir.Constant(I64, 0), before)
-        f.add_incoming(following, loop)
-        for (_, v), total, later in zip(cells, totals, new, strict=True):
-            total.add_incoming(opening[v], before)
-            total.add_incoming(later, loop)
-        builder.cbranch(builder.icmp_signed("<", following, n_features), loop, done)
-        builder.position_at_end(done)
-        counting = [ir.Constant(emit.label, lane) for lane in range(LANES)]
-        base = args[10] if emit.label is I64 else builder.trunc(args[10], emit.label)
-        own = builder.add(emit.spread(base), ir.Constant(emit.labels, counting))
-        eight = ir.Constant(emit.labels, [ir.Constant(emit.label, LANES)] * LANES)
-        names = [own, builder.add(own, eight)]
-        for q in range(ROWS):
-            places = [
-                (emit.at(emit.data(8), q * LANES), emit.vector),
-                (emit.at(emit.data(9), q * LANES), emit.labels),
-                (emit.at(emit.data(8), (ROWS + q) * LANES), emit.vector),
-            ]
-            best, label, second = (emit.load(*place) for place in places)
-            for v in range(VECTORS):
-                score = new[q * VECTORS + v]
-                wins = builder.fcmp_ordered("<", score, best)
-                loser = builder.select(wins, best, score)
-                follows = builder.fcmp_ordered("<", loser, second)
-                second = builder.select(follows, loser, second)
-                best = builder.select(wins, score, best)
-                label = builder.select(wins, names[v], label)
-            for (pointer, _), part in zip(places, (best, label, second), strict=True):
-                emit.store(part, pointer)
-        return context.get_dummy_value()
+        return new
 
-    return sig, codegen
+    scores = emit.loop(whole(0), n_features, 1, opening * ROWS, meet)
+    counting = [ir.Constant(emit.label, lane) for lane in range(LANES)]
+    base = base if emit.label is I64 else builder.trunc(base, emit.label)
+    own = builder.add(emit.spread(base), ir.Constant(emit.labels, counting))
+    eight = ir.Constant(emit.labels, [ir.Constant(emit.label, LANES)] * LANES)
+    names = [own, builder.add(own, eight)]
+    for q in range(ROWS):
+        parts = [
+            (emit.at(values, q * LANES), emit.vector),
+            (emit.at(labels, q * LANES), emit.labels),
+            (emit.at(values, (ROWS + q) * LANES), emit.vector),
+        ]
+        best, label, second = (emit.load(*part) for part in parts)
+        for v in range(VECTORS):
+            score = scores[q * VECTORS + v]
+            wins = emit.smaller(score, best)
+            loser = builder.select(wins, best, score)
+            second = builder.select(emit.smaller(loser, second), loser, second)
+            best = builder.select(wins, score, best)
+            label = builder.select(wins, names[v], label)
+        for (pointer, _), part in zip(parts, (best, label, second), strict=True):
+            emit.store(part, pointer)
 
 
-@typed_intrinsic
-def fold(typingctx: Any, values: Any, labels: Any, at: Any) -> Any:
+@emitted(integers="at")
+def fold(emit, values, labels, at):
     """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
-    sig = types.void(values, labels, types.int64)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(values), LANES)
-        best_at = emit.at(emit.data(0), args[2])
-        label_at = emit.at(emit.data(1), args[2])
-        second_at = emit.at(best_at, ROWS * LANES)
-        best, second = emit.load(best_at), emit.load(second_at)
-        label = emit.load(label_at, emit.labels)
-        for half in (4, 2, 1):
-            lower, upper = list(range(half)), list(range(half, 2 * half))
-            (a, b), (i, j), (s, t) = (
-                (emit.shuffle(part, part, lower), emit.shuffle(part, part, upper))
-                for part in (best, label, second)
-            )
-            tie = builder.and_(builder.fcmp_ordered("==", b, a), builder.icmp_signed("<", j, i))
-            wins = builder.or_(builder.fcmp_ordered("<", b, a), tie)
-            best, loser = builder.select(wins, b, a), builder.select(wins, a, b)
-            label = builder.select(wins, j, i)
-            second = builder.select(builder.fcmp_ordered("<", t, s), t, s)
-            second = builder.select(builder.fcmp_ordered("<", loser, second), loser, second)
-        for pointer, part in ((best_at, best), (label_at, label), (second_at, second)):
-            first = builder.extract_element(part, ir.Constant(I64, 0))
-            builder.store(first, pointer)
-        return context.get_dummy_value()
-
-    return sig, codegen
+    emit, builder = emit.of("values", LANES), emit.builder
+    best_at, label_at = emit.at(values, at), emit.at(labels, at)
+    second_at = emit.at(best_at, ROWS * LANES)
+    best, second = emit.load(best_at), emit.load(second_at)
+    label = emit.load(label_at, emit.labels)
+    for half in (4, 2, 1):
+        lower, upper = list(range(half)), list(range(half, 2 * half))
+        (a, b), (i, j), (s, t) = (
+            (emit.shuffle(part, part, lower), emit.shuffle(part, part, upper))
+            for part in (best, label, second)
+        )
+        tie = builder.and_(builder.fcmp_ordered("==", b, a), builder.icmp_signed("<", j, i))
+        wins = builder.or_(emit.smaller(b, a), tie)
+        best, loser = builder.select(wins, b, a), builder.select(wins, a, b)
+        label = builder.select(wins, j, i)
+        second = builder.select(emit.smaller(t, s), t, s)
+        second = builder.select(emit.smaller(loser, second), loser, second)
+    for pointer, part in ((best_at, best), (label_at, label), (second_at, second)):
+        builder.store(builder.extract_element(part, whole(0)), pointer)

@@ -13,18 +13,19 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
-from largek_dask.kernels.emit.emitter import I32, I64, Emitter, bits_of, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I32, I64, Emitter, emitted, whole
 from largek_dask.kernels.tile import NUMBERS
 
 __all__ = [
     "clear",
     "conclude",
     "eight_scores",
-    "emit_block",
+    "fetch",
     "four_near_squares",
     "four_square_distances",
     "four_weighted_square_distances",
     "frozen",
+    "gather",
     "near_square",
     "settle",
     "square_distance",
@@ -35,24 +36,14 @@ __all__ = [
 ]
 
 
-@typed_intrinsic
+@emitted(
+    constants="lengths n_rows",
+    integers="rows_at row_stride feature begin end panel_at width norms_at",
+)
 def transpose(
-    typingctx: Any,
-    lengths: Any,
-    n_rows: Any,
-    rows: Any,
-    rows_at: Any,
-    row_stride: Any,
-    shift: Any,
-    feature: Any,
-    begin: Any,
-    end: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    norms: Any,
-    norms_at: Any,
-) -> Any:
+    emit, lengths, n_rows, rows, rows_at, row_stride, shift, feature, begin, end, panel, panel_at,
+    width, norms, norms_at,
+):  # fmt: skip
     """Transpose a block of `n_rows` rows (8 features, or 4 in double precision) into a panel.
 
     Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``; less
@@ -61,34 +52,53 @@ def transpose(
     ``norms[norms_at + r]``, in order. `lengths` and `n_rows`, a multiple of half the features, are
     compile-time constants.
     """
-    if not all(isinstance(kind, types.IntegerLiteral) for kind in (lengths, n_rows)):
-        return None
-    adds, count, integer = bool(lengths.literal_value), n_rows.literal_value, types.int64
-    sig = types.void(
-        lengths, n_rows, rows, integer, integer, shift, integer, integer, integer, panel, integer,
-        integer, norms, integer,
-    )  # fmt: skip
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(rows), count)
-        pointers = [emit.at(emit.data(2), args[3])]
-        for _ in range(1, count):
-            pointers.append(emit.at(pointers[-1], args[4]))
-        emit_block(
-            emit,
-            pointers,
-            emit.at(emit.data(5), args[6]),
-            emit.at(emit.data(9), args[10]),
-            args[11],
-            emit.at(emit.data(12), args[13]) if adds else None,
-            (args[7], args[8]),
-        )
-        return context.get_dummy_value()
-
-    return sig, codegen
+    emit = emit.of("rows", n_rows)
+    pointers = [emit.at(rows, rows_at)]
+    for _ in range(1, n_rows):
+        pointers.append(emit.at(pointers[-1], row_stride))
+    own = emit.at(norms, norms_at) if lengths else None
+    out = emit.at(panel, panel_at)
+    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (begin, end))
 
 
-def emit_block(
+@emitted(constants="lengths", integers="place stride feature counted panel_at width norms_at")
+def gather(
+    emit, lengths, rows, places, place, stride, shift, feature, counted, panel, panel_at, width,
+    norms, norms_at,
+):  # fmt: skip
+    """Copy a square block of given rows (8 x 8 single, 4 x 4 double precision), less the shift.
+
+    Parameters
+    ----------
+    lengths : int
+        1: add to the rows' squared lengths too. A compile-time constant.
+    rows, places, place, stride : real (…,), int32 (…,), int, int
+        Row r of the block begins at ``rows[places[place + r] * stride]``.
+    shift, feature : real (…,), int
+        ``shift[feature + f]`` is subtracted from feature f of the block.
+    counted : int
+        Features of the block that were in the block before: their squares are not added.
+    panel, panel_at, width : real (…,), int, int
+        Written at ``panel[panel_at + f*width + r]``.
+    norms, norms_at : real (…,), int
+        Squared lengths, one fused multiply-add per feature, in the order of features.
+    """
+    side = 256 // emit.bits_of("rows")
+    emit, where = emit.of("rows", side), emit.at(places, place)
+    begins = [emit.builder.mul(emit.index(where, r), stride) for r in range(side)]
+    pointers = [emit.at(rows, begin, feature) for begin in begins]
+    own = emit.at(norms, norms_at) if lengths else None
+    out = emit.at(panel, panel_at)
+    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (counted, whole(side)))
+
+
+@emitted(integers="at")
+def fetch(emit, rows, at):
+    """Prefetch the cache line that holds ``rows[at]``."""
+    emit.prefetch(emit.at(rows, at), soon=3)
+
+
+def _emit_block(
     emit: Emitter,
     pointers: list[Any],
     offsets: Any,
@@ -113,7 +123,7 @@ def emit_block(
             for first in range(half)
         ]
         for f, lane in enumerate(_transposed(emit, block, half)):
-            number = ir.Constant(I64, column + f)
+            number = whole(column + f)
             moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, number))))
             emit.store(moved, emit.at(out, builder.mul(width, number)))
             if norm is not None:
@@ -156,119 +166,52 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
     ]
 
 
-def _piece(count: int, bits: int) -> int:
-    """Return the rows of a vector: of a size that any vector unit has, or half of one.
-
-    LLVM would split an odd vector badly.
-    """
-    return next(piece for piece in (512 // bits, 8, 4) if count % piece == 0)
-
-
-@typed_intrinsic
-def clear(
-    typingctx: Any, width: Any, ranks: Any, label: Any, values: Any, labels: Any, at: Any
-) -> Any:
+@emitted(constants="width ranks label", integers="at")
+def clear(emit, width, ranks, label, values, labels, at):
     """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
-    if not all(isinstance(kind, types.IntegerLiteral) for kind in (width, ranks, label)):
-        return None
-    count, first = ranks.literal_value * width.literal_value, label.literal_value
-    sig = types.void(width, ranks, label, values, labels, types.int64)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(values), _piece(count, bits_of(values)))
-        scores, names = emit.at(emit.data(3), args[5]), emit.at(emit.data(4), args[5])
-        for i in range(0, count, emit.lanes):
-            emit.store(ir.Constant(emit.vector, [float("inf")] * emit.lanes), emit.at(scores, i))
-            emit.store(ir.Constant(emit.labels, [first] * emit.lanes), emit.at(names, i))
-        return context.get_dummy_value()
-
-    return sig, codegen
+    emit = emit.panel("values", ranks * width)
+    for i in range(0, ranks * width, emit.lanes):
+        emit.store(emit.all(float("inf")), emit.at(values, at, i))
+        emit.store(ir.Constant(emit.labels, [label] * emit.lanes), emit.at(labels, at, i))
 
 
-@typed_intrinsic
-def square_lengths(
-    typingctx: Any,
-    lanes: Any,
-    chains: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    n_features: Any,
-    out: Any,
-) -> Any:
+@emitted(constants="lanes chains", integers="panel_at width n_features")
+def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
     In one chain they are summed in the order of the features. If that does not matter several
     `chains` are faster: none waits for the additions of another.
     """
-    if not all(isinstance(kind, types.IntegerLiteral) for kind in (lanes, chains)):
-        return None
-    count, n_chains, integer = lanes.literal_value, chains.literal_value, types.int64
-    sig = types.void(lanes, chains, panel, integer, integer, integer, out)
+    emit, builder = emit.panel("panel", lanes), emit.builder
+    x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
+    totals, begin = [emit.all(0.0)] * (chains * len(places)), whole(0)
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(panel), _piece(count, bits_of(panel)))
-        _, _, _, panel_at, width, n_features, _ = args
-        x, out = emit.at(emit.data(2), panel_at), emit.data(6)
-        places = range(0, count, emit.lanes)
-        zero = ir.Constant(emit.vector, [0.0] * emit.lanes)
-        totals = [[zero for _ in places] for _ in range(n_chains)]
-        begin = ir.Constant(I64, 0)
-        for step in sorted({n_chains, 1}, reverse=True):  # one feature per chain; then the rest
-            rest = builder.urem(builder.sub(n_features, begin), ir.Constant(I64, step))
-            end = builder.sub(n_features, rest)
-            before = builder.block
-            loop = builder.append_basic_block("length")
-            done = builder.append_basic_block("length.done")
-            builder.cbranch(builder.icmp_signed("<", begin, end), loop, done)
-            builder.position_at_end(loop)
-            f = builder.phi(I64)
-            sums = [[builder.phi(emit.vector) for _ in places] for _ in range(step)]
-            new = []
-            for chain, chain_sums in enumerate(sums):
-                row = emit.at(x, builder.mul(builder.add(f, ir.Constant(I64, chain)), width))
-                values = [emit.load(emit.at(row, i)) for i in places]
-                new.append([emit.fma(v, v, s) for v, s in zip(values, chain_sums, strict=True)])
-            following = builder.add(f, ir.Constant(I64, step))
-            f.add_incoming(begin, before)
-            f.add_incoming(following, loop)
-            builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
-            builder.position_at_end(done)
-            for chain, chain_sums in enumerate(sums):
-                for i, total in enumerate(chain_sums):
-                    total.add_incoming(totals[chain][i], before)
-                    total.add_incoming(new[chain][i], loop)
-                    result = builder.phi(emit.vector)
-                    result.add_incoming(totals[chain][i], before)
-                    result.add_incoming(new[chain][i], loop)
-                    totals[chain][i] = result
-            begin = end
-        for i, place in enumerate(places):
-            length = totals[0][i]
-            for other in totals[1:]:
-                length = builder.fadd(length, other[i])
-            emit.store(length, emit.at(out, place))
-        return context.get_dummy_value()
+    def add(f, sums):
+        new = []
+        for at, total in enumerate(sums):
+            chain, place = divmod(at, len(places))
+            row = emit.at(x, builder.mul(builder.add(f, whole(chain)), width))
+            value = emit.load(emit.at(row, places[place]))
+            new.append(emit.fma(value, value, total))
+        return new
 
-    return sig, codegen
+    for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then the rest
+        rest = builder.urem(builder.sub(n_features, begin), whole(step))
+        end, n = builder.sub(n_features, rest), step * len(places)
+        totals[:n] = emit.loop(begin, end, step, totals[:n], add)
+        begin = end
+    for i, place in enumerate(places):
+        length = totals[i]
+        for other in totals[i + len(places) :: len(places)]:
+            length = builder.fadd(length, other)
+        emit.store(length, emit.at(out, place))
 
 
-@typed_intrinsic
-def conclude(
-    typingctx: Any,
-    width: Any,
-    values: Any,
-    labels: Any,
-    at: Any,
-    norms: Any,
-    norms_at: Any,
-    m: Any,
-    a: Any,
-    b: Any,
-    c: Any,
-    e: Any,
-    f: Any,
-) -> Any:
+@emitted(
+    types.int64, "width", "at norms_at m",
+    a="values", b="values", c="values", e="values", f="values",
+)  # fmt: skip
+def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
     """Name the centres of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
@@ -286,130 +229,73 @@ def conclude(
         `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
         bounds.
     """
-    if not isinstance(width, types.IntegerLiteral):
-        return None
-    count, integer, real = width.literal_value, types.int64, values.dtype
-    sig = integer(width, values, labels, integer, norms, integer, integer, *[real] * 5)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        piece = _piece(count, bits_of(values))
-        emit = Emitter(context, builder, sig, args, bits_of(values), piece)
-        _, _, _, at, _, norms_at, m, *coarse = args
-        scores, names = emit.at(emit.data(1), at), emit.at(emit.data(2), at)
-        lengths = emit.at(emit.data(4), norms_at)
-        a, b, c, e, f = (emit.spread(number) for number in coarse)
-        zero = ir.Constant(emit.vector, [0.0] * piece)
-        first = ir.Constant(emit.labels, [0] * piece)
-        rows = builder.trunc(m, emit.label) if emit.label is I32 else m
-        certain = ir.Constant(I64, 0)
-        for i in range(0, count, piece):
-            best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, count))
-            norm = emit.load(emit.at(lengths, i))
-            name = emit.at(names, i)
-            number = builder.and_(
-                builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [NUMBERS - 1] * piece)
-            )
-            label = builder.add(emit.load(name, emit.labels), number)
-            emit.store(builder.select(builder.icmp_signed("<", label, first), first, label), name)
-            square = builder.fadd(best, norm)
-            square = builder.select(builder.fcmp_ordered("<", square, zero), zero, square)
-            limit = builder.fadd(a, builder.fmul(b, norm))
-            own = builder.fadd(builder.fadd(c, builder.fmul(e, norm)), builder.fmul(f, square))
-            limit = builder.select(builder.fcmp_ordered("<", own, limit), own, limit)
-            sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
-            places = ir.Constant(emit.labels, list(range(i, i + piece)))
-            sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
-            mask = builder.bitcast(sure, ir.IntType(piece))
-            certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
-        return certain
-
-    return sig, codegen
+    emit, builder = emit.panel("values", width), emit.builder
+    scores, names, lengths = emit.at(values, at), emit.at(labels, at), emit.at(norms, norms_at)
+    a, b, c, e, f = (emit.spread(number) for number in (a, b, c, e, f))
+    zero, piece = emit.all(0.0), emit.lanes
+    first = ir.Constant(emit.labels, [0] * piece)
+    rows = builder.trunc(m, emit.label) if emit.label is I32 else m
+    certain = whole(0)
+    for i in range(0, width, piece):
+        best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, width))
+        norm, name = emit.load(emit.at(lengths, i)), emit.at(names, i)
+        number = builder.and_(
+            builder.bitcast(best, emit.labels), ir.Constant(emit.labels, [NUMBERS - 1] * piece)
+        )
+        label = builder.add(emit.load(name, emit.labels), number)
+        emit.store(builder.select(builder.icmp_signed("<", label, first), first, label), name)
+        square = builder.fadd(best, norm)
+        square = builder.select(emit.smaller(square, zero), zero, square)
+        limit = builder.fadd(a, builder.fmul(b, norm))
+        own = builder.fadd(builder.fadd(c, builder.fmul(e, norm)), builder.fmul(f, square))
+        limit = builder.select(emit.smaller(own, limit), own, limit)
+        sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
+        places = ir.Constant(emit.labels, list(range(i, i + piece)))
+        sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
+        mask = builder.bitcast(sure, ir.IntType(piece))
+        certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
+    return certain
 
 
-@typed_intrinsic
-def settle(
-    typingctx: Any,
-    centres: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    columns: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    best: Any,
-) -> Any:
+@emitted(types.int64, "centres", "panel_at width n_features first", best="panel")
+def settle(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
     """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
     Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
     Feature f of the row is ``panel[panel_at + f*width]``, of centre j
     ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the result is `first`.
     """
-    if not isinstance(centres, types.IntegerLiteral):
-        return None
-    lanes, integer = centres.literal_value, types.int64
-    real = panel.dtype
-    sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
-        first, best = args[7:]
-        scores = _emit_tile_scores(emit, direct=True)
-        mask_type = ir.IntType(lanes)
-        mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.spread(best)), mask_type)
-        place = builder.cttz(mask, ir.Constant(ir.IntType(1), 0))
-        place = builder.select(
-            builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0)),
-            ir.Constant(I64, 0),
-            builder.zext(place, I64),
-        )
-        return builder.add(first, place)
-
-    return sig, codegen
+    emit, builder = emit.of("panel", centres), emit.builder
+    x = emit.at(panel, panel_at)
+    scores = _emit_tile_scores(emit, True, x, width, columns, n_features, starts, first)
+    mask_type = ir.IntType(centres)
+    mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.spread(best)), mask_type)
+    place = builder.zext(builder.cttz(mask, ir.Constant(ir.IntType(1), 0)), I64)
+    none = builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0))
+    return builder.add(first, builder.select(none, whole(0), place))
 
 
-@typed_intrinsic
-def tile_within(
-    typingctx: Any,
-    centres: Any,
-    panel: Any,
-    panel_at: Any,
-    width: Any,
-    columns: Any,
-    n_features: Any,
-    starts: Any,
-    first: Any,
-    limit: Any,
-) -> Any:
+@emitted(types.int64, "centres", "panel_at width n_features first", limit="panel")
+def tile_within(emit, centres, panel, panel_at, width, columns, n_features, starts, first, limit):
     """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
     In the product form, to the bits of their tile; the row and the centres are laid out as for
     :func:`settle`. The result has a bit per centre.
     """
-    if not isinstance(centres, types.IntegerLiteral):
-        return None
-    lanes, integer = centres.literal_value, types.int64
-    real = panel.dtype
-    sig = integer(centres, panel, integer, integer, columns, integer, starts, integer, real)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(panel), lanes)
-        scores = _emit_tile_scores(emit, direct=False)
-        within = builder.fcmp_ordered("<=", scores, emit.spread(args[8]))
-        return builder.zext(builder.bitcast(within, ir.IntType(lanes)), I64)
-
-    return sig, codegen
+    emit = emit.of("panel", centres)
+    x = emit.at(panel, panel_at)
+    scores = _emit_tile_scores(emit, False, x, width, columns, n_features, starts, first)
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", scores, emit.spread(limit)))
 
 
-def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
+def _emit_tile_scores(
+    emit: Emitter, direct: bool, x: Any, width: Any, columns: Any, n_features: Any, starts: Any,
+    first: Any,
+) -> Any:  # fmt: skip
     """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
-    builder = emit.builder
-    _, _, panel_at, width, _, n_features, _, first, _ = emit.args
-    eight = ir.Constant(I64, 8)
+    builder, eight = emit.builder, whole(8)
     block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
-    column = emit.at(emit.data(4), block, builder.urem(first, eight))
-    x = emit.at(emit.data(1), panel_at)
-    start = emit.load(emit.at(emit.data(6), first))
+    column = emit.at(columns, block, builder.urem(first, eight))
 
     def meet(f: Any, totals: list[Any]) -> list[Any]:
         c = emit.load(emit.at(column, builder.mul(f, eight)))
@@ -417,283 +303,138 @@ def _emit_tile_scores(emit: Emitter, direct: bool) -> Any:
         factors = (builder.fsub(c, value),) * 2 if direct else (value, c)
         return [emit.fma(*factors, totals[0])]
 
-    (scores,) = _emit_loop(builder, n_features, [start], meet)
-    return scores
+    return emit.loop(whole(0), n_features, 1, [emit.load(emit.at(starts, first))], meet)[0]
 
 
-@typed_intrinsic
-def frozen(typingctx: Any, array: Any) -> Any:
+@emitted(lambda kinds: kinds["array"].copy(readonly=True))
+def frozen(emit, array):
     """Return the array with a read-only type, so that functions are not compiled twice."""
-    return array.copy(readonly=True)(array), lambda context, builder, sig, args: impl_ret_borrowed(
-        context, builder, sig.return_type, args[0]
-    )
+    kind = emit.kinds["array"].copy(readonly=True)
+    return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
 
 
-@typed_intrinsic
-def square_distance(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
-) -> Any:
+@emitted(types.float64, integers="rows_at centers_at n_features")
+def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre in float64, in a fixed order.
 
     Feature f belongs to lane ``f % 8`` of eight running sums, for any vector width;
     each lane takes its features in order; the eight are added pairwise at the end.
     """
-    integer = types.int64
-    sig = types.float64(rows, integer, centers, integer, integer)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, 8)
-        x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
-        return _emit_squares(emit, bits_of(rows), x, [c], [], args[4])[0]
-
-    return sig, codegen
+    x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
+    return _emit_squares(emit.of(64, 8), x, [c], [], n_features)[0]
 
 
-@typed_intrinsic
+@emitted(types.float64, integers="rows_at centers_at weights_at n_features")
 def weighted_square_distance(
-    typingctx: Any,
-    rows: Any,
-    rows_at: Any,
-    centers: Any,
-    centers_at: Any,
-    weights: Any,
-    weights_at: Any,
-    n_features: Any,
-) -> Any:
+    emit, rows, rows_at, centers, centers_at, weights, weights_at, n_features
+):
     """Return the same with each feature's square times its own float64 weight."""
-    integer = types.int64
-    sig = types.float64(rows, integer, centers, integer, weights, integer, integer)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, 8)
-        x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
-        weight = emit.at(emit.data(4), args[5])
-        return _emit_squares(emit, bits_of(rows), x, [c], [weight], args[6])[0]
-
-    return sig, codegen
+    x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
+    return _emit_squares(emit.of(64, 8), x, [c], [emit.at(weights, weights_at)], n_features)[0]
 
 
-@typed_intrinsic
-def four_square_distances(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
-) -> Any:
+@emitted(integers="rows_at n_features")
+def four_square_distances(emit, rows, rows_at, centers, names, n_features, out):
     """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
     Side by side they take about as long as two, one after the other.
     """
-    integer = types.int64
-    sig = types.void(rows, integer, centers, names, integer, out)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, 8)
-        x = emit.at(emit.data(0), args[1])
-        cs = _named(emit, emit.data(2), emit.data(3), args[4])
-        for q, square in enumerate(_emit_squares(emit, bits_of(rows), x, cs, [], args[4])):
-            builder.store(square, emit.at(emit.data(5), q))
-        return context.get_dummy_value()
-
-    return sig, codegen
+    four = _named(emit, centers, names, n_features)
+    _store(emit, _emit_squares(emit.of(64, 8), emit.at(rows, rows_at), four, [], n_features), out)
 
 
-@typed_intrinsic
-def near_square(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, centers_at: Any, n_features: Any
-) -> Any:
+@emitted(integers="rows_at n_features")
+def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names, n_features, out):
+    """Write :func:`weighted_square_distance` of a row and centres ``names[:4]`` to ``out[:4]``."""
+    cs, ws = (_named(emit, table, names, n_features) for table in (centers, weights))
+    _store(emit, _emit_squares(emit.of(64, 8), emit.at(rows, rows_at), cs, ws, n_features), out)
+
+
+@emitted("rows", integers="rows_at centers_at n_features")
+def near_square(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, rounded in the type of the rows.
 
     There are 64 bytes' worth of running sums, so with n features in vectors of L lanes its error is
     at most the factor ``1 ± γ_m``, ``m = n / L + 8``.
     """
-    integer = types.int64
-    sig = rows.dtype(rows, integer, centers, integer, integer)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        bits = bits_of(rows)
-        emit = Emitter(context, builder, sig, args, bits, 512 // bits)
-        x, c = emit.at(emit.data(0), args[1]), emit.at(emit.data(2), args[3])
-        return _emit_squares(emit, bits, x, [c], [], args[4], fused=True)[0]
-
-    return sig, codegen
+    x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
+    emit = emit.of("rows", 512 // emit.bits_of("rows"))
+    return _emit_squares(emit, x, [c], [], n_features, fused=True)[0]
 
 
-@typed_intrinsic
-def four_near_squares(
-    typingctx: Any, rows: Any, rows_at: Any, centers: Any, names: Any, n_features: Any, out: Any
-) -> Any:
+@emitted(integers="rows_at n_features")
+def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
     """Write :func:`near_square` of a row and the four named centres to ``out``."""
-    integer = types.int64
-    sig = types.void(rows, integer, centers, names, integer, out)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        bits = bits_of(rows)
-        emit = Emitter(context, builder, sig, args, bits, 512 // bits)
-        x = emit.at(emit.data(0), args[1])
-        four = _named(emit, emit.data(2), emit.data(3), args[4])
-        for q, total in enumerate(_emit_squares(emit, bits, x, four, [], args[4], fused=True)):
-            builder.store(total, emit.at(emit.data(5), q))
-        return context.get_dummy_value()
-
-    return sig, codegen
+    four = _named(emit, centers, names, n_features)
+    emit = emit.of("rows", 512 // emit.bits_of("rows"))
+    _store(emit, _emit_squares(emit, emit.at(rows, rows_at), four, [], n_features, True), out)
 
 
-@typed_intrinsic
-def four_weighted_square_distances(
-    typingctx: Any,
-    rows: Any,
-    rows_at: Any,
-    centers: Any,
-    weights: Any,
-    names: Any,
-    n_features: Any,
-    out: Any,
-) -> Any:
-    """Write :func:`weighted_square_distance` of a row and centres ``names[:4]`` to ``out[:4]``."""
-    integer = types.int64
-    sig = types.void(rows, integer, centers, weights, names, integer, out)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, 8)
-        x = emit.at(emit.data(0), args[1])
-        cs, ws = (_named(emit, emit.data(i), emit.data(4), args[5]) for i in (2, 3))
-        for q, square in enumerate(_emit_squares(emit, bits_of(rows), x, cs, ws, args[5])):
-            builder.store(square, emit.at(emit.data(6), q))
-        return context.get_dummy_value()
-
-    return sig, codegen
-
-
-@typed_intrinsic
-def eight_scores(
-    typingctx: Any, rows: Any, rows_at: Any, shift: Any, factors: Any, starts: Any, names: Any,
-    n_features: Any, out: Any,
-) -> Any:  # fmt: skip
+@emitted(integers="rows_at n_features")
+def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features, out):
     """Compute scores of a row and the centres ``names[:8]`` in the product form, as a tile does.
 
     They equal those of a tile to the bit. Each is a chain of fused multiply-adds,
     feature by feature; eight of them hide its latency.
     """
-    integer = types.int64
-    sig = types.void(rows, integer, shift, factors, starts, names, integer, out)
+    emit, builder, x = emit.of("rows", 1), emit.builder, emit.at(rows, rows_at)
+    centers = _named(emit, factors, names, n_features, 8)
+    totals = [emit.load(emit.at(starts, emit.index(names, q))) for q in range(8)]
 
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, bits_of(rows), 1)
-        x, shift, names = emit.at(emit.data(0), args[1]), emit.data(2), emit.data(5)
-        centers = _named(emit, emit.data(3), names, args[6], 8)
-        totals = [
-            emit.load(emit.at(emit.data(4), builder.sext(builder.load(emit.at(names, q)), I64)))
-            for q in range(8)
+    def meet(f, sums):
+        value = builder.fsub(emit.load(emit.at(x, f)), emit.load(emit.at(shift, f)))
+        return [
+            emit.fma(value, emit.load(emit.at(center, f)), total)
+            for center, total in zip(centers, sums, strict=True)
         ]
 
-        def meet(f: Any, sums: list[Any]) -> list[Any]:
-            value = builder.fsub(emit.load(emit.at(x, f)), emit.load(emit.at(shift, f)))
-            return [
-                emit.fma(value, emit.load(emit.at(center, f)), total)
-                for center, total in zip(centers, sums, strict=True)
-            ]
-
-        for q, total in enumerate(_emit_loop(builder, args[6], totals, meet)):
-            emit.store(total, emit.at(emit.data(7), q))
-        return context.get_dummy_value()
-
-    return sig, codegen
+    for q, total in enumerate(emit.loop(whole(0), n_features, 1, totals, meet)):
+        emit.store(total, emit.at(out, q))
 
 
-def _emit_loop(builder: Any, end: Any, totals: list[Any], step: Any) -> list[Any]:
-    """Emit a loop over f from 0 to `end`, in which ``step(f, values)`` returns the next values."""
-    before = builder.block
-    loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")
-    builder.branch(loop)
-    builder.position_at_end(loop)
-    f, values = builder.phi(I64), [builder.phi(total.type) for total in totals]
-    new: list[Any] = step(f, values)
-    following = builder.add(f, ir.Constant(I64, 1))
-    olds, laters = [ir.Constant(I64, 0), *totals], [following, *new]
-    for phi, old, later in zip([f, *values], olds, laters, strict=True):
-        phi.add_incoming(old, before)
-        phi.add_incoming(later, loop)
-    builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
-    builder.position_at_end(done)
-    return new
+def _store(emit: Emitter, numbers: list[Any], out: Any) -> None:
+    for q, number in enumerate(numbers):
+        emit.builder.store(number, emit.at(out, q))
 
 
 def _named(emit: Emitter, table: Any, names: Any, n_features: Any, n: int = 4) -> list[Any]:
     """Return pointers to the rows of a table given by the first `n` names."""
-    numbers = [emit.builder.sext(emit.builder.load(emit.at(names, q)), I64) for q in range(n)]
+    numbers = [emit.index(names, q) for q in range(n)]
     return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
 
 
 def _emit_squares(
-    emit: Emitter,
-    bits: int,
-    x: Any,
-    centers: list[Any],
-    weights: list[Any],
-    n_features: Any,
+    emit: Emitter, x: Any, centers: list[Any], weights: list[Any], n_features: Any,
     fused: bool = False,
-) -> list[Any]:
-    """Emit sums of (x - c)² of each centre, times its weights if there are any, of `bits` bits."""
-    builder, lanes = emit.builder, emit.lanes
+) -> list[Any]:  # fmt: skip
+    """Emit sums of (x - c)² of each centre, times its weights if there are any."""
+    builder, lanes, bits = emit.builder, emit.lanes, emit.bits_of("rows")
     narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), lanes)
 
-    def squares(f: Any, read: Any) -> list[Any]:
+    def add(f: Any, totals: list[Any], read: Any) -> list[Any]:
         def number(pointer: Any) -> Any:
             value = read(emit.at(pointer, f), narrow)
             return value if bits == emit.bits else builder.fpext(value, emit.vector)
 
         row, found = number(x), []
-        for q, center in enumerate(centers):
+        for q, (center, total) in enumerate(zip(centers, totals, strict=True)):
             difference = builder.fsub(row, number(center))
             if fused:
-                found.append(difference)
+                found.append(emit.fma(difference, difference, total))
                 continue
             square = builder.fmul(difference, difference)
             if weights:
                 square = builder.fmul(square, read(emit.at(weights[q], f), emit.vector))
-            found.append(square)
+            found.append(builder.fadd(total, square))
         return found
 
-    def add(total: Any, term: Any) -> Any:
-        return emit.fma(term, term, total) if fused else builder.fadd(total, term)
-
-    zero = ir.Constant(emit.vector, [0.0] * lanes)
-    whole = builder.and_(n_features, ir.Constant(I64, -lanes))
-    left = builder.sub(n_features, whole)
-    entry = builder.block
-    loop, last, rest, done = (
-        builder.append_basic_block(name) for name in ("eight", "eight.last", "rest", "eight.done")
-    )
-    builder.cbranch(builder.icmp_signed(">", whole, ir.Constant(I64, 0)), loop, last)
-    builder.position_at_end(loop)
-    f = builder.phi(I64)
-    f.add_incoming(ir.Constant(I64, 0), entry)
-    totals = [builder.phi(emit.vector) for _ in centers]
-    added = [
-        add(total, square) for total, square in zip(totals, squares(f, emit.load), strict=True)
-    ]
-    following = builder.add(f, ir.Constant(I64, lanes))
-    f.add_incoming(following, loop)
-    for total, more in zip(totals, added, strict=True):
-        total.add_incoming(zero, entry)
-        total.add_incoming(more, loop)
-    builder.cbranch(builder.icmp_signed("<", following, whole), loop, last)
-
-    builder.position_at_end(last)
-    sums = [builder.phi(emit.vector) for _ in centers]
-    for total, more in zip(sums, added, strict=True):
-        total.add_incoming(zero, entry)
-        total.add_incoming(more, loop)
-    builder.cbranch(builder.icmp_signed(">", left, ir.Constant(I64, 0)), rest, done)
-    builder.position_at_end(rest)
+    end = builder.and_(n_features, whole(-lanes))
+    totals = [emit.all(0.0)] * len(centers)
+    totals = emit.loop(whole(0), end, lanes, totals, partial(add, read=emit.load))
     # The other lanes get a zero more, which changes no bit of a sum of squares.
-    few = partial(_load_first, emit, left)
-    ends = [add(total, square) for total, square in zip(sums, squares(whole, few), strict=True)]
-    builder.branch(done)
-    builder.position_at_end(done)
-    results = [builder.phi(emit.vector) for _ in centers]
-    for result, total, more in zip(results, sums, ends, strict=True):
-        result.add_incoming(total, last)
-        result.add_incoming(more, rest)
-    return [_added_pairwise(emit, result) for result in results]
+    few = partial(_load_first, emit, builder.sub(n_features, end))
+    totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
+    return [emit.added_pairwise(total) for total in totals]
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
@@ -712,15 +453,3 @@ def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
     )
     nothing = ir.Constant(kind, [0.0] * size)
     return builder.call(function, [place, ir.Constant(I32, 4), mask, nothing])
-
-
-def _added_pairwise(emit: Emitter, lanes: Any) -> Any:
-    """Return the sum of all lanes: halves on halves."""
-    half = emit.lanes
-    while half > 1:
-        half //= 2
-        lanes = emit.builder.fadd(
-            emit.shuffle(lanes, lanes, list(range(half))),
-            emit.shuffle(lanes, lanes, list(range(half, 2 * half))),
-        )
-    return emit.builder.extract_element(lanes, ir.Constant(I32, 0))

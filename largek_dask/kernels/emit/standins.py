@@ -1,68 +1,28 @@
-"""Plain numpy twins of the emitted micro-kernels, for runs without a compiler.
+"""Plain numpy twins of the emitted micro-kernels, of the same names, for runs without a compiler.
 
-With ``NUMBA_DISABLE_JIT=1`` the drivers run as ordinary Python and call these instead of
-:mod:`~largek_dask.kernels.emit.dense` and :mod:`~largek_dask.kernels.emit.rows`. They add in
-another order and without fused operations, so their results agree with the compiled ones within
-rounding, not to the bit.
+They add in another order and without fused operations, so their results agree with the compiled
+ones within rounding, not to the bit.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
-
-__all__ = [
-    "LANES",
-    "clear",
-    "conclude",
-    "eight_scores",
-    "four_near_squares",
-    "four_square_distances",
-    "four_weighted_square_distances",
-    "frozen",
-    "near_square",
-    "scan",
-    "scan_sparse",
-    "settle",
-    "square_distance",
-    "square_lengths",
-    "tile_within",
-    "transpose",
-    "weighted_square_distance",
-]
 
 LANES = 16
 """As in :mod:`~largek_dask.kernels.emit.sparse`."""
+MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
+"""As in :mod:`~largek_dask.kernels.emit.sums`."""
 
-
-Array = NDArray[Any]
+frozen = readonly
 
 
 def scan(
-    spec: int,
-    panel: Array,
-    panel_at: int,
-    centers: Array,
-    row_stride: int,
-    feature: int,
-    n_features: int,
-    starts: Array,
-    first: int,
-    n_tiles: int,
-    values: Array,
-    labels: Array,
-    at: int,
-    sums: Array,
-    sums_at: int,
-    ahead: Array,
-    ahead_at: int,
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.dense.scan`."""
+    spec, panel, panel_at, centers, row_stride, feature, n_features, starts, first, n_tiles, values,
+    labels, at, sums, sums_at, ahead, ahead_at,
+):  # fmt: skip
     micro = Micro.decode(spec)
     width = micro.vectors * micro.lanes
     rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
@@ -100,22 +60,9 @@ def scan(
 
 
 def transpose(
-    lengths: int,
-    n_rows: int,
-    rows: Array,
-    rows_at: int,
-    row_stride: int,
-    shift: Array,
-    feature: int,
-    begin: int,
-    end: int,
-    panel: Array,
-    panel_at: int,
-    width: int,
-    norms: Array,
-    norms_at: int,
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.transpose`."""
+    lengths, n_rows, rows, rows_at, row_stride, shift, feature, begin, end, panel, panel_at, width,
+    norms, norms_at,
+):  # fmt: skip
     for f in range(32 // rows.itemsize):
         column = rows[rows_at + f : rows_at + f + (n_rows - 1) * row_stride + 1 : row_stride]
         moved = column - shift[feature + f]
@@ -124,41 +71,17 @@ def transpose(
             norms[norms_at : norms_at + n_rows] += moved**2
 
 
-def square_lengths(
-    lanes: int,
-    chains: int,
-    panel: Array,
-    panel_at: int,
-    width: int,
-    n_features: int,
-    out: Array,
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.square_lengths`."""
+def square_lengths(lanes, chains, panel, panel_at, width, n_features, out):
     rows = panel[panel_at : panel_at + n_features * width].reshape(n_features, width)
     out[:lanes] = (rows[:, :lanes] ** 2).sum(axis=0)
 
 
-def clear(width: int, ranks: int, label: int, values: Array, labels: Array, at: int) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.clear`."""
+def clear(width, ranks, label, values, labels, at):
     values[at : at + ranks * width] = np.inf
     labels[at : at + ranks * width] = label
 
 
-def conclude(
-    width: int,
-    values: Array,
-    labels: Array,
-    at: int,
-    norms: Array,
-    norms_at: int,
-    m: int,
-    a: float,
-    b: float,
-    c: float,
-    e: float,
-    f: float,
-) -> int:
-    """Twin of :func:`largek_dask.kernels.emit.rows.conclude`."""
+def conclude(width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
     best, second = values[at : at + 2 * width].reshape(2, width)
     label = labels[at : at + width]
     label += best.view(labels.dtype) & (NUMBERS - 1)
@@ -169,18 +92,7 @@ def conclude(
         return int((second - best > np.fmin(a + b * square, own))[:m].sum())
 
 
-def settle(
-    centres: int,
-    panel: Array,
-    panel_at: int,
-    width: int,
-    columns: Array,
-    n_features: int,
-    starts: Array,
-    first: int,
-    best: Any,
-) -> int:
-    """Twin of :func:`largek_dask.kernels.emit.rows.settle`."""
+def settle(centres, panel, panel_at, width, columns, n_features, starts, first, best):
     x = panel[panel_at : panel_at + n_features * width : width]
     block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
     gaps = block[:, first % 8 : first % 8 + centres] - x[:, None]
@@ -188,18 +100,7 @@ def settle(
     return first + int(score.argmin())
 
 
-def tile_within(
-    centres: int,
-    panel: Array,
-    panel_at: int,
-    width: int,
-    columns: Array,
-    n_features: int,
-    starts: Array,
-    first: int,
-    limit: Any,
-) -> int:
-    """Twin of :func:`largek_dask.kernels.emit.rows.tile_within`."""
+def tile_within(centres, panel, panel_at, width, columns, n_features, starts, first, limit):
     x = panel[panel_at : panel_at + n_features * width : width]
     block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
     products = block[:, first % 8 : first % 8 + centres] * x[:, None]
@@ -207,102 +108,52 @@ def tile_within(
     return sum(1 << j for j in range(centres) if scores[j] <= limit)
 
 
-def frozen(array: Array) -> Array:
-    """Twin of :func:`largek_dask.kernels.emit.rows.frozen`."""
-    return readonly(array)
-
-
-def square_distance(
-    rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int
-) -> float:
-    """Twin of :func:`largek_dask.kernels.emit.rows.square_distance`."""
+def square_distance(rows, rows_at, centers, centers_at, n_features):
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)
     return float(((x - c) ** 2).sum())
 
 
-def weighted_square_distance(
-    rows: Array,
-    rows_at: int,
-    centers: Array,
-    centers_at: int,
-    weights: Array,
-    weights_at: int,
-    n_features: int,
-) -> float:
-    """Twin of :func:`largek_dask.kernels.emit.rows.weighted_square_distance`."""
+def weighted_square_distance(rows, rows_at, centers, centers_at, weights, weights_at, n_features):
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)
     return float(((x - c) ** 2 * weights[weights_at : weights_at + n_features]).sum())
 
 
-def four_square_distances(
-    rows: Array, rows_at: int, centers: Array, names: Array, n_features: int, out: Array
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.four_square_distances`."""
+def four_square_distances(rows, rows_at, centers, names, n_features, out):
     for q in range(4):
         at = int(names[q]) * n_features
         out[q] = square_distance(rows, rows_at, centers, at, n_features)
 
 
-def near_square(rows: Array, rows_at: int, centers: Array, centers_at: int, n_features: int) -> Any:
-    """Twin of :func:`largek_dask.kernels.emit.rows.near_square`."""
+def near_square(rows, rows_at, centers, centers_at, n_features):
     gaps = rows[rows_at : rows_at + n_features] - centers[centers_at : centers_at + n_features]
     return (gaps**2).sum(dtype=rows.dtype)
 
 
-def eight_scores(
-    rows: Array, rows_at: int, shift: Array, factors: Array, starts: Array, names: Array,
-    n_features: int, out: Array,
-) -> None:  # fmt: skip
-    """Twin of :func:`largek_dask.kernels.emit.rows.eight_scores`."""
+def eight_scores(rows, rows_at, shift, factors, starts, names, n_features, out):
     x = rows[rows_at : rows_at + n_features] - shift[:n_features]
     for q in range(8):
         factor = factors[int(names[q]) * n_features :][:n_features]
         out[q] = starts[names[q]] + (x * factor).sum()
 
 
-def four_near_squares(
-    rows: Array, rows_at: int, centers: Array, names: Array, n_features: int, out: Array
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.four_near_squares`."""
+def four_near_squares(rows, rows_at, centers, names, n_features, out):
     for q in range(4):
         at = int(names[q]) * n_features
         out[q] = near_square(rows, rows_at, centers, at, n_features)
 
 
-def four_weighted_square_distances(
-    rows: Array,
-    rows_at: int,
-    centers: Array,
-    weights: Array,
-    names: Array,
-    n_features: int,
-    out: Array,
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.rows.four_weighted_square_distances`."""
+def four_weighted_square_distances(rows, rows_at, centers, weights, names, n_features, out):
     for q in range(4):
         at = int(names[q]) * n_features
         out[q] = weighted_square_distance(rows, rows_at, centers, at, weights, at, n_features)
 
 
 def scan_sparse(
-    spec: int,
-    data: Array,
-    indices: Array,
-    begin: int,
-    end: int,
-    columns: Array,
-    at: int,
-    starts: Array,
-    first: int,
-    values: Array,
-    labels: Array,
-    second: Array,
-    second_labels: Array,
-    own: int,
-) -> None:
-    """Twin of :func:`largek_dask.kernels.emit.sparse.scan_sparse`."""
+    spec, data, indices, begin, end, columns, at, starts, first, values, labels, second,
+    second_labels, own,
+):  # fmt: skip
     vectors, two = divmod(spec, 2)
     width = vectors * LANES
     score = starts[first : first + width].copy()
@@ -323,3 +174,123 @@ def scan_sparse(
             second_labels[lanes] = np.where(follows, loser_label, second_labels[lanes])
         values[lanes] = np.where(wins, new, values[lanes])
         labels[lanes] = np.where(wins, mine, labels[lanes])
+
+
+def gather(
+    lengths, rows, places, place, stride, shift, feature, counted, panel, panel_at, width, norms,
+    norms_at,
+):  # fmt: skip
+    side = 32 // rows.itemsize
+    for r in range(side):
+        first = int(places[place + r]) * stride + feature
+        moved = rows[first : first + side] - shift[feature : feature + side]
+        panel[panel_at + r : panel_at + r + (side - 1) * width + 1 : width] = moved
+        if lengths:
+            norms[norms_at + r] += (moved[counted:] ** 2).sum()
+
+
+def fetch(rows, at):
+    """Prefetching changes no number."""
+
+
+def lowest(width, values, at, count, out, out_at):
+    table = values[at : at + count * width].reshape(count, width)
+    out[out_at : out_at + width] = np.fmin.reduce(table, axis=0, initial=np.inf)
+
+
+def insert(width, values, at, ranks, best, own):
+    table = best[own : own + ranks * width].reshape(ranks, width)
+    both = np.concatenate([table, values[None, at : at + width]])
+    table[:] = np.sort(both, axis=0)[:ranks]  # NaN comes last
+
+
+def within(width, values, at, limits):
+    inside = ~(values[at : at + width] > limits[:width])
+    return sum(1 << int(q) for q in np.flatnonzero(inside))
+
+
+def lowest_bit(mask):
+    return (int(mask) & -int(mask)).bit_length() - 1
+
+
+def six_rows(direct, rows, places, columns, at, n_features, starts, first, values, labels, base):
+    centers = columns[at : at + 16 * n_features].reshape(n_features, 16)
+    for q, begin in enumerate(places):
+        x = rows[begin : begin + n_features, None]
+        terms = (x - centers) ** 2 if direct else x * centers
+        score = starts[first : first + 16] + terms.sum(axis=0, dtype=rows.dtype)
+        for j, value in enumerate(score):
+            lane = 8 * q + j % 8
+            if value < values[lane]:
+                values[lane], values[lane + 48] = value, values[lane]
+                labels[lane] = base + j
+            elif value < values[lane + 48]:
+                values[lane + 48] = value
+
+
+def fold(values, labels, at):
+    lanes = slice(at, at + 8)
+    order = sorted(zip(values[lanes], labels[lanes], strict=True))
+    second = min(order[1][0], *values[at + 48 : at + 56])
+    values[at], labels[at], values[at + 48] = *order[0], second
+
+
+def turn(width, rows, places, shift, n_features, basis, out):
+    own = out.reshape(len(places), width + 1)
+    for turned, at in zip(own, places.tolist(), strict=True):
+        moved = rows[at : at + n_features].astype(np.float64) - shift
+        turned[:width] = (moved[:, None] * basis.reshape(n_features, width)).sum(axis=0)
+        turned[width] = (moved * moved).sum()
+
+
+def points_within(width, columns, at, point, limit, out):
+    others = columns[at : at + LANES * width].reshape(width, LANES)
+    out[:LANES] = ((others - point[:width, None]) ** 2).sum(axis=0, dtype=np.float32)
+    return _bits(out[:LANES] <= limit)
+
+
+def boxes_within(width, low, high, at, point, limit, out, out_at):
+    lower, upper = (part[at : at + LANES * width].reshape(width, LANES) for part in (low, high))
+    own = point[:width, None]
+    gaps = np.maximum(np.maximum(lower - own, own - upper), np.float32(0))
+    out[out_at : out_at + LANES] = (gaps**2).sum(axis=0, dtype=np.float32)
+    return _bits(out[out_at : out_at + LANES] <= limit)
+
+
+def each_within(values, at, limits, limits_at):
+    return _bits(values[at : at + LANES] <= limits[limits_at : limits_at + LANES])
+
+
+def gap_square(points, at, others, others_at, count):
+    gaps = points[at : at + count] - others[others_at : others_at + count]
+    return (gaps * gaps).sum(dtype=np.float32)
+
+
+def listed_bits(mask, base, out, at, table, sizes):
+    for half in (0, 8):
+        byte = int(mask) >> half & 255
+        out[at : at + 8] = base + half + table[8 * byte : 8 * byte + 8]
+        at += int(sizes[byte])
+    return at
+
+
+def _bits(within):
+    """Return an integer with the bits that are true."""
+    return sum(1 << int(j) for j in np.flatnonzero(within))
+
+
+def _steps(x, i, shift, scale):
+    """Return a row in whole steps."""
+    magic = (x[i].astype(np.float64) - shift) * scale + MAGIC
+    steps = magic.view(np.int64) - MAGIC_BITS
+    return steps
+
+
+def add_row(x, i, shift, scale, sums, into, later, ahead):
+    sums[into] += _steps(x, i, shift, scale)
+
+
+def move_row(x, i, shift, scale, sums, out_of, into):
+    steps = _steps(x, i, shift, scale)
+    sums[out_of] -= steps
+    sums[into] += steps

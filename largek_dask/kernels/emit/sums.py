@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, typed_intrinsic
+from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, whole
 
 __all__ = ["add_row", "move_row"]
 
@@ -20,11 +20,8 @@ MAGIC = 6755399441055744.0  # 1.5 * 2^52: sums with it are rounded to a whole nu
 MAGIC_BITS = 0x4338000000000000  # which is the distance of its bits, as an integer, from these
 
 
-@typed_intrinsic
-def add_row(
-    typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, into: Any, later: Any,
-    ahead: Any,
-) -> Any:  # fmt: skip
+@emitted(integers="i into later ahead", scale=types.float64)
+def add_row(emit, x, i, shift, scale, sums, into, later, ahead):
     """Add row `i` of a table to ``sums[into]``, and prefetch what comes next.
 
     Parameters
@@ -37,76 +34,52 @@ def add_row(
     later, ahead : int
         Row and cluster that are needed soon.
     """
-    integer = types.int64
-    sig = types.void(x, integer, shift, types.float64, sums, integer, integer, integer)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, LANES)
-        _emit_row(emit, [(args[5], 1)], args[6], args[7])
-        return context.get_dummy_value()
-
-    return sig, codegen
+    _emit_row(emit, i, shift, scale, sums, [(into, 1)], later, ahead)
 
 
-@typed_intrinsic
-def move_row(
-    typingctx: Any, x: Any, i: Any, shift: Any, scale: Any, sums: Any, out_of: Any, into: Any
-) -> Any:
+@emitted(integers="i out_of into", scale=types.float64)
+def move_row(emit, x, i, shift, scale, sums, out_of, into):
     """Move the same row from ``sums[out_of]`` to ``sums[into]``, another cluster."""
-    integer = types.int64
-    sig = types.void(x, integer, shift, types.float64, sums, integer, integer)
-
-    def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        emit = Emitter(context, builder, sig, args, 64, LANES)
-        _emit_row(emit, [(args[5], -1), (args[6], 1)])
-        return context.get_dummy_value()
-
-    return sig, codegen
+    _emit_row(emit, i, shift, scale, sums, [(out_of, -1), (into, 1)])
 
 
 def _emit_row(
-    emit: Emitter, targets: list[tuple[Any, int]], later: Any = None, ahead: Any = None
-) -> None:
+    emit: Emitter, i: Any, shift: Any, scale: Any, sums: Any, targets: list[tuple[Any, int]],
+    later: Any = None, ahead: Any = None,
+) -> None:  # fmt: skip
     """Emit all features: eight at a time, then one by one."""
-    builder = emit.builder
-    x = emit.context.make_array(emit.sig.args[0])(emit.context, builder, emit.args[0])
+    builder, x = emit.builder, emit.array("x")
     row_stride, stride = (builder.extract_value(x.strides, axis) for axis in (0, 1))
     width = builder.extract_value(x.shape, 1)
     table = builder.ptrtoint(x.data, I64)
-    row = builder.add(table, builder.mul(emit.args[1], row_stride))
-    begin, shift, scale = ir.Constant(I64, 0), emit.data(2), emit.args[3]
-    sums = [(emit.at(emit.data(4), builder.mul(c, width)), sign) for c, sign in targets]
-    whole = builder.and_(width, ir.Constant(I64, -LANES))
+    row = builder.add(table, builder.mul(i, row_stride))
+    own = [(emit.at(sums, builder.mul(c, width)), sign) for c, sign in targets]
     if ahead is not None:
         later = builder.add(table, builder.mul(later, row_stride))
-        ahead = emit.at(emit.data(4), builder.mul(ahead, width))
-    for lanes, end in ((LANES, whole), (1, width)):
-        before = builder.block
-        loop, done = (builder.append_basic_block(name) for name in ("sums", "sums.done"))
-        builder.cbranch(builder.icmp_signed("<", begin, end), loop, done)
-        builder.position_at_end(loop)
-        f = builder.phi(I64)
-        f.add_incoming(begin, before)
-        if ahead is not None and lanes > 1:
-            emit.prefetch(emit.at(ahead, f), soon=3)
-            place = builder.add(later, builder.mul(f, stride))
-            emit.prefetch(builder.inttoptr(place, ir.IntType(8).as_pointer()), soon=3)
-        part = Emitter(emit.context, builder, emit.sig, emit.args, 64, lanes)
-        steps = _emit_steps(part, _numbers(part, row, stride, f), emit.at(shift, f), scale)
-        for pointer, sign in sums:
-            place = emit.at(pointer, f)
-            old = part.load(place, part.labels)
-            part.store(builder.add(old, steps) if sign > 0 else builder.sub(old, steps), place)
-        following = builder.add(f, ir.Constant(I64, lanes))
-        f.add_incoming(following, loop)
-        builder.cbranch(builder.icmp_signed("<", following, end), loop, done)
-        builder.position_at_end(done)
-        begin = whole
+        ahead = emit.at(sums, builder.mul(ahead, width))
+    begin = whole(0)
+    for lanes, end in ((LANES, builder.and_(width, whole(-LANES))), (1, width)):
+        part = emit.of(64, lanes)
+
+        def add(f: Any, _: Any, part: Emitter = part) -> list[Any]:
+            if ahead is not None and part.lanes > 1:
+                part.prefetch(part.at(ahead, f), soon=3)
+                place = builder.add(later, builder.mul(f, stride))
+                part.prefetch(builder.inttoptr(place, ir.IntType(8).as_pointer()), soon=3)
+            steps = _emit_steps(part, _numbers(part, row, stride, f), part.at(shift, f), scale)
+            for pointer, sign in own:
+                old = part.load(part.at(pointer, f), part.labels)
+                new = builder.add(old, steps) if sign > 0 else builder.sub(old, steps)
+                part.store(new, part.at(pointer, f))
+            return []
+
+        emit.loop(begin, end, lanes, [], add)
+        begin = end
 
 
 def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
     """Load features from `f` on of a row at an address, in float64."""
-    builder, kind = emit.builder, emit.sig.args[0]
+    builder, kind = emit.builder, emit.kinds["x"]
     number = emit.context.get_data_type(kind.dtype)
     stored = ir.VectorType(number, emit.lanes)
     address = builder.add(row, builder.mul(f, stride))

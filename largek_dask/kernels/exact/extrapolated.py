@@ -1,4 +1,4 @@
-"""Means of clusters, extrapolated by the expected change of their sums."""
+"""Means of clusters that move: by the expected change of their sums, or by a share of the way."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
-__all__ = ["LEAST_SHARE", "Outstanding"]
+__all__ = ["LEAST_SHARE", "Outstanding", "moved_means"]
 
 LEAST_SHARE = 0.3
 """Share of its weight at or below which a cluster's plain mean is taken."""
@@ -80,40 +81,18 @@ class Outstanding:
         expects = change is not None and factor != 0
         changed = change if change is not None else sums
         _move(
-            readonly(sums.totals),
-            readonly(sums.weights),
-            readonly(changed.totals),
-            readonly(changed.weights),
-            readonly(touched),
-            1.0 - smoothing if expects else 0.0,
-            smoothing * factor if expects else 0.0,
-            2.0**-grid.bits,
-            2.0**-grid.weight_bits,
-            grid.shift.astype(np.float64),
-            self.sums,
-            self.weights,
-            self.live,
-            centers,
-        )
+            readonly(sums.totals), readonly(sums.weights), readonly(changed.totals),
+            readonly(changed.weights), readonly(touched), 1.0 - smoothing if expects else 0.0,
+            smoothing * factor if expects else 0.0, 2.0**-grid.bits, 2.0**-grid.weight_bits,
+            grid.shift.astype(np.float64), self.sums, self.weights, self.live, centers,
+        )  # fmt: skip
 
 
 @njit
 def _move(
-    sums: Any,
-    weights: Any,
-    changes: Any,
-    weight_changes: Any,
-    touched: Any,
-    kept: float,
-    gain: float,
-    step: float,
-    weight_step: float,
-    shift: Any,
-    ahead: Any,
-    weights_ahead: Any,
-    live: Any,
-    centers: Any,
-) -> None:
+    sums, weights, changes, weight_changes, touched, kept, gain, step, weight_step, shift, ahead,
+    weights_ahead, live, centers,
+):  # fmt: skip
     for j in range(sums.shape[0]):
         if not (touched[j] or live[j]):
             continue
@@ -141,3 +120,38 @@ def _move(
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]
+
+
+def moved_means(
+    means: NDArray[np.float64], sums: ClusterSums, share: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Return (k, d) ``means`` moved towards the means of ``sums`` by a share of the way.
+
+    Parameters
+    ----------
+    means : (k, d)
+    sums : ClusterSums
+        Sums of the batch.
+    share : (k,)
+        0 for a cluster that stays as it is; such a cluster may be without rows.
+    """
+    grid = sums.grid
+    out = np.empty_like(means)
+    _move_means(
+        readonly(np.ascontiguousarray(means)), readonly(sums.totals), readonly(sums.weights),
+        readonly(share), 2.0 ** (grid.weight_bits - grid.bits), grid.shift.astype(np.float64), out,
+    )  # fmt: skip
+    return out
+
+
+@njit
+def _move_means(means, sums, weights, share, step, shift, out):
+    for j in range(means.shape[0]):
+        part, weight = share[j], np.float64(weights[j])
+        if part == 0.0:
+            for f in range(means.shape[1]):
+                out[j, f] = means[j, f]
+        else:
+            for f in range(means.shape[1]):
+                mean = np.float64(sums[j, f]) / weight * step + shift[f]
+                out[j, f] = means[j, f] + part * (mean - means[j, f])

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "beyond",
@@ -32,7 +33,7 @@ def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
 
 
 @njit
-def _squared_movement(new: Any, old: Any) -> Any:
+def _squared_movement(new, old):
     total = 0.0
     for i in range(new.shape[0]):
         difference = np.float64(new[i]) - np.float64(old[i])
@@ -50,7 +51,7 @@ def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float6
 
 
 @njit
-def _squared_movements(new: Any, old: Any, out: Any) -> None:
+def _squared_movements(new, old, out):
     k, d = new.shape
     # Sums in order wait for every addition: several at a time wait together.
     for first in range(0, k, 4):
@@ -71,7 +72,7 @@ def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
 
 
 @njit
-def _squared_lengths(centers: Any, out: Any) -> None:
+def _squared_lengths(centers, out):
     k, d = centers.shape
     # Sums in order wait for every addition: several at a time wait together.
     for j in range(0, k - 3, 4):
@@ -94,15 +95,13 @@ def beyond(means: NDArray[Any], before: NDArray[Any], factor: float) -> NDArray[
     out: NDArray[Any] = np.empty(means.shape, means.dtype)
     _beyond(
         readonly(np.ascontiguousarray(means).ravel()),
-        readonly(np.ascontiguousarray(before).ravel()),
-        means.dtype.type(factor),
-        out.ravel(),
-    )
+        readonly(np.ascontiguousarray(before).ravel()), means.dtype.type(factor), out.ravel(),
+    )  # fmt: skip
     return out
 
 
 @njit
-def _beyond(means: Any, before: Any, factor: Any, out: Any) -> None:
+def _beyond(means, before, factor, out):
     for i in range(out.size):
         out[i] = means[i] + factor * (means[i] - before[i])
 
@@ -125,11 +124,19 @@ def center_terms(
 
 
 @njit
-def _center_terms(centers: Any, shift: Any, sums: Any, dot: Any, norm: Any) -> None:
-    for j in range(centers.shape[0]):
-        along, length = 0.0, 0.0
-        for f in range(centers.shape[1]):
-            c = np.float64(centers[j, f]) - shift[f]
-            along += c * np.float64(sums[j, f])
-            length += c * c
-        dot[j], norm[j] = along, length
+def _center_terms(centers, shift, sums, dot, norm):
+    k, d = centers.shape
+    # Sums in order wait for every addition: several at a time wait together.
+    for first in range(0, k, 4):
+        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+        dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
+        norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
+        for f in range(d):
+            p, q = np.float64(centers[a, f]) - shift[f], np.float64(centers[b, f]) - shift[f]
+            r, s = np.float64(centers[c, f]) - shift[f], np.float64(centers[e, f]) - shift[f]
+            dot_a, norm_a = dot_a + p * np.float64(sums[a, f]), norm_a + p * p
+            dot_b, norm_b = dot_b + q * np.float64(sums[b, f]), norm_b + q * q
+            dot_c, norm_c = dot_c + r * np.float64(sums[c, f]), norm_c + r * r
+            dot_e, norm_e = dot_e + s * np.float64(sums[e, f]), norm_e + s * s
+        dot[e], dot[c], dot[b], dot[a] = dot_e, dot_c, dot_b, dot_a
+        norm[e], norm[c], norm[b], norm[a] = norm_e, norm_c, norm_b, norm_a

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = [
     "BLOCK_ROWS",
@@ -58,7 +59,7 @@ _SPLITTER = 134217729.0  # 2^27 + 1
 
 
 @njit
-def two_product_error(a: Any, b: Any, product: Any) -> Any:
+def two_product_error(a, b, product):
     """Return ``a * b - product``, exactly, for the rounded ``product`` (Veltkamp, Dekker 1971).
 
     Zero if the operands are too large or the product too small for it to be exact.
@@ -76,7 +77,7 @@ def two_product_error(a: Any, b: Any, product: Any) -> Any:
 
 
 @njit
-def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
+def add_one(limbs, low, cell, value, sign):
     """Add ``sign * value`` to one cell of a window that starts at limb ``low``.
 
     Return False, and add nothing, if the value is not finite.
@@ -105,7 +106,7 @@ def add_one(limbs: Any, low: Any, cell: Any, value: Any, sign: Any) -> Any:
 
 
 @njit
-def peel(values: Any, limbs: Any, largest: Any) -> Any:
+def peel(values, limbs, largest):
     """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
 
     Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
@@ -154,7 +155,7 @@ def peel(values: Any, limbs: Any, largest: Any) -> Any:
 
 
 @njit
-def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) -> Any:
+def _add(limbs, low, values, weight, cells, sign):
     """Add (n,) values times weights to their cells; return how many were not finite."""
     skipped = 0
     for i in range(values.shape[0]):
@@ -176,7 +177,7 @@ def _add(limbs: Any, low: Any, values: Any, weight: Any, cells: Any, sign: Any) 
 
 
 @njit
-def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
+def _add_together(limbs, values, weight):
     """Add (n,) values times weights to the one column of a table (see :func:`peel`).
 
     Return how many were not finite.
@@ -211,7 +212,7 @@ def _add_together(limbs: Any, values: Any, weight: Any) -> Any:
 
 
 @njit
-def _exponents(values: Any) -> Any:
+def _exponents(values):
     """Return the lowest and highest biased exponent of the finite nonzero values."""
     lowest: Any = 0x7FF
     highest: Any = 0
@@ -390,13 +391,10 @@ class ExactSums:
             self._cover(self._low, self._low + 3)
         self._book(len(values))
         self.n_not_finite += sign * _add(
-            self._limbs,
-            self._low,
-            readonly(values),
+            self._limbs, self._low, readonly(values),
             _NO_WEIGHT if weight is None else readonly(weight),
-            _NO_CELLS if cells is None else readonly(cells),
-            sign,
-        )
+            _NO_CELLS if cells is None else readonly(cells), sign,
+        )  # fmt: skip
 
     def _cover(self, low: int, high: int) -> None:
         """Let the window hold the limbs ``low <= l < high``."""

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
@@ -189,9 +190,7 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
 
 
 @njit
-def _find(
-    words: Any, begin: Any, factors: Any, limit: Any, recent: Any, hashes: Any, at: Any
-) -> Any:
+def _find(words, begin, factors, limit, recent, hashes, at):
     """Find rows from `begin` on whose hash is below the limit, until `hashes` is full.
 
     Return how many there are, and the first row that has not been hashed.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import (
     BLOCK_ROWS,
     BLOCK_VALUES,
@@ -15,7 +16,7 @@ from largek_dask.kernels.exact.numbers import (
     peel,
     two_product_error,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["WIDE", "SinglesScan", "scan_floats", "scan_integers", "scan_weighted"]
 
@@ -85,7 +86,7 @@ class SinglesScan:
 
 
 @njit
-def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
+def scan_singles(x, limbs, low, high):
     """Add column extent and exact sums of (n, w) float32 rows, near the speed of memory.
 
     Return False if a value is not finite: the result is then useless.
@@ -142,13 +143,13 @@ def scan_singles(x: Any, limbs: Any, low: Any, high: Any) -> Any:
 
 
 @njit
-def _fits(span: Any, n: Any) -> Any:
+def _fits(span, n):
     """Return True if ``n`` multiples of a unit, below 2^span, add without rounding in float64."""
     return span <= 53 and n <= (np.int64(1) << (53 - span))
 
 
 @njit
-def _extent_of_singles(x: Any, bits: Any, low: Any, high: Any) -> Any:
+def _extent_of_singles(x, bits, low, high):
     """Widen the columns' extent; return the bits of the smallest nonzero size, less one.
 
     NaN leaves no trace here (it does in the sums). Four rows at a time, written out, so that the
@@ -177,7 +178,7 @@ def _extent_of_singles(x: Any, bits: Any, low: Any, high: Any) -> Any:
 
 
 @njit
-def _sum_singles(x: Any, magic: Any, first: Any, rest: Any) -> None:
+def _sum_singles(x, magic, first, rest):
     """Add the two parts of every value to their columns' sums; nothing is rounded."""
     n, width = x.shape
     whole = n // 4 * 4
@@ -198,7 +199,7 @@ def _sum_singles(x: Any, magic: Any, first: Any, rest: Any) -> None:
 
 
 @njit
-def _sum_plain(x: Any, sums: Any) -> None:
+def _sum_plain(x, sums):
     """Add every value to its column's sum; the caller ensures that nothing is rounded."""
     n, width = x.shape
     whole = n // 4 * 4
@@ -213,7 +214,7 @@ def _sum_plain(x: Any, sums: Any) -> None:
 
 
 @njit
-def _book(values: Any, limbs: Any) -> Any:
+def _book(values, limbs):
     """Add values, of one column after the other, to the limbs; False if one is not finite."""
     n_columns = limbs.shape[1]
     for i in range(values.shape[0]):
@@ -224,7 +225,7 @@ def _book(values: Any, limbs: Any) -> Any:
 
 
 @njit
-def scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
+def scan_floats(x, limbs, low, high):
     """Add column extent and exact sums of finite (n, w) rows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
@@ -244,7 +245,7 @@ def scan_floats(x: Any, limbs: Any, low: Any, high: Any) -> None:
 
 
 @njit
-def scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
+def scan_weighted(x, weight, limbs, low, high):
     """Add column extent and exact weighted sums of finite rows; return how many overflowed."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
@@ -274,7 +275,7 @@ def scan_weighted(x: Any, weight: Any, limbs: Any, low: Any, high: Any) -> Any:
 
 
 @njit
-def scan_integers(x: Any, sums: Any, low: Any, high: Any) -> None:
+def scan_integers(x, sums, low, high):
     """Add column extent and sums of (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)

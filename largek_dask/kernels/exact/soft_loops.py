@@ -6,6 +6,7 @@ a row's shares are above 0, whole multiples of 1 / unit, and add up to 1.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -26,15 +27,13 @@ from largek_dask.kernels.jit import njit
 __all__ = [
     "DIGIT",
     "add_masses",
-    "add_rows",
-    "add_rows_wide",
     "add_squares",
+    "adding",
     "corrections",
     "respond",
 ]
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _LANES = 256  # rows that are worked on together: their log joints stay in the first-level cache
 DIGIT = 22
 """Bits of the lower digit of a mass of rows of integer weights."""
@@ -43,18 +42,8 @@ _DIGIT_MASK = (1 << DIGIT) - 1
 
 @njit
 def respond(
-    candidates: Any,
-    squares: Any,
-    weight: Any,
-    constants: Any,
-    halves: Any,
-    unit: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    energy: Any,
-    evidence: Any,
-) -> Any:
+    candidates, squares, weight, constants, halves, unit, rows, components, shares, energy, evidence
+):
     """Compute responsibilities of the candidates of each row, as entries; return how many.
 
     ``evidence`` becomes the logarithm of the sum of a row's joint densities, ``energy`` a share of
@@ -93,7 +82,7 @@ def respond(
 
 
 @njit
-def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, left: Any) -> None:
+def _normalize(joint, m, unit, best, total, lead, left):
     """Turn log joints into responsibilities in whole steps; ``left`` is the rest of a unit."""
     width = joint.shape[0]
     for i in range(m):
@@ -118,9 +107,7 @@ def _normalize(joint: Any, m: Any, unit: Any, best: Any, total: Any, lead: Any, 
 
 
 @njit
-def add_masses(
-    components: Any, shares: Any, weight: Any, kind: Any, scale: Any, high: Any, low: Any
-) -> None:
+def add_masses(components, shares, weight, kind, scale, high, low):
     """Add entries, and their weights, to two limbs (real weights) or two digits (others)."""
     for p in range(components.shape[0]):
         c = components[p]
@@ -134,80 +121,38 @@ def add_masses(
             low[c] += (steps & _DIGIT_MASK) * w
 
 
-@njit
-def add_rows(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    sums: Any,
-) -> None:
-    """Add the shares of rows to the sums of their components."""
-    d = x.shape[1]
-    row = np.empty(d)
-    last = -1
-    for p in range(rows.shape[0]):
-        if rows[p] != last:
-            last = rows[p]
-            for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
-        c = components[p]
-        factor = shares[p] * weight[p] if kind == REALS else shares[p]
-        if kind == INTEGERS:
-            w = np.int64(weight[p])
-            for f in range(d):
-                sums[c, f] += whole_steps(row[f] * factor) * w
-        else:
-            for f in range(d):
-                sums[c, f] += whole_steps(row[f] * factor)
+@cache
+def adding(wide: bool) -> Any:
+    """Compile adding the shares of rows to the sums of their components, of one or two limbs."""
+
+    @njit
+    def add_rows(x, rows, components, shares, weight, kind, shift, scale, sums, low):
+        d = x.shape[1]
+        row = np.empty(d)
+        last = -1
+        for p in range(rows.shape[0]):
+            if rows[p] != last:
+                last = rows[p]
+                for f in range(d):
+                    row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
+            c = components[p]
+            factor = shares[p] * weight[p] if kind == REALS else shares[p]
+            w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
+            if wide:
+                for f in range(d):
+                    _add_limbs(sums, low, c, f, row[f] * factor, w)
+            elif kind == INTEGERS:
+                for f in range(d):
+                    sums[c, f] += whole_steps(row[f] * factor) * w
+            else:
+                for f in range(d):
+                    sums[c, f] += whole_steps(row[f] * factor)
+
+    return add_rows
 
 
 @njit
-def add_rows_wide(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    sums: Any,
-    low: Any,
-) -> None:
-    """Do the same as `add_rows`, in two limbs."""
-    d = x.shape[1]
-    row = np.empty(d)
-    last = -1
-    for p in range(rows.shape[0]):
-        if rows[p] != last:
-            last = rows[p]
-            for f in range(d):
-                row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
-        factor = shares[p] * weight[p] if kind == REALS else shares[p]
-        w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
-        c = components[p]
-        for f in range(d):
-            _add_limbs(sums, low, c, f, row[f] * factor, w)
-
-
-@njit
-def add_squares(
-    x: Any,
-    rows: Any,
-    components: Any,
-    shares: Any,
-    weight: Any,
-    kind: Any,
-    about: Any,
-    scale: Any,
-    squares: Any,
-    low: Any,
-) -> None:
+def add_squares(x, rows, components, shares, weight, kind, about, scale, squares, low):
     """Add the shares of the squares of ``x - about[component]``, in two limbs."""
     for p in range(rows.shape[0]):
         i, c = rows[p], components[p]
@@ -219,7 +164,7 @@ def add_squares(
 
 
 @njit
-def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
+def _add_limbs(high, low, c, f, value, w):
     """Add ``w`` times a value in steps to a sum of two limbs."""
     whole, part = whole_steps(value), steps_below(value)
     if w != 1:
@@ -230,9 +175,7 @@ def _add_limbs(high: Any, low: Any, c: Any, f: Any, value: Any, w: Any) -> None:
 
 
 @njit
-def corrections(
-    sums: Any, masses: Any, step: Any, shift: Any, old: Any, new: Any, out: Any
-) -> None:
+def corrections(sums, masses, step, shift, old, new, out):
     """Compute sums of squares about ``new`` less those about ``old``, per component and feature."""
     for c in range(old.shape[0]):
         for f in range(old.shape[1]):

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.fixed_point import (
     LOW_BITS,
-    LOW_MASK,
     LOW_SCALE,
     FixedPoint,
     power_above,
@@ -23,14 +23,19 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_loops import (
     DIGIT,
     add_masses,
-    add_rows,
-    add_rows_wide,
     add_squares,
+    adding,
     corrections,
     respond,
 )
-from largek_dask.kernels.exact.sum_loops import INTEGERS, ONES, REALS, first_refused
-from largek_dask.kernels.jit import readonly
+from largek_dask.kernels.exact.sum_loops import (
+    ONES,
+    REALS,
+    first_refused,
+    merge_low,
+    refusal,
+    weights_of,
+)
 from largek_dask.kernels.rows import native_blocks
 
 __all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums", "resolved_bits"]
@@ -42,8 +47,6 @@ MOST_CANDIDATES = 4096
 _ENTRIES = 1 << 15  # responsibilities that are held at a time
 _DIGITS = 34
 """Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
-_NO_WEIGHT = readonly(np.empty(0))
-_DIGIT_MASK = (1 << DIGIT) - 1
 
 
 class Mixture(Protocol):
@@ -187,16 +190,11 @@ class SoftSums:
         grid, n_candidates = self.grid, candidates.shape[1]
         if n_candidates > MOST_CANDIDATES:
             raise ValueError(f"{n_candidates} candidates a row are above {MOST_CANDIDATES}")
-        if weight is None and not grid.integer_weights:
-            weight = np.ones(len(x))
-        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
-        known = _NO_WEIGHT if weight is None else readonly(weight)
+        known, kind = weights_of(weight, len(x), grid)
+        weight = None if kind == ONES else known
         refused = first_refused(known, kind, 2.0**grid.weight_bits, self._is_wide)
         if refused >= 0:
-            raise ValueError(
-                f"row {refused} weighs {known[refused]!r}, and the grid of these sums was chosen "
-                "for " + ("integer" if grid.integer_weights else "other") + " weights"
-            )
+            raise refusal(refused, known, grid)
         about = self._reference(packed.means) if self.covariance == "diag" else None
         n_rows = max(1, _ENTRIES // n_candidates)
         room = _Entries(min(n_rows, len(x)), n_candidates)
@@ -220,16 +218,16 @@ class SoftSums:
         """Add another accumulator of the same grid to this one, and return it."""
         self._sums += other._sums
         if self._is_wide:
-            _merge_low(self._sums, self._low, other._low)
+            merge_low(self._sums, self._low, other._low)
         self._masses += other._masses
         if self.grid.integer_weights:
             self._low_masses += other._low_masses
         else:
-            _merge_low(self._masses, self._low_masses, other._low_masses)
+            merge_low(self._masses, self._low_masses, other._low_masses)
         self._evidence.merge(other._evidence)
         if self.covariance == "diag":
             self._squares += other._squares
-            _merge_low(self._squares, self._low_squares, other._low_squares)
+            merge_low(self._squares, self._low_squares, other._low_squares)
         else:
             self._squares.merge(other._squares)
         return self
@@ -307,14 +305,10 @@ class SoftSums:
         old = self._reference(old_means) if diag else readonly(old_means.astype(np.float64))
         lacking: NDArray[np.float64] = np.empty(self._sums.shape)
         corrections(
-            readonly(self._totals),
-            self.masses,
-            _powers(-self._bits),
-            self.grid.shift.astype(np.float64),
-            old,
-            readonly(new_means.astype(np.float64)),
+            readonly(self._totals), self.masses, _powers(-self._bits),
+            self.grid.shift.astype(np.float64), old, readonly(new_means.astype(np.float64)),
             lacking,
-        )
+        )  # fmt: skip
         if diag:
             known = self._squares + self._low_squares * (1 / LOW_SCALE)
             found = known * _powers(-self._own_square_bits) + lacking
@@ -386,10 +380,7 @@ class SoftSums:
         add_masses(components, shares, weight, kind, scale, self._masses, self._low_masses)
         own = x, rows, components, shares, weight, kind
         place = grid.shift.astype(np.float64), _powers(self._bits)
-        if self._is_wide:
-            add_rows_wide(*own, *place, self._sums, self._low)
-        else:
-            add_rows(*own, *place, self._sums)
+        adding(self._is_wide)(*own, *place, self._sums, self._low)
 
 
 class _Entries:
@@ -415,15 +406,9 @@ class _Entries:
         """Return row, component, responsibility and share of the squares of each entry."""
         parts = self.rows, self.components, self.shares, self.energy
         n = respond(
-            readonly(candidates),
-            readonly(squares),
-            weight,
-            readonly(packed.constants),
-            readonly(packed.halves),
-            unit,
-            *parts,
-            self.evidence,
-        )
+            readonly(candidates), readonly(squares), weight, readonly(packed.constants),
+            readonly(packed.halves), unit, *parts, self.evidence,
+        )  # fmt: skip
         return tuple(readonly(part[:n]) for part in parts)
 
 
@@ -450,13 +435,6 @@ def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]
             yield slice(at.start + begin, at.start + begin + len(part)), part
-
-
-def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
-    """Add another accumulator's low limbs, and carry."""
-    low += other
-    high += low >> LOW_BITS
-    low &= LOW_MASK
 
 
 def _exact_sum(values: NDArray[np.int64]) -> int:

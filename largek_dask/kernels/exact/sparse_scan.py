@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["SparseScan"]
 
@@ -100,7 +100,7 @@ class SparseScan:
 
 
 @njit
-def _extent(bits: Any, unsigned: Any) -> Any:
+def _extent(bits, unsigned):
     """Return bits of the largest number (0 included), the lowest, the largest size, the least.
 
     The lowest one's as an unsigned integer, that of the least nonzero size less one. Sizes
@@ -117,6 +117,6 @@ def _extent(bits: Any, unsigned: Any) -> Any:
 
 
 @njit
-def _add(data: Any, indices: Any, scale: Any, sums: Any) -> None:
+def _add(data, indices, scale, sums):
     for i in range(data.shape[0]):
         sums[indices[i]] += np.int64(np.float64(data[i]) * scale)

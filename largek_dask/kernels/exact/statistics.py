@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.errors import DataError
-from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
@@ -27,7 +27,6 @@ from largek_dask.kernels.exact.scan import (
     scan_weighted,
 )
 from largek_dask.kernels.exact.sparse_scan import SparseScan
-from largek_dask.kernels.jit import readonly
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]

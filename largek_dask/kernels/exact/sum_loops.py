@@ -1,38 +1,38 @@
 """Compiled loops of exact sums: rows are rounded to a grid and move between clusters.
 
-Every loop returns -1, or the first row whose weight the grid cannot represent:
-then neither that row nor any after it has been moved.
+Each is made by a factory for dense or sparse rows, and for sums of one or two limbs. A loop that
+meets a row whose weight the grid cannot represent returns the row, else -1: then neither that row
+nor any after it has been moved.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
+from numpy.typing import NDArray
 
-from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.emit import add_row, move_row
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
 from largek_dask.kernels.jit import njit
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.sum_standins import add_row, move_row
-else:
-    from largek_dask.kernels.emit.sums import add_row, move_row
 
 __all__ = [
     "INTEGERS",
     "ONES",
     "REALS",
+    "adding",
     "carry",
     "change",
-    "change_sparse",
-    "change_sparse_wide",
-    "change_wide",
+    "changes",
     "first_refused",
-    "round_rows",
-    "round_rows_wide",
+    "merge_low",
+    "refusal",
+    "rounding",
     "steps_below",
     "times",
+    "weights_of",
     "whole_steps",
 ]
 
@@ -45,10 +45,36 @@ ONES, INTEGERS, REALS = 0, 1, 2
 """Kinds of row weights."""
 AHEAD = 1 << 10
 """Features to add before the prefetched row and sums are needed."""
+_NO_WEIGHT = readonly(np.empty(0))
+
+
+def weights_of(
+    weight: NDArray[np.float64] | None, n: int, grid: FixedPoint
+) -> tuple[NDArray[np.float64], int]:
+    """Return the weights of n rows, empty if each is one step of the grid, and their kind."""
+    if weight is None and grid.integer_weights:
+        return _NO_WEIGHT, ONES
+    weight = np.ones(n) if weight is None else weight
+    return readonly(weight), INTEGERS if grid.integer_weights else REALS
+
+
+def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueError:
+    """Return the error of a weight that the grid cannot represent."""
+    return ValueError(
+        f"row {row} weighs {weight[row]!r}, and the grid of these sums was chosen for "
+        f"{'integer' if grid.integer_weights else 'other'} weights"
+    )
+
+
+def merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
+    """Add another accumulator's low limbs, and carry."""
+    low += other
+    high += low >> LOW_BITS
+    low &= LOW_MASK
 
 
 @njit
-def _steps(weight: Any, kind: Any, scale: Any) -> Any:
+def _steps(weight, kind, scale):
     """Return a row's weight in steps of the grid; -1 if the grid cannot represent it."""
     if kind == ONES:
         return np.int64(scale)
@@ -62,16 +88,76 @@ def _steps(weight: Any, kind: Any, scale: Any) -> Any:
 
 
 @njit
-def whole_steps(value: Any) -> Any:
+def whole_steps(value):
     """Return a value rounded to whole steps."""
     return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
 
 
 @njit
-def _change_ones(
-    x: Any, old: Any, new: Any, shift: Any, scale: Any, w: Any, sums: Any, weights: Any
-) -> None:
-    """Do the same as `change`, for rows of `w` steps of weight each."""
+def steps_below(value):
+    """Return the rest of a value below whole steps, in steps of a low limb."""
+    rest = value - ((value + _MAGIC) - _MAGIC)
+    return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
+
+
+@njit
+def first_refused(weight, kind, scale, wide):
+    """Return the first row whose weight the grid cannot represent, or -1."""
+    for i in range(weight.shape[0]):
+        if kind == REALS and wide:
+            if not _is_held(weight[i] * scale):
+                return i
+        elif _steps(weight[i], kind, scale) < 0:
+            return i
+    return -1
+
+
+@njit
+def _is_held(value):
+    """Return True if wide sums can represent a weight, given in steps."""
+    in_range = 0.0 <= value <= _MAX_STEPS
+    return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
+
+
+@njit
+def carry(high, low, at, steps, low_steps):
+    """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
+    t = low[at] + low_steps
+    high[at] += steps + (t >> LOW_BITS)
+    low[at] = t & LOW_MASK
+
+
+@njit
+def times(steps, low_steps, weight):
+    """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
+    upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
+    return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
+
+
+@njit
+def _add_weight(weight, kind, scale, a, b, high, low):
+    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
+    if kind != REALS:
+        w = _steps(weight, kind, scale)
+        if w >= 0:
+            if a >= 0:
+                high[a] -= w
+            if b >= 0:
+                high[b] += w
+        return w
+    t = weight * scale
+    if not _is_held(t):
+        return np.int64(-1)
+    if a >= 0:
+        carry(high, low, a, -whole_steps(t), -steps_below(t))
+    if b >= 0:
+        carry(high, low, b, whole_steps(t), steps_below(t))
+    return np.int64(1)
+
+
+@njit
+def _change_ones(x, old, new, shift, scale, w, sums, weights):
+    """Move dense rows of `w` steps of weight each, in one limb."""
     n, d = x.shape
     soon = 1 + AHEAD // max(d, 1)
     for i in range(n):
@@ -94,19 +180,8 @@ def _change_ones(
 
 
 @njit
-def change(
-    x: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> Any:
-    """Take rows out of their old clusters and put them into their new ones."""
+def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights):
+    """Take dense rows out of their old clusters and put them into their new ones, in one limb."""
     n, d = x.shape
     if kind == ONES:
         _change_ones(x, old, new, shift, scale, _steps(0.0, kind, weight_scale), sums, weights)
@@ -119,14 +194,13 @@ def change(
         w = _steps(weight[i], kind, weight_scale)
         if w < 0:
             return i
+        # (a row at a time, so that the loops run in vector registers)
         if kind == REALS:
             for f in range(d):
-                t = weight[i] * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = np.float64(t).view(np.int64) - _MAGIC_BITS
+                row[f] = whole_steps(weight[i] * (np.float64(x[i, f]) - shift[f]) * scale)
         else:
             for f in range(d):
-                t = (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-                row[f] = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
+                row[f] = whole_steps((np.float64(x[i, f]) - shift[f]) * scale) * w
         if a >= 0:
             weights[a] -= w
             for f in range(d):
@@ -138,238 +212,117 @@ def change(
     return -1
 
 
-@njit
-def change_sparse(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-) -> Any:
-    """Do the same as `change` about the origin, where numbers that are not stored add nothing."""
-    for i in range(indptr.shape[0] - 1):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        w = _steps(0.0 if kind == ONES else weight[i], kind, weight_scale)
-        if w < 0:
-            return i
-        if a >= 0:
-            weights[a] -= w
-        if b >= 0:
-            weights[b] += w
-        for p in range(indptr[i], indptr[i + 1]):
-            value = np.float64(data[p])
-            if kind == REALS:
-                t = weight[i] * value * scale + _MAGIC
-                steps = np.float64(t).view(np.int64) - _MAGIC_BITS
-            else:
-                t = value * scale + _MAGIC
-                steps = (np.float64(t).view(np.int64) - _MAGIC_BITS) * w
-            if a >= 0:
-                sums[a, indices[p]] -= steps
-            if b >= 0:
-                sums[b, indices[p]] += steps
-    return -1
+@cache
+def changes(sparse: bool, wide: bool) -> Any:
+    """Compile the same for sparse rows, and for two limbs.
 
+    Returns
+    -------
+    callable
+        ``run(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
+        ``(x, shift)``; sparse ones ``(data, indices, indptr)``, about the origin, where numbers
+        that are not stored add nothing. `totals` and `low` are sums and weights.
+    """
 
-@njit
-def steps_below(value: Any) -> Any:
-    """Return the rest of a value below whole steps, in steps of a low limb."""
-    rest = value - ((value + _MAGIC) - _MAGIC)
-    return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
-
-
-@njit
-def first_refused(weight: Any, kind: Any, scale: Any, wide: Any) -> Any:
-    """Return the first row whose weight the grid cannot represent, or -1."""
-    for i in range(weight.shape[0]):
-        if kind == REALS and wide:
-            if not _is_held(weight[i] * scale):
-                return i
-        elif _steps(weight[i], kind, scale) < 0:
-            return i
-    return -1
-
-
-@njit
-def _is_held(value: Any) -> Any:
-    """Return True if wide sums can represent a weight, given in steps."""
-    in_range = 0.0 <= value <= _MAX_STEPS
-    return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
-
-
-@njit
-def carry(high: Any, low: Any, at: Any, steps: Any, low_steps: Any) -> None:
-    """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
-    t = low[at] + low_steps
-    high[at] += steps + (t >> LOW_BITS)
-    low[at] = t & LOW_MASK
-
-
-@njit
-def times(steps: Any, low_steps: Any, weight: Any) -> Any:
-    """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
-    upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
-    return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
-
-
-@njit
-def _add_weight(weight: Any, kind: Any, scale: Any, a: Any, b: Any, high: Any, low: Any) -> Any:
-    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
-    if kind != REALS:
-        w = _steps(weight, kind, scale)
-        if w >= 0:
-            if a >= 0:
-                high[a] -= w
-            if b >= 0:
-                high[b] += w
-        return w
-    t = weight * scale
-    if not _is_held(t):
-        return np.int64(-1)
-    if a >= 0:
-        carry(high, low, a, -whole_steps(t), -steps_below(t))
-    if b >= 0:
-        carry(high, low, b, whole_steps(t), steps_below(t))
-    return np.int64(1)
-
-
-@njit
-def change_wide(
-    x: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-    low: Any,
-    low_weights: Any,
-) -> Any:
-    """Do the same as `change`, in two limbs."""
-    n, d = x.shape
-    for i in range(n):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        own = 0.0 if kind == ONES else weight[i]
-        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
-        if w < 0:
-            return i
-        factor = own if kind == REALS else 1.0
-        for f in range(d):
-            t = factor * (np.float64(x[i, f]) - shift[f]) * scale
-            steps, low_steps = times(whole_steps(t), steps_below(t), w)
-            if a >= 0:
-                carry(sums[a], low[a], f, -steps, -low_steps)
-            if b >= 0:
-                carry(sums[b], low[b], f, steps, low_steps)
-    return -1
-
-
-@njit
-def change_sparse_wide(
-    data: Any,
-    indices: Any,
-    indptr: Any,
-    old: Any,
-    new: Any,
-    weight: Any,
-    kind: Any,
-    scale: Any,
-    weight_scale: Any,
-    sums: Any,
-    weights: Any,
-    low: Any,
-    low_weights: Any,
-) -> Any:
-    """Do the same as `change_sparse`, in two limbs."""
-    for i in range(indptr.shape[0] - 1):
-        a, b = old[i], new[i]
-        if a == b:
-            continue
-        own = 0.0 if kind == ONES else weight[i]
-        w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
-        if w < 0:
-            return i
-        factor = own if kind == REALS else 1.0
-        for p in range(indptr[i], indptr[i + 1]):
-            t = factor * np.float64(data[p]) * scale
-            steps, low_steps = times(whole_steps(t), steps_below(t), w)
-            if a >= 0:
-                carry(sums[a], low[a], indices[p], -steps, -low_steps)
-            if b >= 0:
-                carry(sums[b], low[b], indices[p], steps, low_steps)
-    return -1
-
-
-@njit
-def round_rows(
-    x: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    steps: Any,
-    weights: Any,
-) -> None:
-    """Write rows of known weights as added to a cluster, and the weights, in whole steps."""
-    n, d = x.shape
-    for i in range(n):
-        w = _steps(weight[i], kind, weight_scale)
-        weights[i] = w
-        if w == 0:
-            # a row that is absent may hold NaN
-            for f in range(d):
-                steps[i, f] = 0
-            continue
-        factor = weight[i] if kind == REALS else 1.0
-        for f in range(d):
-            t = factor * (np.float64(x[i, f]) - shift[f]) * scale + _MAGIC
-            steps[i, f] = np.float64(t).view(np.int64) - _MAGIC_BITS
-        if kind == INTEGERS:
-            for f in range(d):
-                steps[i, f] *= w
-
-
-@njit
-def round_rows_wide(
-    x: Any,
-    weight: Any,
-    kind: Any,
-    shift: Any,
-    scale: Any,
-    weight_scale: Any,
-    steps: Any,
-    weights: Any,
-    low_steps: Any,
-    low_weights: Any,
-) -> None:
-    """Do the same as `round_rows`, in two limbs."""
-    n, d = x.shape
-    for i in range(n):
-        own, w = weight[i], np.int64(1)
-        if kind == REALS:
-            t = own * weight_scale
-            weights[i], low_weights[i] = whole_steps(t), steps_below(t)
+    @njit(refcounts=False)
+    def run(rows, old, new, weight, kind, scale, weight_scale, totals, low):
+        (sums, weights), (low_sums, low_weights) = totals, low
+        if sparse:
+            data, indices, indptr = rows
         else:
-            w = _steps(own, kind, weight_scale)
-            weights[i], low_weights[i] = w, 0
-        factor = own if kind == REALS else 1.0
-        for f in range(d):
-            if own == 0.0:
-                steps[i, f], low_steps[i, f] = 0, 0
+            x, shift = rows
+        for i in range(old.shape[0]):
+            a, b = old[i], new[i]
+            if a == b:
+                continue
+            own = 0.0 if kind == ONES else weight[i]
+            if wide:
+                w = _add_weight(own, kind, weight_scale, a, b, weights, low_weights)
             else:
-                t = factor * (np.float64(x[i, f]) - shift[f]) * scale
-                steps[i, f], low_steps[i, f] = times(whole_steps(t), steps_below(t), w)
+                w = _steps(own, kind, weight_scale)
+                if w >= 0:
+                    if a >= 0:
+                        weights[a] -= w
+                    if b >= 0:
+                        weights[b] += w
+                    w = np.int64(1) if kind == REALS else w
+            if w < 0:
+                return i
+            factor = own if kind == REALS else 1.0
+            begin, end = (indptr[i], indptr[i + 1]) if sparse else (0, x.shape[1])
+            for p in range(begin, end):
+                if sparse:
+                    f, value = indices[p], np.float64(data[p])
+                else:
+                    f, value = p, np.float64(x[i, p]) - shift[p]
+                t = factor * value * scale
+                if wide:
+                    steps, low_steps = times(whole_steps(t), steps_below(t), w)
+                    if a >= 0:
+                        carry(sums[a], low_sums[a], f, -steps, -low_steps)
+                    if b >= 0:
+                        carry(sums[b], low_sums[b], f, steps, low_steps)
+                else:
+                    steps = whole_steps(t) * w
+                    if a >= 0:
+                        sums[a, f] -= steps
+                    if b >= 0:
+                        sums[b, f] += steps
+        return -1
+
+    return run
+
+
+@cache
+def rounding(wide: bool) -> Any:
+    """Compile writing rows of known weights as added to a cluster, and the weights, in steps."""
+
+    @njit
+    def round_rows(x, weight, kind, shift, scale, weight_scale, steps, weights, low, low_weights):
+        n, d = x.shape
+        for i in range(n):
+            own = 1.0 if kind == ONES else weight[i]
+            weights[i] = _steps(own, kind, weight_scale)
+            if wide:
+                low_weights[i] = 0
+                if kind == REALS:
+                    t = own * weight_scale
+                    weights[i], low_weights[i] = whole_steps(t), steps_below(t)
+            w = weights[i] if kind == INTEGERS else np.int64(1)
+            factor = own if kind == REALS else 1.0
+            for f in range(d):
+                # a row that is absent may hold NaN
+                t = factor * (np.float64(x[i, f]) - shift[f]) * scale if own != 0.0 else 0.0
+                if wide:
+                    steps[i, f], low[i, f] = times(whole_steps(t), steps_below(t), w)
+                else:
+                    steps[i, f] = whole_steps(t)
+            if not wide and w != 1:
+                for f in range(d):
+                    steps[i, f] *= w
+
+    return round_rows
+
+
+@cache
+def adding(wide: bool) -> Any:
+    """Compile adding rounded rows to the clusters ``first + label``; -1 leaves a row out."""
+
+    @njit(refcounts=False)
+    def add_rounded(steps, weights, low_steps, low_weights, labels, first, totals, low):
+        (sums, total_weights), (low_sums, low_totals) = totals, low
+        n, d = steps.shape
+        for i in range(n):
+            if labels[i] < 0:
+                continue
+            c = np.int64(first) + labels[i]
+            if wide:
+                carry(total_weights, low_totals, c, weights[i], low_weights[i])
+                for f in range(d):
+                    carry(sums[c], low_sums[c], f, steps[i, f], low_steps[i, f])
+            else:
+                total_weights[c] += weights[i]
+                for f in range(d):
+                    sums[c, f] += steps[i, f]
+
+    return add_rounded

@@ -6,30 +6,87 @@ adding it, and neither the chunking, nor the number of workers, nor a restart ch
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock, Table
-from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
-from largek_dask.kernels.exact.rounded import RoundedRows, add_rounded, add_rounded_wide
+from largek_dask.kernels.blocks import SparseBlock, Table, readonly
+from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
-    INTEGERS,
-    ONES,
-    REALS,
+    adding,
     change,
-    change_sparse,
-    change_sparse_wide,
-    change_wide,
+    changes,
+    first_refused,
+    merge_low,
+    refusal,
+    rounding,
+    weights_of,
 )
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["ClusterSums", "FixedPoint"]
+__all__ = ["ClusterSums", "FixedPoint", "RoundedRows"]
 
-_NO_WEIGHT = readonly(np.empty(0))
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RoundedRows:
+    """``weight * (x - shift)`` of rows, and their weights, in whole steps of a grid.
+
+    Rounding a row costs several times as much as adding it. Rows that are labelled by one partition
+    after the other are rounded once, a block at a time that stays in the processor's cache.
+    """
+
+    steps: NDArray[np.int64]
+    """(n, d)"""
+    weights: NDArray[np.int64]
+    """(n,)"""
+    low_steps: NDArray[np.int64]
+    """(n, d) rest below whole steps, in a wide grid; else (0, d)."""
+    low_weights: NDArray[np.int64]
+    """(n,) or (0,)"""
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.steps)
+
+    @classmethod
+    def of(
+        cls, x: NDArray[Any], weight: NDArray[np.float64] | None, grid: FixedPoint
+    ) -> RoundedRows:
+        """Round (n, d) rows of any real type.
+
+        Parameters
+        ----------
+        x : (n, d)
+            Rows of weight 0 may hold anything: they add nothing.
+        weight : (n,) float64 or None
+            None: every row weighs 1.
+        grid : FixedPoint
+            Chosen for these rows.
+
+        Raises
+        ------
+        ValueError
+            A weight that the grid cannot represent (see ``ClusterSums.add``).
+        """
+        n, d = x.shape
+        n_low = n if grid.wide else 0
+        steps, low_steps = np.empty((n, d), np.int64), np.empty((n_low, d), np.int64)
+        weights, low_weights = np.empty(n, np.int64), np.empty(n_low, np.int64)
+        known, kind = weights_of(weight, n, grid)
+        scales = 2.0**grid.bits, 2.0**grid.weight_bits
+        refused = int(first_refused(known, kind, scales[1], grid.wide))
+        if refused >= 0:
+            raise refusal(refused, known, grid)
+        shift, run = grid.shift.astype(np.float64), rounding(grid.wide)
+        for at, block in native_blocks(x):
+            out = (part[at] for part in (steps, weights, low_steps, low_weights))
+            run(block, known[at], kind, shift, *scales, *out)
+        return cls(steps, weights, low_steps, low_weights)
 
 
 class ClusterSums:
@@ -129,13 +186,9 @@ class ClusterSums:
             raise ValueError(f"{len(rows)} rows need as many labels, got {len(labels)}")
         if len(labels) and first + int(labels.max()) >= len(self.sums):
             raise IndexError(f"labels must name one of {len(self.sums) - first} clusters")
-        steps, weights, own = readonly(rows.steps), readonly(rows.weights), readonly(labels)
-        if self.grid.wide:
-            lower = readonly(rows.low_steps), readonly(rows.low_weights)
-            into = self.sums, self._weights, self._low, self._low_weights
-            add_rounded_wide(steps, weights, *lower, own, first, *into)
-        else:
-            add_rounded(steps, weights, own, first, self.sums, self._weights)
+        parts = (rows.steps, rows.weights, rows.low_steps, rows.low_weights, labels)
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
+        adding(self.grid.wide)(*(readonly(part) for part in parts), first, totals, low)
 
     def remove(
         self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
@@ -158,8 +211,8 @@ class ClusterSums:
         self.sums += other.sums
         self._weights += other._weights
         if self.grid.wide:
-            _merge_low(self.sums, self._low, other._low)
-            _merge_low(self._weights, self._low_weights, other._low_weights)
+            merge_low(self.sums, self._low, other._low)
+            merge_low(self._weights, self._low_weights, other._low_weights)
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
@@ -177,12 +230,9 @@ class ClusterSums:
         out = np.empty(self.sums.shape, dtype)
         weights = self.weights
         _write_means(
-            self.totals,
-            weights,
-            2.0 ** (self.grid.weight_bits - self.grid.bits),
-            self.grid.shift.astype(np.float64),
-            out,
-        )
+            self.totals, weights, 2.0 ** (self.grid.weight_bits - self.grid.bits),
+            self.grid.shift.astype(np.float64), out,
+        )  # fmt: skip
         empty = weights <= 0
         out[empty] = fallback[empty]
         return out
@@ -203,53 +253,39 @@ class ClusterSums:
         clusters are tight compared with the extent of the data; the exact figure is the sum of the
         distances themselves.
         """
-        linear, quadratic = _cost_terms(
-            readonly(np.ascontiguousarray(centers)),
-            self.grid.shift.astype(np.float64),
-            self.totals,
-            self.weights,
-            2.0**-self.grid.bits,
-            2.0**-self.grid.weight_bits,
-        )
-        return max(0.0, float(squares - 2.0 * linear + quadratic))
+        dot, norm = center_terms(centers, self.grid.shift, self.totals)
+        # (added in order)
+        linear = np.cumsum(dot)[-1] * 2.0**-self.grid.bits
+        return max(0.0, float(squares - 2.0 * linear + np.cumsum(norm * self.counts)[-1]))
 
     def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
         grid = self.grid
-        if weight is None and not grid.integer_weights:
-            weight = np.ones(len(x))
-        kind = (ONES if weight is None else INTEGERS) if grid.integer_weights else REALS
+        known, kind = weights_of(weight, len(x), grid)
         nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
         old = nowhere if old is None else readonly(old)
         new = nowhere if new is None else readonly(new)
-        known = _NO_WEIGHT if weight is None else readonly(weight)
         scales = 2.0**grid.bits, 2.0**grid.weight_bits
-        totals = self.sums, self._weights
-        low = self._low, self._low_weights
         refused = -1
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
         if isinstance(x, SparseBlock):
             check_origin(grid.shift)
-            rows = readonly(x.data), readonly(x.indices), readonly(x.indptr), old, new, known
-            if grid.wide:
-                refused = change_sparse_wide(*rows, kind, *scales, *totals, *low)
-            else:
-                refused = change_sparse(*rows, kind, *scales, *totals)
+            run = changes(True, grid.wide)
+            refused = run(x.parts(), old, new, known, kind, *scales, totals, low)
         else:
             shift = grid.shift.astype(np.float64)
             for at, block in native_blocks(x):
-                dense = block, old[at], new[at], known[at]
+                dense = old[at], new[at], known[at], kind
                 if grid.wide:
-                    refused = change_wide(*dense, kind, shift, *scales, *totals, *low)
+                    run = changes(False, True)
+                    refused = run((block, shift), *dense, *scales, totals, low)
                 else:
-                    refused = change(*dense, kind, shift, *scales, *totals)
+                    refused = change(block, *dense, shift, *scales, *totals)
                 if refused >= 0:
                     refused += at.start
                     break
         if refused >= 0:
-            self._change(x[:refused], new[:refused], old[:refused], weight[:refused])
-            raise ValueError(
-                f"row {refused} weighs {weight[refused]!r}, and the grid of these sums was chosen "
-                "for " + ("integer" if grid.integer_weights else "other") + " weights"
-            )
+            self._change(x[:refused], new[:refused], old[:refused], known[:refused])
+            raise refusal(refused, known, grid)
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -258,46 +294,11 @@ def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float
     return out
 
 
-def _merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
-    """Add another accumulator's low limbs, and carry."""
-    low += other
-    high += low >> LOW_BITS
-    low &= LOW_MASK
-
-
 @njit
-def _write_means(totals: Any, weights: Any, step: Any, shift: Any, out: Any) -> None:
+def _write_means(totals, weights, step, shift, out):
     """Write means of all clusters with weight: with sparse rows, centres are the large arrays."""
     for j in range(out.shape[0]):
         if weights[j] > 0:
             weight = np.float64(weights[j])
             for f in range(out.shape[1]):
                 out[j, f] = np.float64(totals[j, f]) / weight * step + shift[f]
-
-
-@njit
-def _cost_terms(
-    centers: Any, shift: Any, sums: Any, weights: Any, step: Any, weight_step: Any
-) -> Any:
-    """Return ``sum_j c_j . S_j`` and ``sum_j W_j ||c_j||^2`` about the shift, in order."""
-    k, d = centers.shape
-    linear, quadratic = 0.0, 0.0
-    dot, norm = np.empty(4), np.empty(4)
-    # Sums in order wait for every addition: several at a time wait together.
-    for first in range(0, k, 4):
-        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
-        dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
-        norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
-        for f in range(d):
-            p, q = np.float64(centers[a, f]) - shift[f], np.float64(centers[b, f]) - shift[f]
-            r, s = np.float64(centers[c, f]) - shift[f], np.float64(centers[e, f]) - shift[f]
-            dot_a, norm_a = dot_a + p * np.float64(sums[a, f]), norm_a + p * p
-            dot_b, norm_b = dot_b + q * np.float64(sums[b, f]), norm_b + q * q
-            dot_c, norm_c = dot_c + r * np.float64(sums[c, f]), norm_c + r * r
-            dot_e, norm_e = dot_e + s * np.float64(sums[e, f]), norm_e + s * s
-        dot[0], dot[1], dot[2], dot[3] = dot_a, dot_b, dot_c, dot_e
-        norm[0], norm[1], norm[2], norm[3] = norm_a, norm_b, norm_c, norm_e
-        for j in range(first, min(first + 4, k)):
-            linear += dot[j - first]
-            quadratic += norm[j - first] * (np.float64(weights[j]) * weight_step)
-    return linear * step, quadratic

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.jit import njit
 
 __all__ = ["exp", "exp_of", "log", "log_of"]
 
@@ -37,7 +38,7 @@ _L7 = 1.479819860511658591e-01
 
 
 @njit
-def exp_of(t: Any) -> Any:
+def exp_of(t):
     """Return ``exp(t)`` of a number up to 0; 0 if the result would be subnormal."""
     s = _LEAST if t < _LEAST else t
     z = s * _LOG2_E + _MAGIC
@@ -58,7 +59,7 @@ def exp_of(t: Any) -> Any:
 
 
 @njit
-def log_of(v: Any) -> Any:
+def log_of(v):
     """Return the natural logarithm of a positive number, also subnormal; -inf of 0, NaN below."""
     size = abs(v)
     tiny = size < _SUBNORMAL
@@ -94,12 +95,12 @@ def log(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 @njit
-def _exp(values: Any, out: Any) -> None:
+def _exp(values, out):
     for i in range(values.shape[0]):
         out[i] = exp_of(values[i])
 
 
 @njit
-def _log(values: Any, out: Any) -> None:
+def _log(values, out):
     for i in range(values.shape[0]):
         out[i] = log_of(values[i])

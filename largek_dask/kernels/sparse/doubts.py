@@ -11,21 +11,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.dense.doubts import choose, margin
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.emit import square_distance
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.prepared import Prepared
-from largek_dask.kernels.sparse.distances import center_norms
-from largek_dask.kernels.sparse.search import length, nearest_sparse, pack_sparse
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import square_distance
-else:
-    from largek_dask.kernels.emit.rows import square_distance
+from largek_dask.kernels.sparse.search import center_norms, length, nearest_sparse, pack_sparse
 
 __all__ = ["mend_scores", "nearest_two_sparse"]
 
@@ -48,12 +42,10 @@ def nearest_two_sparse(
     packed = prepared.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
-    data = readonly(x.data.astype(dtype, copy=False))
-    parts = data, readonly(x.indices), readonly(x.indptr)
     kind, norms = np.finfo(dtype), prepared.get(center_norms)
     longest = float(np.sqrt(norms.max())) * (1 + 2.0**-20)
     _decide(
-        *parts, readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
+        *x.parts(dtype), readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
         float(kind.smallest_subnormal), longest, *found,
     )  # fmt: skip
     return found
@@ -65,17 +57,15 @@ def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) 
     `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
     most eight times that of their terms by themselves.
     """
-    data = readonly(x.data.astype(centers.dtype, copy=False))
     lengths = readonly(np.sqrt(prepared.get(center_norms)))
-    _mend(data, readonly(x.indices), readonly(x.indptr), readonly(centers), lengths, out)
+    _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
 
 
 @njit
 def _decide(
-    data: Any, indices: Any, indptr: Any, centers: Any, columns: Any, norms: Any, two: Any,
-    roundoff: Any, least: Any, longest: Any, labels: Any, first: Any, second_labels: Any,
-    second: Any,
-) -> None:  # fmt: skip
+    data, indices, indptr, centers, columns, norms, two, roundoff, least, longest, labels, first,
+    second_labels, second,
+):  # fmt: skip
     """Turn scores into distances; rows in doubt get the nearest of the possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
@@ -116,9 +106,7 @@ def _decide(
 
 
 @njit
-def _scores(
-    data: Any, indices: Any, begin: Any, end: Any, columns: Any, norms: Any, scores: Any
-) -> Any:
+def _scores(data, indices, begin, end, columns, norms, scores):
     """Compute float64 scores of one row and all centres; return the row's squared length."""
     n_blocks, _, width = columns.shape
     square = 0.0
@@ -136,7 +124,7 @@ def _scores(
 
 
 @njit
-def _lowest(scores: Any, k: Any) -> Any:
+def _lowest(scores, k):
     """Return the places of the lowest two scores, and the third; -1 if one is not finite."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
@@ -156,7 +144,7 @@ def _lowest(scores: Any, k: Any) -> Any:
 
 
 @njit
-def _mend(data: Any, indices: Any, indptr: Any, centers: Any, lengths: Any, out: Any) -> None:
+def _mend(data, indices, indptr, centers, lengths, out):
     k, d = centers.shape
     flat = centers.reshape(centers.size)
     row, zero = np.zeros(d, data.dtype), data.dtype.type(0)

@@ -1,4 +1,4 @@
-"""Nearest centres of sparse rows (CSR); centres are dense.
+"""Nearest centres of sparse rows (CSR), and exact distances to them; centres are dense.
 
 Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
 order of the columns, so they have the bits that the dense product form gives for the same rows
@@ -12,27 +12,26 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.dense.panels import square_distances
-from largek_dask.kernels.jit import njit, readonly
-
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.standins import LANES, scan_sparse
-else:
-    from largek_dask.kernels.emit.sparse import LANES, scan_sparse
+from largek_dask.kernels.blocks import SparseBlock, readonly
+from largek_dask.kernels.dense import panels
+from largek_dask.kernels.emit import LANES, scan_sparse, square_distance
+from largek_dask.kernels.exact.movement import squared_lengths
+from largek_dask.kernels.jit import njit
+from largek_dask.kernels.prepared import Prepared
 
 __all__ = [
     "SparseCenters",
+    "center_norms",
     "length",
     "nearest_sparse",
     "pack_narrow",
     "pack_sparse",
     "scores_sparse",
+    "squared_distances",
 ]
 
 Array = NDArray[Any]
@@ -45,6 +44,8 @@ _LINE = 64
 """Bytes of a cache line."""
 _FEATURES = 256
 """Features of a patch of centres that is transposed at once."""
+LOST = 8.0
+"""Ratio of a centre's square to the remaining difference above which digits are lost."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -83,14 +84,14 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     _transpose(centers, columns)
     norms = np.empty(k)
     origin = readonly(np.zeros((1, d), centers.dtype))
-    square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
+    panels.square_distances(centers.dtype)(centers, origin, readonly(np.zeros(k, np.int32)), norms)
     starts = np.full(n_blocks * width, np.inf, centers.dtype)
     starts[:k] = norms
     return SparseCenters(readonly(columns), readonly(starts), k)
 
 
 @njit
-def _transpose(centers: Any, columns: Any) -> None:
+def _transpose(centers, columns):
     """Write -2 c, in patches of a few centres and features that stay in the cache."""
     k, d = centers.shape
     n_blocks, _, width = columns.shape
@@ -120,28 +121,22 @@ def nearest_sparse(
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
     second_labels, second = np.full(n, -1, np.int32), np.full(n, np.inf, dtype)
-    data = x.data if x.data.dtype == dtype else x.data.astype(dtype)
     width = packed.columns.shape[2]
     _search(dtype, width // LANES)(
-        readonly(data), readonly(x.indices), readonly(x.indptr), packed.columns.reshape(-1),
-        packed.starts, x.n_features, labels, first, second_labels, second,
+        *x.parts(dtype), packed.columns.reshape(-1), packed.starts, x.n_features, labels, first,
+        second_labels, second,
     )  # fmt: skip
     return labels, first, second_labels, second
 
 
 def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
     """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
-    dtype = narrow.starts.dtype
-    _scores(
-        readonly(x.data.astype(dtype, copy=False)), readonly(x.indices), readonly(x.indptr),
-        narrow.columns.reshape(-1), narrow.starts, x.n_features, out,
-    )  # fmt: skip
+    columns, starts = narrow.columns.reshape(-1), narrow.starts
+    _scores(*x.parts(starts.dtype), columns, starts, x.n_features, out)
 
 
 @njit
-def _scores(
-    data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any, out: Any
-) -> None:
+def _scores(data, indices, indptr, columns, starts, d, out):
     values, others = np.empty(LANES, data.dtype), np.empty(LANES, data.dtype)
     winners, runners = np.empty(LANES, np.int32), np.empty(LANES, np.int32)
     for i in range(out.shape[0]):
@@ -158,23 +153,16 @@ def _scores(
 
 @cache
 def _search(dtype: np.dtype[Any], vectors: int) -> Any:
-    real = numba.from_dtype(dtype)
     width, spec = vectors * LANES, 2 * vectors + 1
-
-    def array(kind: Any, readonly: bool = True) -> Any:
-        return types.Array(kind, 1, "C", readonly=readonly)
+    read, write = panels.real_arrays, panels.outputs
 
     @njit(
         (
-            array(real), array(types.int32), array(types.int64), array(real), array(real),
-            types.int64, array(types.int32, False), array(real, False),
-            array(types.int32, False), array(real, False),
+            *read(dtype, 1), *read("i4", 1), *read("i8", 1), *read(dtype, 1, 1), types.int64,
+            *[*write("i4", 1), *write(dtype, 1)] * 2,
         )
     )  # fmt: skip
-    def run(
-        data: Any, indices: Any, indptr: Any, columns: Any, starts: Any, d: Any,
-        labels: Any, first: Any, second_labels: Any, second: Any,
-    ) -> None:  # fmt: skip
+    def run(data, indices, indptr, columns, starts, d, labels, first, second_labels, second):
         n = indptr.size - 1
         size = min(n, _ROWS) * LANES
         values, winners = np.empty(size, data.dtype), np.empty(size, np.int32)
@@ -208,7 +196,7 @@ def _search(dtype: np.dtype[Any], vectors: int) -> Any:
 
 
 @njit
-def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
+def comes_first(value, label, other, other_label):
     """Return True if a score beats another; ties go to the lowest index, -1 means none."""
     if value != other:
         return value < other
@@ -216,9 +204,55 @@ def comes_first(value: Any, label: Any, other: Any, other_label: Any) -> Any:
 
 
 @njit
-def length(data: Any, begin: Any, end: Any) -> Any:
+def length(data, begin, end):
     """Return the squared length of a row, in the compute dtype."""
     total = data.dtype.type(0)
     for i in range(begin, end):
         total += data[i] * data[i]
     return total
+
+
+def center_norms(centers: Array) -> NDArray[np.float64]:
+    """Return (k,) squared lengths in float64, the features added in order."""
+    return readonly(squared_lengths(centers))
+
+
+def squared_distances(
+    x: SparseBlock,
+    centers: Array,
+    prepared: Prepared,
+    labels: NDArray[np.int32],
+    out: NDArray[np.float64],
+) -> NDArray[np.float64]:
+    """Write the squared distance of every row to the centre of its label to `out`.
+
+    It is ``||c||² - sum c²`` over the row's columns, which covers those where the row is 0, plus
+    ``sum (x - c)²`` over its columns. The squares of c are added in the order of the columns in
+    both, so a row that equals its centre is at distance 0. If that difference has lost digits,
+    since the row lies near its centre, the sum goes over all features.
+    """
+    norms = prepared.get(center_norms)
+    _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)
+    return out
+
+
+@njit
+def _distances(data, indices, indptr, centers, norms, labels, out):
+    d = centers.shape[1]
+    flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
+    for i in range(labels.shape[0]):
+        j = labels[i]
+        seen, apart = 0.0, 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            c = np.float64(centers[j, indices[p]])
+            difference = np.float64(data[p]) - c
+            seen += c * c
+            apart += difference * difference
+        total = max(norms[j] - seen, 0.0) + apart
+        if LOST * total < norms[j]:
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = data[p]
+            total = square_distance(row, 0, flat, j * d, d)
+            for p in range(indptr[i], indptr[i + 1]):
+                row[indices[p]] = 0
+        out[i] = total

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.blocks import SparseBlock, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 
 __all__ = ["split_sparse"]
@@ -69,13 +69,13 @@ def split_sparse(
     """
     gains = np.zeros(len(clusters))
     halves = np.zeros((len(clusters), 2, x.n_features), centers.dtype)
-    data = readonly(x.data.astype(centers.dtype, copy=False))
+    parts = x.parts(centers.dtype)
     given = readonly(np.empty(0) if weight is None else np.ascontiguousarray(weight, np.float64))
 
     def work(begin: int) -> None:
         part = slice(begin, begin + _PART)
         _split(
-            data, readonly(x.indices), readonly(x.indptr), readonly(order), readonly(starts),
+            *parts, readonly(order), readonly(starts),
             readonly(clusters[part]), given, max_rows, gains[part], halves[part],
         )  # fmt: skip
 
@@ -87,10 +87,7 @@ def split_sparse(
 
 
 @njit
-def _split(
-    data: Any, indices: Any, indptr: Any, order: Any, starts: Any, clusters: Any, weight: Any,
-    max_rows: Any, gains: Any, halves: Any,
-) -> None:  # fmt: skip
+def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gains, halves):
     d = halves.shape[2]
     everything, mean, direction, sums = np.zeros(d), np.zeros(d), np.zeros(d), np.zeros(d)
     is_met, columns = np.zeros(d, np.bool_), np.empty(d, np.int32)
@@ -132,10 +129,7 @@ def _split(
 
 
 @njit
-def _gain(
-    parts: Any, weights: Any, mean: Any, met: Any, halves: Any, along: Any, also: Any,
-    direction: Any,
-) -> Any:  # fmt: skip
+def _gain(parts, weights, mean, met, halves, along, also, direction):
     """Return by how much rows are nearer to the nearer of two means than to the common one."""
     count, gain = parts[3].size, 0.0
     for half in range(2):
@@ -154,7 +148,7 @@ def _gain(
 
 
 @njit
-def _add_up(parts: Any, shares: Any, met: Any, sums: Any) -> None:
+def _add_up(parts, shares, met, sums):
     """Sum of rows, each times its share."""
     data, indices, indptr, rows = parts
     for f in met:
@@ -167,7 +161,7 @@ def _add_up(parts: Any, shares: Any, met: Any, sums: Any) -> None:
 
 
 @njit
-def _products(parts: Any, direction: Any, along: Any) -> None:
+def _products(parts, direction, along):
     """Compute products of rows with a direction."""
     data, indices, indptr, rows = parts
     for p in range(rows.size):
@@ -178,7 +172,7 @@ def _products(parts: Any, direction: Any, along: Any) -> None:
 
 
 @njit
-def _product(a: Any, b: Any, met: Any) -> Any:
+def _product(a, b, met):
     total = 0.0
     for f in met:
         total += a[f] * b[f]
@@ -186,9 +180,7 @@ def _product(a: Any, b: Any, met: Any) -> Any:
 
 
 @njit
-def _principal(
-    parts: Any, weights: Any, mean: Any, met: Any, along: Any, direction: Any, sums: Any
-) -> Any:
+def _principal(parts, weights, mean, met, along, direction, sums):
     """Write the approximate direction in which rows lie widest; return False if there is none."""
     data, indices, indptr, rows = parts
     _products(parts, mean, along)
@@ -226,10 +218,7 @@ def _principal(
 
 
 @njit
-def _cut(
-    parts: Any, weights: Any, everything: Any, total: Any, mean: Any, met: Any, along: Any,
-    direction: Any, sums: Any, halves: Any,
-) -> Any:  # fmt: skip
+def _cut(parts, weights, everything, total, mean, met, along, direction, sums, halves):
     """Run steps of 2-means and write the best means; return False if nothing can be split."""
     count, gain, limit = parts[3].size, 0.0, _product(mean, direction, met)
     for _ in range(STEPS):

@@ -17,8 +17,8 @@ from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NearComponents
 from largek_dask.algorithms.vcgmm.state import MOST_FAILED, MOST_RETIRED, PAUSE, Tried
 from largek_dask.errors import DegenerateDataWarning, ParameterError
-from largek_dask.kernels.evidence import evidence
 from largek_dask.kernels.halves import Halves
+from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
@@ -100,7 +100,7 @@ def test_no_worse_than_scikit_learns(kind, k, n):
         warnings.simplefilter("ignore")
         reference.fit(x)
     a = result.arrays
-    found, log_likelihood = evidence(
+    found, log_likelihood = log_likelihoods(
         held_out, pack_mixture(a.means, a.variances, a.log_weights, a.shift)
     )
     assert log_likelihood.mean() >= reference.score(held_out)

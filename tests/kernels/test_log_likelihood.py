@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels import evidence as module
-from largek_dask.kernels.evidence import evidence, posteriors
+from largek_dask.kernels import log_likelihood as module
+from largek_dask.kernels.log_likelihood import log_likelihoods, posteriors
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.helpers.covering import every_two, in_turns, slow
 from tests.oracles import mixtures as oracles
@@ -33,9 +33,9 @@ def mixture(kind, k, d, dtype, *, seed=0, spread=3.0, width=1.0, at=0.0, retired
 
 
 def check(x, packed, tolerance=1e-9):
-    labels, found = evidence(x, packed)
+    labels, found = log_likelihoods(x, packed)
     assert (labels.dtype, found.dtype) == (np.int32, np.float64)
-    expected, likelihood = oracles.evidence(x, packed)
+    expected, likelihood = oracles.log_likelihoods(x, packed)
     np.testing.assert_array_equal(labels, expected)
     np.testing.assert_allclose(found, likelihood, rtol=1e-13, atol=tolerance)
     indptr, indices, shares = posteriors(x, packed)
@@ -111,7 +111,7 @@ def test_ties_go_to_the_lowest(kind):
     order = np.array([3, 3, 1, 1, 3, 5])
     variances = packed.variances if kind == "iso" else packed.variances[order]
     twice = pack_mixture(packed.means[order], variances, np.full(6, -np.log(6)), packed.shift)
-    labels, _ = evidence(x, twice)
+    labels, _ = log_likelihoods(x, twice)
     assert set(labels.tolist()) == {0, 2, 5}
     check(x, twice)
 
@@ -130,9 +130,9 @@ def test_a_row_has_its_own_result(kind, dtype, tiles):
     found = {}
     for tile in tiles:
         with dask.config.set({"largek.kernels.tile": tile}):
-            found[tile] = (*evidence(x, packed), *posteriors(x, packed))
+            found[tile] = (*log_likelihoods(x, packed), *posteriors(x, packed))
             for begin in (1, 2, 50):
-                labels, likelihood = evidence(x[begin:], packed)
+                labels, likelihood = log_likelihoods(x[begin:], packed)
                 assert labels.tobytes() == found[tile][0][begin:].tobytes()
                 assert likelihood.tobytes() == found[tile][1][begin:].tobytes()
     for tile in tiles[1:]:
@@ -153,7 +153,7 @@ def test_rows_whose_squares_overflow_are_as_unlikely_as_can_be():
     x, packed = mixture("isoflex", 12, 10, "f8", retired=3)
     x[4] = 1e200
     with np.errstate(over="ignore", invalid="ignore"):
-        labels, found = evidence(x, packed)
+        labels, found = log_likelihoods(x, packed)
         indptr, indices, shares = posteriors(x, packed)
     assert found[4] == -np.finfo(float).max
     assert packed.alive[labels[4]]
@@ -198,17 +198,17 @@ def test_rows_of_other_types_and_none():
     whole = np.round(x * 3).astype(np.int16)
     for given in (whole, np.asfortranarray(whole.astype("f8")), whole[::2]):
         check(given, packed)
-    labels, found = evidence(x[:0], packed)
+    labels, found = log_likelihoods(x[:0], packed)
     assert (len(labels), len(found)) == (0, 0)
     assert [len(part) for part in posteriors(x[:0], packed)] == [1, 0, 0]
     with pytest.raises(ParameterError, match="3 features"):
-        evidence(x[:, :2], packed)
+        log_likelihoods(x[:, :2], packed)
 
 
 def test_all_components_retired():
     x, packed = mixture("iso", 4, 3, "f4")
     dead = pack_mixture(packed.means, packed.variances, np.full(4, -np.inf), packed.shift)
-    labels, found = evidence(x, dead)
+    labels, found = log_likelihoods(x, dead)
     assert (labels == 0).all()
     assert (found == -np.finfo(float).max).all()
 

@@ -16,36 +16,27 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import numba
 import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.arguments import check_rows, converted
+from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
+from largek_dask.kernels.emit import (
+    lowest_bit,
+    scan,
+    square_distance,
+    square_lengths,
+    weighted_square_distance,
+    within,
+)
 from largek_dask.kernels.exact.transcendental import exp_of, log, log_of
-from largek_dask.kernels.jit import njit, readonly
+from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-if numba.config.DISABLE_JIT:
-    from largek_dask.kernels.emit.rank_standins import lowest_bit, within
-    from largek_dask.kernels.emit.standins import (
-        scan,
-        square_distance,
-        square_lengths,
-        weighted_square_distance,
-    )
-else:
-    from largek_dask.kernels.emit.dense import scan
-    from largek_dask.kernels.emit.ranks import lowest_bit, within
-    from largek_dask.kernels.emit.rows import (
-        square_distance,
-        square_lengths,
-        weighted_square_distance,
-    )
-
-__all__ = ["evidence", "posteriors"]
+__all__ = ["log_likelihoods", "posteriors"]
 
 NEAR = 14.0
 """Components that may be so near the best one, in nats, are computed exactly: e^-14 is 2^-20, and a
@@ -66,7 +57,7 @@ Floats = NDArray[np.float64]
 Labels = NDArray[np.int32]
 
 
-def evidence(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
+def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
     """Return the most probable component of every row, and its log-likelihood over all of them.
 
     Parameters
@@ -219,7 +210,7 @@ def _safe(dtype: np.dtype[Any]) -> float:
 
 
 @njit
-def _lengths(values: Any, weights: Any, out: Any) -> None:
+def _lengths(values, weights, out):
     """Compute weighted squared lengths."""
     k, d = values.shape
     last = weights.shape[1] - 1
@@ -271,13 +262,11 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
 
     @njit(_signature(dtype), refcounts=False)
     def run(
-        x: Any, first: Any, means: Any, precisions: Any, constants: Any, halves: Any, shares: Any,
-        factors: Any, starts: Any, offsets: Any, lower: Any, lower_share: Any, upper: Any,
-        upper_share: Any, largest: Any, safe: Any, space: Any, lists: Any, counts: Any, best: Any,
-        limits: Any, nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any,
-        joints: Any, terms: Any, near: Any, least: Any, labels: Any, found: Any, kept: Any,
-        indices: Any, probabilities: Any,
-    ) -> Any:  # fmt: skip
+        x, first, means, precisions, constants, halves, shares, factors, starts, offsets, lower,
+        lower_share, upper, upper_share, largest, safe, space, lists, counts, best, limits, nears,
+        loose, edges, totals, far, filled, joints, terms, near, least, labels, found, kept, indices,
+        probabilities,
+    ):  # fmt: skip
         n, d = x.shape
         rows = x.reshape(n * d)
         panel, spare = space[0], space[1]
@@ -312,9 +301,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
     together = max(1, _TOGETHER // centres)
 
     @panels.inner
-    def meet(
-        d: Any, factors: Any, starts: Any, lower: Any, lower_share: Any, space: Any, best: Any
-    ) -> None:
+    def meet(d, factors, starts, lower, lower_share, space, best):
         panel, _, norms, values, labels, sums, _, _, _ = space
         k, wide = lower.size, factors.shape[1]
         flat = factors.reshape(factors.size)
@@ -357,11 +344,9 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
     @panels.inner
     def collect(
-        m: Any, constants: Any, shares: Any, lower: Any, lower_share: Any, upper: Any,
-        upper_share: Any, space: Any, largest: Any, safe: Any, near: Any, best: Any, limits: Any,
-        nears: Any, loose: Any, edges: Any, totals: Any, far: Any, filled: Any, lists: Any,
-        counts: Any,
-    ) -> None:  # fmt: skip
+        m, constants, shares, lower, lower_share, upper, upper_share, space, largest, safe, near,
+        best, limits, nears, loose, edges, totals, far, filled, lists, counts,
+    ):  # fmt: skip
         _, _, norms, _, _, sums, _, _, _ = space
         k = constants.size
         for q in range(width):
@@ -407,7 +392,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
             add(m, far, filled, totals)
 
     @panels.inner
-    def add(m: Any, far: Any, filled: Any, totals: Any) -> None:
+    def add(m, far, filled, totals):
         for q in range(m):
             own, n, total = far[q * _TERMS :], filled[q], totals[q]
             for p in range(n):
@@ -425,10 +410,9 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
 
     @panels.inner
     def settle(
-        rows: Any, i: Any, d: Any, means: Any, precisions: Any, constants: Any, halves: Any,
-        level: Any, others: Any, members: Any, n: Any, joints: Any, terms: Any, least: Any,
-        labels: Any, found: Any, kept: Any, indices: Any, probabilities: Any, written: Any,
-    ) -> Any:  # fmt: skip
+        rows, i, d, means, precisions, constants, halves, level, others, members, n, joints, terms,
+        least, labels, found, kept, indices, probabilities, written,
+    ):  # fmt: skip
         flat, weights = means.reshape(means.size), precisions.reshape(precisions.size)
         best, label = -np.inf, np.int32(members[0] if n > 0 else 0)
         for p in range(n):
@@ -477,11 +461,9 @@ def _signature(dtype: panels.Dtype) -> tuple[Any, ...]:
     x, means, factors, starts, offsets, *bounds = panels.real_arrays(
         dtype, 2, 2, 2, 1, 1, 1, 1, 1, 1
     )
-    floats = types.Array(types.float64, 1, "C", readonly=True)
-    table = types.Array(types.float64, 2, "C", readonly=True)
-    real = types.Array(numba.from_dtype(dtype), 1, "C")
-    own, signed = types.Array(types.float64, 1, "C"), types.Array(types.int32, 1, "C")
-    longs = types.Array(types.int64, 1, "C")
+    table, floats = panels.real_arrays("f8", 2, 1)
+    (real,), (own,) = panels.outputs(dtype, 1), panels.outputs("f8", 1)
+    (signed,), (longs,) = panels.outputs("i4", 1), panels.outputs("i8", 1)
     model = (x, types.int64, means, table, floats, floats, floats, factors, starts, offsets)
     reals = (real,) * 5
     scratch = (panels.workspace_type(dtype), signed, longs, *reals, own, own, longs, own, own)
