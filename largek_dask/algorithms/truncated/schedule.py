@@ -150,7 +150,8 @@ class Tuning:
     paid_share: float = 0.8
     """Factor on the share after a round that has paid. Decides 3, 3 %."""
     paid_factor: float = 0.85
-    """Factor on the factor after a round that has paid. Decides 6, 7 %."""
+    """Factor on the factor after a round that has paid. Decides 6, 7 %. With 0.7 set B takes twice
+    the work until 1 % above its end (80,000 rows, 200 clusters, two seeds)."""
     undone_share: float = 0.5
     """Factor on the share after a round that was undone. Decides 4, 4 %, late."""
     undone_factor: float = 1.1
