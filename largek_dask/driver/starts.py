@@ -16,7 +16,7 @@ import numpy as np
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.mixture import MixtureProblem
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.names import ALGORITHMS, algorithm_of_mixture
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
@@ -348,6 +348,7 @@ def best_saved(folder: Folder) -> Saved | None:
             continue
         algorithm = algorithms[type(progress.state)]
         # Its model and objective may depend on the kind of problem.
+        algorithm = algorithm if mixture is None else algorithm_of_mixture(algorithm, mixture)
         algorithm = algorithm.bind(kind_of_problem(algorithm, mixture)(n_clusters=1))
         objective = algorithm.problem.objective
         value = _counted_value(place, progress.n_iter, objective)
