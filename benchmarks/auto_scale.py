@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,7 @@ def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
     from largek_dask.passes.cluster import ClusterPasses
 
     rows = open_rows(store)
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(k))
+    algorithm = lk.Truncated().bind(KMeansProblem(k))
     with local_client(n_workers) as client:
         costs: list[float] = []
         for most in (STEPS, 1_000):
@@ -113,7 +112,7 @@ def search(rows: Any, others: NDArray[np.float32], k: int, limit: float) -> dict
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.passes.local import LocalPasses
 
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(k))
+    algorithm = lk.Truncated().bind(KMeansProblem(k))
     names = ("steps", "readings", "seconds", "energies")
     found: dict[str, Any] = {name: [] for name in names}
     begun, lost, readings, step = time.perf_counter(), 0.0, 0.0, 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ def steps_of(method: str, x: Any, centers: NDArray[np.float32], seed: int) -> St
     algorithm = METHODS[method]
     if method == AUTO and not isinstance(x, np.ndarray):
         algorithm = Auto().choose(rows, k).algorithm
-    algorithm = replace(algorithm, problem=KMeansProblem(k, init))
+    algorithm = algorithm.bind(KMeansProblem(k, init))
     rng = Rng(seed)
     with LocalPasses(rows, n_threads=1) as passes:
         state = algorithm.init(passes, rng)

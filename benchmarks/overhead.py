@@ -97,7 +97,7 @@ def stepper(passes: Any) -> Callable[[], float]:
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.lloyd import Lloyd
 
-    algorithm = Lloyd(problem=KMeansProblem(K, init="random"))
+    algorithm = Lloyd().bind(KMeansProblem(K, init="random"))
     rng = Rng(0)
     state = algorithm.init(passes, rng)
 

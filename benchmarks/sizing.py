@@ -11,7 +11,6 @@ stays, and all plans are made anew.
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,7 +88,7 @@ def plans() -> list[dict[str, Any]]:
                 for k in CLUSTERS:
                     for name in ALGORITHMS:
                         each = [planned(rows, k, name, w, THREADS, LIMIT) for w in WORKERS]
-                        algorithm = replace(algorithm_of(name), problem=KMeansProblem(k))
+                        algorithm = algorithm_of(name).bind(KMeansProblem(k))
                         footprint = footprint_of(rows, algorithm)
                         written = space_needed(rows, k, footprint, n_init=1, labels=False)
                         found.append({

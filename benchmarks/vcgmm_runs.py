@@ -124,9 +124,9 @@ def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]
     problem = MixtureProblem(run.k, run.init, tol=run.tol, mixture=run.covariance)
     algorithm: Any
     if run.paper:
-        algorithm = VCGMM.paper(**run.parameters, problem=problem)
+        algorithm = VCGMM.paper(**run.parameters).bind(problem)
     else:
-        algorithm = VCGMM(**run.parameters, covariance=run.covariance, problem=problem)
+        algorithm = VCGMM(**run.parameters, covariance=run.covariance).bind(problem)
     rng = Rng(run.seed)
     begun = time.process_time()
     with LocalPasses(open_rows(x), n_threads=1) as passes:

@@ -7,7 +7,7 @@ seed give the same bits on every machine and cluster. The rules come from measur
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from largek_dask.algorithms.base import Algorithm, TableShape
@@ -16,7 +16,6 @@ from largek_dask.algorithms.dcd import PartitionPath
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
-from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.errors import ParameterError
@@ -43,7 +42,7 @@ SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
 class Choice(NamedTuple):
     """Algorithm to run, and how often."""
 
-    algorithm: Algorithm[Any]
+    algorithm: Algorithm[Any, Any]
     n_init: int
     """Minimum number of starts."""
     reason: str
@@ -69,9 +68,7 @@ class Auto:
     """
 
     effort: Effort = "balanced"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
-    objective: ClassVar[Objective] = KMeansProblem.objective
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:

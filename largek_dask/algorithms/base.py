@@ -8,14 +8,15 @@ once, in ``largek_dask.driver``.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import Field, dataclass, field
-from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.algorithms.selection import (
     ProjectedRows,
@@ -35,6 +36,7 @@ __all__ = [
     "Info",
     "ModelArrays",
     "Passes",
+    "PlannedTable",
     "ProjectedRows",
     "Rng",
     "RowSample",
@@ -158,6 +160,22 @@ class TableShape(Protocol):
         """True if only nonzero numbers are stored; 0 is then the origin of all computing."""
 
 
+@dataclass(frozen=True, slots=True)
+class PlannedTable:
+    """Size of a table of rows, and the resources of a fit, before anything is read."""
+
+    n_rows: int
+    n_features: int
+    row_values: int
+    is_sparse: bool
+    itemsize: int
+    """Bytes per number of held rows."""
+    n_threads: int | None = None
+    """As in ``Passes``."""
+    state_limit: int | None = None
+    """As in ``Passes``; None: no limit."""
+
+
 class Passes(TableShape, Protocol):
     """Access to the data, implemented by ``passes.local`` and ``passes.cluster``."""
 
@@ -274,7 +292,7 @@ class Info:
     """Rows whose label changed; None if unknown."""
     shift: float | None = None
     """Squared movement of the centres divided by the mean variance of the features. ``tol`` is
-    compared with it, unless the objective says with which figure of ``extra``."""
+    compared with it, unless ``Algorithm.change`` names a figure of ``extra``."""
     converged: bool = False
     """A fixed point: another step would change nothing."""
     extra: Mapping[str, float] = field(default_factory=dict)
@@ -308,6 +326,8 @@ class Footprint:
     """Cost of a row in a step, in distances; None: one per centre."""
     full_search: str | None = None
     """Text on when steps compare rows with all clusters, for display; None: in every step."""
+    label_share: float | None = None
+    """Maximum cost of ``Algorithm.labels``, in last passes; None: it has none."""
 
 
 class ModelArrays(Protocol):
@@ -325,14 +345,14 @@ class ModelArrays(Protocol):
 
 
 State = TypeVar("State")
+Asked = TypeVar("Asked", bound=Problem)
 
 
-@runtime_checkable
-class Algorithm(Protocol[State]):
+class Algorithm(ABC, Generic[State, Asked]):
     """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
 
-    Implementations inherit from it; they are frozen dataclasses with a field ``problem`` (None
-    until a fit sets it). Members after ``model`` have defaults.
+    A subclass is a frozen dataclass of the paper's parameters; :meth:`bind` gives it the problem
+    (``Asked``) that the methods below solve. Members after ``model`` have defaults.
 
     A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
     it into checkpoints as it is.
@@ -344,71 +364,51 @@ class Algorithm(Protocol[State]):
     """Kind of problem that it solves."""
     takes_starts: ClassVar[bool] = True
     """True if it may be run several times (``n_init``), keeping the best."""
+    change: ClassVar[str] = "shift"
+    """Figure of a step that ``tol`` is compared with: ``Info.shift``, or this key of ``extra``."""
+    problem: Asked
+    """Problem to solve; set by :meth:`bind`, and no parameter."""
 
-    @property
-    def problem(self) -> Problem | None:
-        """Problem to solve; None until a fit sets it."""
+    def bind(self, problem: Asked) -> Self:
+        """Return a copy that solves this problem.
 
+        Raises
+        ------
+        ParameterError
+            Parameters do not suit the problem.
+        """
+        bound = copy(self)
+        object.__setattr__(bound, "problem", problem)
+        return bound
+
+    @abstractmethod
     def init(self, passes: Passes, rng: Rng) -> State:
         """Return the state before the first step."""
 
+    @abstractmethod
     def step(self, passes: Passes, rng: Rng, state: State) -> tuple[State, Info]:
         """Run one step of the loop."""
 
+    @abstractmethod
     def model(self, state: State) -> ModelArrays:
         """Return the best model of this state."""
 
-    def check(self, table: TableShape) -> None:
-        """Raise ``ParameterError`` if it cannot handle such a table; the problem is set."""
-        return
+    def footprint(self, table: PlannedTable) -> Footprint:
+        """Estimate memory and passes of a fit.
 
-    @property
-    def objective(self) -> Objective:
-        """Objective; another than the problem's if steps end by another figure."""
-        return self.solves.objective
-
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
-        """Estimate memory and passes of a fit; the problem is set.
-
-        Parameters
-        ----------
-        table : TableShape
-        itemsize : int
-            Bytes per number of held rows.
-        n_threads : int or None
-            As in ``Passes``.
-        budget : int or None
-            Maximum bytes of row state of one generation; None: no limit.
+        Raises
+        ------
+        ParameterError
+            It cannot handle such a table.
         """
-        if self.problem is None:
-            return Footprint()
         return Footprint(passes_before=self.problem.passes_to_start())
-
-    def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
-        """Return figures that describe ``model(state)`` at the end; ``words`` is a text."""
-        return {}
-
-    def unsearched(
-        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
-    ) -> ModelArrays | None:
-        """Return a model for a fit that ran out of time before it had any."""
-        if self.problem is None:
-            return None
-        found: ModelArrays | None = self.problem.unsearched(rows, shift, draws)
-        return found
-
-    def share_of_labels(self, table: TableShape, k: int) -> float | None:
-        """Return the most that :meth:`labels` takes, in last passes; None: it has none."""
-        return None
 
     def labels(
         self, passes: Passes, rng: Rng, state: State
-    ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]] | None:
-        """Return labels of ``model(state)`` for a fit without time for the last pass.
+    ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
+        """Label rows by ``model(state)`` for a fit without time for the last pass.
 
-        None, and never called, if :meth:`share_of_labels` is None.
+        Called only if ``Footprint.label_share`` is a number.
 
         Returns
         -------
@@ -419,4 +419,11 @@ class Algorithm(Protocol[State]):
         counts : (k,)
             Weight of the rows of each cluster.
         """
-        return None
+        raise NotImplementedError
+
+    def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
+        """Return figures of ``model(state)`` that take passes of their own; ``words`` is a text.
+
+        All others are in ``Info.extra``.
+        """
+        return {}

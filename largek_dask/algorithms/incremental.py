@@ -25,8 +25,8 @@ round's of the next epoch, and labels do not depend on bounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from numbers import Real
@@ -41,6 +41,7 @@ from largek_dask.algorithms.base import (
     Footprint,
     Info,
     Passes,
+    PlannedTable,
     Rng,
     RowSlice,
     RowState,
@@ -253,7 +254,7 @@ def _pieces(
 
 
 @dataclass(frozen=True)
-class IncrementalLloyd(Algorithm[LabelTableState]):
+class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     """k-means in rounds over a table of labels; a step is an epoch.
 
     An epoch labels every row once, in rounds, and moves all centres after each, by an estimate for
@@ -281,7 +282,6 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
 
     rounds: int = 10
     smoothing: float = 0.5
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -296,7 +296,6 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
         """Return the state at the starting centres, with no rows labelled yet."""
-        assert self.problem is not None
         k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
         rows = first_rows(passes.n_rows, k, passes.row_values)
         if isinstance(how, str) and how == "auto":
@@ -332,7 +331,7 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
         """Run one epoch of R rounds, each of which labels its rows and moves the centres."""
         k = len(state.centers)
         n_rounds = self._rounds(passes, k)
-        table = _Table(passes, rng, state, n_rounds, self._gathers(passes, rng, k, n_rounds))
+        table = _Table(passes, rng, state, n_rounds, self._gathers(passes, k, n_rounds))
         epoch = _Epoch(state, passes, self.smoothing)
         for q in range(n_rounds):
             packed = pack_centers(epoch.centers, state.shift)
@@ -341,22 +340,18 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
         n_moved, extra = self._relocate(table, epoch)
         return self._ended(passes, table, epoch, n_moved, extra)
 
-    def _gathers(self, passes: Passes, rng: Rng, k: int, n_rounds: int) -> bool:
+    def _gathers(self, table: Passes | PlannedTable, k: int, n_rounds: int) -> bool:
         """Return True if all rows are held, round by round; no result depends on it.
 
         They are on a cluster, if passes over few rows take longer than their computing; and in this
         process, if copying the rows of every round is a large part of an epoch (measured).
         """
-        return self._is_gathered(passes, k, n_rounds, passes.n_threads)
-
-    def _is_gathered(self, table: TableShape, k: int, n_rounds: int, n_threads: int | None) -> bool:
-        if n_threads is None:
-            return worth_gathering(table, None, table.n_rows, k, n_rounds)
+        if table.n_threads is None:
+            return worth_gathering(table, table.n_rows, k, n_rounds)
         return table.n_rows * table.row_values <= GATHERED_VALUES
 
     def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
         """Move centres without rows to far ones; return their number and figures."""
-        assert self.problem is not None
         empty = np.flatnonzero(epoch.sums.counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return 0, {}
@@ -433,7 +428,7 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
     def _begin_bounds(self, passes: Passes, epoch: _Epoch) -> tuple[BoundsState, ...]:
         """Return bounds for rows in the next epoch, if only few have changed their label."""
         state, k = epoch.state, len(epoch.centers)
-        n_groups = groups_of_rounds(passes, k, passes.state_limit)
+        n_groups = groups_of_rounds(passes, k)
         share = min(BOUNDS_SHARE, calm_share(n_groups, *epoch.centers.shape))
         if state.rows < passes.n_rows or epoch.n_changed >= share * epoch.n_rows:
             return ()
@@ -455,15 +450,12 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
         """Return the centres that the next round would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory: labels, bounds and places of all rows; held first rows and samples.
 
         All rows are held if they are gathered. Every round reads every chunk. A checkpoint has
         centres of every round of an epoch, sums, and expected changes (measured).
         """
-        assert self.problem is not None
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
         stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)
         if isinstance(how, str) and how == "auto":
@@ -472,41 +464,29 @@ class IncrementalLloyd(Algorithm[LabelTableState]):
         while stage < n:
             largest = max(largest, stage)
             stage = self._next_stage(table, stage)
-        if self._is_gathered(table, k, rounds, n_threads):
+        if self._gathers(table, k, rounds):
             largest = n
         kept, most = (
-            row_bytes(groups_of_rounds(table, k, room)) + PLACE_BYTES for room in (budget, None)
+            row_bytes(groups_of_rounds(replace(table, state_limit=room), k)) + PLACE_BYTES
+            for room in (table.state_limit, None)
         )
         return Footprint(
             row_bytes=kept,
             fixed_row_bytes=PLACE_BYTES,
             model_copies=self.rounds + 5,
             held_bytes=max(
-                bytes_of_held(table, sample, itemsize, 0, COPIES),
-                bytes_of_held(table, largest, itemsize, 2 * most),
+                bytes_of_held(table, sample, table.itemsize, 0, COPIES),
+                bytes_of_held(table, largest, table.itemsize, 2 * most),
             ),
             passes_before=self.problem.passes_to_start(),
             step_reads=rounds,
             full_search="once an epoch, every row",
         )
 
-    def report(self, passes: Passes, rng: Rng, state: LabelTableState) -> Mapping[str, float | str]:
-        """Report that steps were Lloyd's, if centres are too large for rounds."""
-        if self.rounds > 1 and len(state.models) == 1:
-            return {
-                "rounds": 1.0,
-                "words": (
-                    f"steps were Lloyd's: {self.rounds} rounds an epoch need the centres of each, "
-                    f"and {len(state.centers):,} of {passes.n_features:,} features leave room "
-                    "for one"
-                ),
-            }
-        return {}
 
-
-def groups_of_rounds(table: TableShape, k: int, budget: int | None) -> int:
+def groups_of_rounds(table: Passes | PlannedTable, k: int) -> int:
     """Return the number of lower bounds per row, once few change their label; 0: none."""
-    return min(groups_for("auto", table, k, budget), k * table.n_features // GROUP_WORK)
+    return min(groups_for("auto", table, k), k * table.n_features // GROUP_WORK)
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:

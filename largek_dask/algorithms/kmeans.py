@@ -171,10 +171,7 @@ class KMeansProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Explain why there are fewer clusters, or why some are empty, unless requested."""
-        n_found = len(final.arrays.centers)
-        if n_found < self.n_clusters:
-            return self._ends_early(n_found, last)
+        """Explain why some clusters are empty, unless requested."""
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:
@@ -184,10 +181,3 @@ class KMeansProblem(Problem):
         else:
             why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."
-
-    def _ends_early(self, n_found: int, last: Mapping[str, float | None]) -> str:
-        """Explain why partitions end before ``n_clusters``."""
-        where = f"partitions end at {n_found} clusters, of {self.n_clusters} that were asked for"
-        if last.get("distinct"):
-            return f"the rows have only {n_found} distinct values: {where}. Ask for fewer clusters."
-        return f"the fit was stopped: {where}. Give it more time, or go on from its checkpoint."

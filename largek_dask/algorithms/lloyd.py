@@ -24,8 +24,8 @@ from largek_dask.algorithms.base import (
     Footprint,
     Info,
     Passes,
+    PlannedTable,
     Rng,
-    TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
@@ -88,7 +88,7 @@ class LloydState:
 
 
 @dataclass(frozen=True)
-class Lloyd(Algorithm[LloydState]):
+class Lloyd(Algorithm[LloydState, KMeansProblem]):
     """Exact k-means: every step assigns every row, then moves every centre to its rows' mean.
 
     With the same starting centres the result does not depend on how the rows are chunked, on
@@ -112,7 +112,6 @@ class Lloyd(Algorithm[LloydState]):
     """
 
     bounds: Bounds | None = "auto"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -120,28 +119,23 @@ class Lloyd(Algorithm[LloydState]):
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
         """Return the state at the starting centres, with no rows assigned yet."""
-        assert self.problem is not None
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         shift = passes.statistics.shift
         bounds = None
         if self.bounds != "auto":
-            n_groups = groups_for(self.bounds, passes, len(centers), passes.state_limit)
+            n_groups = groups_for(self.bounds, passes, len(centers))
             bounds = begin_bounds(centers, shift, n_groups)
         return LloydState(centers, np.zeros(len(centers)), shift, bounds)
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
-        """Estimate memory: labels, and as many bounds as ``budget`` allows."""
-        assert self.problem is not None
-        n_groups = groups_for(self.bounds, table, self.problem.n_clusters, budget)
+    def footprint(self, table: PlannedTable) -> Footprint:
+        """Estimate memory: labels, and as many bounds as row state has room for."""
+        n_groups = groups_for(self.bounds, table, self.problem.n_clusters)
         return Footprint(
             row_bytes=row_bytes(n_groups), passes_before=self.problem.passes_to_start()
         )
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
         """Assign all rows to ``state.centers``, move the centres to their rows' means."""
-        assert self.problem is not None
         k, d = state.centers.shape
         last, step = state.history.last, state.step + 1
         packed = pack_centers(state.centers, state.shift)
@@ -196,7 +190,7 @@ class Lloyd(Algorithm[LloydState]):
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         if self.bounds != "auto":
             return None
-        n_groups = groups_for(self.bounds, passes, len(centers), passes.state_limit)
+        n_groups = groups_for(self.bounds, passes, len(centers))
         if n_changed > calm_share(n_groups, *centers.shape) * passes.n_rows:
             return None
         return begin_bounds(centers, state.shift, n_groups)

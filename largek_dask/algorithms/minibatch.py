@@ -12,7 +12,7 @@ empty for most batches, so single rows are taken in a kernel of their own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -25,9 +25,9 @@ from largek_dask.algorithms.base import (
     Footprint,
     Info,
     Passes,
+    PlannedTable,
     Rng,
     RowSlice,
-    TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import (
@@ -141,7 +141,7 @@ class MiniBatchState:
 
 
 @dataclass(frozen=True)
-class MiniBatch(Algorithm[MiniBatchState]):
+class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
     """Sculley's mini-batch k-means; a step is one batch, or many of one row.
 
     Batches are successive slices of every chunk's one seeded permutation, in proportion to the
@@ -165,7 +165,6 @@ class MiniBatch(Algorithm[MiniBatchState]):
 
     batch_rows: int | Literal["auto"] = "auto"
     votes: Literal["all", "latest"] = "all"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -187,24 +186,20 @@ class MiniBatch(Algorithm[MiniBatchState]):
         """Return the number of steps in which all rows are assigned once."""
         return 1 if self._by_row else -(-n_rows // self._rows_of_batch(n_clusters))
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory: all rows if taken one by one, else each row's place in the order."""
-        assert self.problem is not None
         before = self.problem.passes_to_start()
         if not self._by_row:
             return Footprint(row_bytes=4, fixed_row_bytes=4, passes_before=before)
         return Footprint(
             held_rows=table.n_rows,
-            held_bytes=bytes_of_gathered(table, itemsize),
+            held_bytes=bytes_of_gathered(table, table.itemsize),
             passes_before=before + 1,
             full_search="for every row",
         )
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
         """Return the state at the starting centres, without votes."""
-        assert self.problem is not None
         if self._by_row:
             n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize)
             check_held(passes, n_bytes, "MiniBatch with batch_rows=1", "batch_rows='auto'")

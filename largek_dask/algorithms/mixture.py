@@ -32,7 +32,7 @@ __all__ = [
     "most_probable",
 ]
 
-MIXTURE = Objective("log_likelihood", "F", "nats", "max", change="gain")
+MIXTURE = Objective("log_likelihood", "F", "nats", "max")
 """The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
 components. Steps have F, its variational lower bound."""
 

@@ -53,13 +53,13 @@ MIXTURES = "vc-gmm"
 """The algorithm for mixtures, with a field ``covariance``."""
 
 
-def name_of(algorithm: Algorithm[Any] | Auto) -> str:
+def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
     """Return the name by which users choose an algorithm; its class name if there is none."""
     names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
     return next(names, type(algorithm).__name__)
 
 
-def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any] | Auto:
+def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any, Any] | Auto:
     """Return the algorithm object of a name, with this effort, or the object itself.
 
     Raises
@@ -74,7 +74,7 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
         if name not in ALGORITHMS:
             raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
         kind = ALGORITHMS[name]
-        made: Algorithm[Any] | Auto
+        made: Algorithm[Any, Any] | Auto
         if has_effort(kind):
             made = kind(effort=effort)
             return made
@@ -91,7 +91,7 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
 
 def algorithm_of_mixture(
     algorithm: Any, covariance: Covariance, effort: Effort = DEFAULT_EFFORT
-) -> Algorithm[Any]:
+) -> Algorithm[Any, Any]:
     """Return the algorithm object for a mixture with such covariances, by name or object.
 
     Raises
@@ -100,7 +100,7 @@ def algorithm_of_mixture(
         Not an algorithm for mixtures, or a non-default effort, which mixtures do not have.
     """
     kind = ALGORITHMS[MIXTURES]
-    made: Algorithm[Any]
+    made: Algorithm[Any, Any]
     if isinstance(algorithm, VCGMMPaper) and covariance == "iso":
         return algorithm
     if isinstance(algorithm, kind):

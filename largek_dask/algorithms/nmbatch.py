@@ -39,7 +39,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Chunk,
+    Footprint,
+    Info,
+    Passes,
+    PlannedTable,
+    Rng,
+)
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
     KINDS,
@@ -123,7 +131,7 @@ class NMBatchState:
 
 
 @dataclass(frozen=True)
-class NMBatch(Algorithm[NMBatchState]):
+class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     """Nested mini-batch k-means, for many rows per cluster.
 
     Steps are Lloyd's, on a batch of rows that doubles as soon as its own uncertainty exceeds
@@ -161,7 +169,6 @@ class NMBatch(Algorithm[NMBatchState]):
     moves: bool = True
     gather: int | Literal["auto"] = "auto"
     bounds: bool | Literal["hamerly", "elkan", "groups"] = True
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -193,7 +200,6 @@ class NMBatch(Algorithm[NMBatchState]):
 
         Of Algorithm 2 the centres alone: S and v begin empty.
         """
-        assert self.problem is not None
         k, how = self.problem.n_clusters, self.problem.init
         rows = self._first_rows(passes.n_rows)
         if not isinstance(how, str) or how != "auto":
@@ -207,7 +213,6 @@ class NMBatch(Algorithm[NMBatchState]):
 
     def _first_rows(self, n: int) -> int:
         """Return the rows of the first batch, the paper's b0."""
-        assert self.problem is not None
         k = self.problem.n_clusters
         if self.b0 != "auto":
             return min(max(self.b0, 2 * k), n)
@@ -224,7 +229,7 @@ class NMBatch(Algorithm[NMBatchState]):
         """
         k, n = len(state.centers), passes.n_rows
         rows, packed = NestedRows(passes, rng), pack_centers(state.centers, state.shift)
-        batch = rows.batch(state.rows, state.previous_rows, self._gathers(rows, state.rows, k))
+        batch = rows.batch(state.rows, state.previous_rows, self._gathers(passes, state.rows, k))
         # Lines 9 to 29: assignments and sums per cluster.
         total = self._assign(rows, batch, packed, state)
         sse, counts = cluster_sse(total, state.centers), total.sums.counts
@@ -255,14 +260,11 @@ class NMBatch(Algorithm[NMBatchState]):
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)
 
-    def _gathers(self, rows: NestedRows, size: int, k: int) -> bool:
+    def _gathers(self, table: Passes | PlannedTable, size: int, k: int) -> bool:
         """Return True if a batch of this size is gathered."""
-        return self._is_gathered(rows.passes, rows.passes.n_threads, size, k)
-
-    def _is_gathered(self, table: TableShape, n_threads: int | None, size: int, k: int) -> bool:
         if self.gather != "auto":
             return size <= self.gather
-        return worth_gathering(table, n_threads, size, k)
+        return worth_gathering(table, size, k)
 
     def _assign(
         self, rows: NestedRows, batch: NestedBatch, packed: PackedCenters, state: NMBatchState
@@ -297,7 +299,6 @@ class NMBatch(Algorithm[NMBatchState]):
         counts: NDArray[np.float64],
     ) -> tuple[NDArray[Any], int]:
         """Move centres without rows to far ones; return the centres and the number moved."""
-        assert self.problem is not None
         empty = np.flatnonzero(counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return centers, 0
@@ -360,7 +361,7 @@ class NMBatch(Algorithm[NMBatchState]):
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
         known = tally.n_rows - (tally.n_changed - tally.n_moved)
-        n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
+        n_groups = groups_for(self._kind, passes, len(centers))
         share = calm_share(n_groups, *centers.shape)
         if self.bounds is True and not tally.n_moved < share * known:
             return None
@@ -370,7 +371,7 @@ class NMBatch(Algorithm[NMBatchState]):
         self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
     ) -> BoundsState | None:
         """Return bounds from the next assignment on, if there are to be any."""
-        n_groups = groups_for(self._kind, passes, len(centers), passes.state_limit)
+        n_groups = groups_for(self._kind, passes, len(centers))
         return begin_bounds(centers, shift, n_groups)
 
     @property
@@ -379,35 +380,32 @@ class NMBatch(Algorithm[NMBatchState]):
             return self.bounds
         return "auto" if self.bounds else None
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory: labels, bounds and places in the order; held batches and samples."""
-        assert self.problem is not None
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
         how = self.problem.init
         if isinstance(how, str) and how == "auto":
             sample = min(size, room_of_sample(table, k))
         largest = sample
-        while self._is_gathered(table, n_threads, size, k):
+        while self._gathers(table, size, k):
             largest = max(largest, size)
             if size == n:
                 break
             size = min(2 * size, n)
         spaced = min(n, SPLIT_SAMPLE * k) if self.moves else 0
-        kept = 2 * self._row_bytes(table, k, None)
-        later = bytes_of_held(table, largest, itemsize, kept)
-        later += bytes_of_held(table, spaced, itemsize, 0)
+        kept = 2 * self._row_bytes(replace(table, state_limit=None), k)
+        later = bytes_of_held(table, largest, table.itemsize, kept)
+        later += bytes_of_held(table, spaced, table.itemsize, 0)
         return Footprint(
-            row_bytes=self._row_bytes(table, k, budget),
+            row_bytes=self._row_bytes(table, k),
             fixed_row_bytes=PLACE_BYTES // 2,
-            held_bytes=max(bytes_of_held(table, sample, itemsize, 0, COPIES), later),
+            held_bytes=max(bytes_of_held(table, sample, table.itemsize, 0, COPIES), later),
             passes_before=self.problem.passes_to_start(),
         )
 
-    def _row_bytes(self, table: TableShape, k: int, budget: int | None) -> int:
-        return row_bytes(groups_for(self._kind, table, k, budget)) + PLACE_BYTES
+    def _row_bytes(self, table: PlannedTable, k: int) -> int:
+        return row_bytes(groups_for(self._kind, table, k)) + PLACE_BYTES
 
     def model(self, state: NMBatchState) -> CenterArrays:
         """Return the centres that the next step would assign rows to."""

@@ -6,7 +6,7 @@ Nothing heavy is imported here: views that show a fit import it as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 __all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
@@ -20,7 +20,7 @@ MOST_TEXT = 100
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Objective of a fit: its names, its direction, and the figure that ``tol`` is compared with.
+    """Objective of a fit: its names and its direction.
 
     Starts are compared by it, steps show it, and files hold its value under its name.
     """
@@ -35,10 +35,6 @@ class Objective:
     """Unit or formula, in symbols."""
     sense: Sense = "min"
     """Direction of improvement: lower ("min") or higher ("max")."""
-    change: str = field(default="shift", compare=False)
-    """Figure of a step that ``tol`` is compared with: the field ``shift`` of its record, or this
-    key of its ``extra``. The fit ends once it is at most ``tol``. Documents do not hold it:
-    algorithms for one objective may differ in it."""
 
     @property
     def words(self) -> str:
@@ -50,11 +46,6 @@ class Objective:
         if a is None or b is None:
             return a is not None
         return a < b if self.sense == "min" else a > b
-
-    def change_in(self, record: Mapping[str, Any]) -> float | None:
-        """Return the figure of a step's record that ``tol`` is compared with, or None."""
-        change = record["shift"] if self.change == "shift" else record["extra"].get(self.change)
-        return None if change is None else float(change)
 
     def describe(self, **value: float | None) -> dict[str, Any]:
         """Return the fields of a document about this objective; none for that of k-means.

@@ -117,12 +117,11 @@ class Problem(ABC):
     """Problem that algorithms solve: a subclass per kind, such as k-means.
 
     Fields named like an option of a fit are set to that option. An algorithm object as a user makes
-    it (``Lloyd()``) holds only its own parameters; it runs once it has a problem:
-    ``dataclasses.replace(algorithm, problem=problem)``.
+    it (``Lloyd()``) holds only its own parameters; ``Algorithm.bind`` gives it the problem.
     """
 
     objective: ClassVar[Objective]
-    """Objective, by which starts are compared and which steps show; it defines ``tol``."""
+    """Objective, by which starts are compared and which steps show."""
     inits: ClassVar[tuple[str, ...]] = ("auto",)
     """Valid names for ``init``."""
 

@@ -86,7 +86,7 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
         algorithm = algorithm_of(name, given.get("effort", OPTIONS["effort"].default))
     except ParameterError as error:
         raise click.BadParameter(str(error)) from error
-    known = [field.name for field in fields(algorithm) if field.name != "problem"]
+    known = [field.name for field in fields(algorithm)]
     if unknown := sorted(set(settings) - set(known)):
         raise click.BadParameter(
             f"{type(algorithm).__name__} has no parameter {unknown[0]!r}; "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -59,10 +58,9 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
     from largek_dask.passes.local import state_budget
 
     algorithm, n_init, _ = chosen(rows, options)
-    problem = problem_of(algorithm, options)
     footprint = footprint_of(
         rows,
-        replace(algorithm, problem=problem),
+        algorithm.bind(problem_of(algorithm, options)),
         machines.n_threads if machines.is_local else None,
         machines.n_processes * state_budget(options.memory_bytes, machines.available),
     )

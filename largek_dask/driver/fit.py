@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
-from largek_dask.algorithms.base import Algorithm, ModelArrays
+from largek_dask.algorithms.base import Algorithm, Footprint, ModelArrays
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
@@ -157,18 +157,18 @@ def fit(
     DegenerateDataWarning, RecoveryWarning
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    rows, choice = checked(rows, options, n_threads=n_threads, client=client)
+    rows, choice, footprint = checked(rows, options, n_threads=n_threads, client=client)
     identity, fingerprint = identity_of(options), rows.fingerprint()
     job = store = None
     if checkpoint is not None:
         folder = Folder.of(checkpoint, storage_options)
-        job = _open_job(folder, rows, choice, identity, fingerprint)
+        job = _open_job(folder, rows, choice.n_init, footprint, identity, fingerprint)
     if not isinstance(labels, bool):
         owner = {"job": identity, "data": fingerprint["content"]}
         store = LabelStore(labels, rows.chunk_table, owner, storage_options)
     out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
     work = _Work(
-        rows, options, choice, identity, fingerprint, job, store, out, bool(labels),
+        rows, options, choice, footprint, identity, fingerprint, job, store, out, bool(labels),
         client, n_threads, callbacks, cancelled or _never, held or _never,
     )  # fmt: skip
     passes, best = work.search()
@@ -178,7 +178,8 @@ def fit(
 def _open_job(
     folder: Folder,
     rows: Rows,
-    choice: Choice,
+    n_init: int,
+    footprint: Footprint,
     identity: dict[str, Any],
     fingerprint: dict[str, Any],
 ) -> FitFolder:
@@ -190,8 +191,7 @@ def _open_job(
     job = FitFolder(folder, identity, data, versions())
     if job.is_new:
         k = identity["n_clusters"]
-        footprint = footprint_of(rows, choice.algorithm)
-        needed = space_needed(rows, k, footprint, n_init=choice.n_init, labels=False)
+        needed = space_needed(rows, k, footprint, n_init=n_init, labels=False)
         folder.check_space(needed, "checkpoints")
     return job
 
@@ -207,6 +207,7 @@ class _Work:
     rows: Rows
     options: FitOptions
     choice: Choice
+    footprint: Footprint
     identity: dict[str, Any]
     fingerprint: dict[str, Any]
     job: FitFolder | None
@@ -222,8 +223,8 @@ class _Work:
 
     @property
     def problem(self) -> Problem:
-        assert self.choice.algorithm.problem is not None
-        return self.choice.algorithm.problem
+        problem: Problem = self.choice.algorithm.problem
+        return problem
 
     def search(self) -> tuple[BasePasses, StartResult]:
         """Return the best start, and the passes that computed it."""
@@ -253,6 +254,7 @@ class _Work:
                 starts = Starts(
                     passes, self.choice.algorithm, self.options, folder, self.events,
                     self.cancelled, self.callbacks, self.labels, self.store, watch,
+                    self.footprint.label_share,
                 )  # fmt: skip
                 if isinstance(self.options.make_algorithm(), Auto):
                     engine = parameters_of(self.choice.algorithm)
@@ -309,7 +311,7 @@ class _Work:
         return FitResult(
             arrays=arrays,
             labels=None if final is None else final.labels,
-            objective=self.choice.algorithm.objective,
+            objective=self.problem.objective,
             value=best.value,
             n_iter=best.run.n_iter,
             history=best.run.history,
@@ -335,7 +337,7 @@ class _Work:
             **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
-            self.choice.algorithm.objective.name: best.value,
+            self.problem.objective.name: best.value,
             "start": best.stream,
             "seconds": best.seconds,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -345,8 +347,8 @@ class _Work:
 
 def checked(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
-) -> tuple[Rows, Choice]:
-    """Return the rows of a fit, and its algorithm with the problem set; nothing is read.
+) -> tuple[Rows, Choice, Footprint]:
+    """Return the rows of a fit, its algorithm with the problem, and its footprint; read nothing.
 
     Raises ParameterError or NotEnoughMemoryError if these rows cannot be fitted.
     """
@@ -356,9 +358,8 @@ def checked(
     choice = chosen(rows, options)
     problem = problem_of(choice.algorithm, options)
     check_problem(rows, problem, n_threads=n_threads, client=client)
-    algorithm = replace(choice.algorithm, problem=problem)
-    algorithm.check(rows)
-    return rows, choice._replace(algorithm=algorithm)
+    algorithm = choice.algorithm.bind(problem)
+    return rows, choice._replace(algorithm=algorithm), footprint_of(rows, algorithm)
 
 
 def chosen(rows: Rows, options: FitOptions) -> Choice:
@@ -377,7 +378,7 @@ def chosen(rows: Rows, options: FitOptions) -> Choice:
     return choice._replace(n_init=max(n_init, least))
 
 
-def problem_of(algorithm: Algorithm[Any], options: FitOptions) -> Problem:
+def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
     """Return the problem; options are fields of its class, by name."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]

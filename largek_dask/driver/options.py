@@ -126,7 +126,7 @@ class FitOptions:
             )
         }
     )
-    algorithm: str | Algorithm[Any] | Auto = _option(
+    algorithm: str | Algorithm[Any, Any] | Auto = _option(
         "algorithm",
         "job",
         "auto",
@@ -268,7 +268,7 @@ class FitOptions:
                 f"n_init={self.n_init}: give n_init={len(init)}."
             )
 
-    def make_algorithm(self) -> Algorithm[Any] | Auto:
+    def make_algorithm(self) -> Algorithm[Any, Any] | Auto:
         """Return the algorithm object, without a problem."""
         from largek_dask.algorithms.names import algorithm_of, algorithm_of_mixture
 

@@ -11,7 +11,7 @@ from dask.utils import format_bytes
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.base import Algorithm, Footprint
+from largek_dask.algorithms.base import Algorithm, Footprint, PlannedTable
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
@@ -183,10 +183,15 @@ class FitMemory:
 
 
 def footprint_of(
-    rows: Rows, algorithm: Algorithm[Any], n_threads: int | None = None, budget: int | None = None
+    rows: Rows,
+    algorithm: Algorithm[Any, Any],
+    n_threads: int | None = None,
+    budget: int | None = None,
 ) -> Footprint:
     """Return the footprint of an algorithm with its problem, in the compute dtype of the rows."""
-    return algorithm.footprint(rows, compute_dtype(rows.dtype).itemsize, n_threads, budget)
+    itemsize, shape = compute_dtype(rows.dtype).itemsize, (rows.n_rows, rows.n_features)
+    table = PlannedTable(*shape, rows.row_values, rows.is_sparse, itemsize, n_threads, budget)
+    return algorithm.footprint(table)
 
 
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:

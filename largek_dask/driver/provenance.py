@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import platform
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.metadata import version
 from typing import Any
@@ -78,8 +78,7 @@ def describe(value: Any) -> Any:
 
 def parameters_of(algorithm: Any) -> dict[str, Any]:
     """Return the name and the parameters of an algorithm as JSON."""
-    described: dict[str, Any] = describe(replace(algorithm, problem=None))
-    described.pop("problem")
+    described: dict[str, Any] = describe(algorithm)
     return described
 
 

@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Generic, NamedTuple, TypeVar, get_type_hints
+from typing import Any, Generic, NamedTuple, TypeVar, get_type_hints
 
 from largek_dask.algorithms.base import Algorithm, Info, ModelArrays, Rng
 from largek_dask.algorithms.objective import Objective
@@ -90,7 +90,7 @@ class RunResult(Generic[State]):
     reserve: Reserve
 
 
-def state_class(algorithm: Algorithm[State]) -> type[State]:
+def state_class(algorithm: Algorithm[State, Any]) -> type[State]:
     """Return the class of an algorithm's state, from the annotation of its ``init``."""
     return get_type_hints(type(algorithm).init)["return"]  # type: ignore[no-any-return]
 
@@ -122,7 +122,7 @@ class Run(Generic[State]):
         Of the whole fit.
     """
 
-    algorithm: Algorithm[State]
+    algorithm: Algorithm[State, Any]
     passes: BasePasses
     _: KW_ONLY
     rng: Rng
@@ -195,7 +195,7 @@ class Run(Generic[State]):
             n_workers=self.passes.n_workers,
             workers=list(self.passes.workers),
             n_iter=0 if self.progress is None else self.progress.n_iter,
-            **self.algorithm.objective.describe(),
+            **self.algorithm.problem.objective.describe(),
         )
 
     def _begin(self) -> None:
@@ -225,7 +225,7 @@ class Run(Generic[State]):
         """Return why to stop between two steps."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
-        reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.objective)
+        reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
         if reason is None and self.cancelled():
             return "cancelled"
         return reason
@@ -249,7 +249,10 @@ class Run(Generic[State]):
             return False
         now, algorithm = self._now, self.algorithm
         snapshot = Snapshot(
-            now.history[-1], now.history, lambda: algorithm.model(now.state), algorithm.objective
+            now.history[-1],
+            now.history,
+            lambda: algorithm.model(now.state),
+            algorithm.problem.objective,
         )
         answers = [bool(callback(snapshot)) for callback in self.callbacks]
         return any(answers)

@@ -16,7 +16,7 @@ import numpy as np
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm, ModelArrays, Rng
 from largek_dask.algorithms.mixture import MixtureProblem
-from largek_dask.algorithms.names import ALGORITHMS
+from largek_dask.algorithms.names import ALGORITHMS, algorithm_of_mixture
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
 from largek_dask.algorithms.selection import TakenRows
@@ -101,7 +101,7 @@ class Starts:
     """Run the starts of a fit; ``algorithm`` has its problem, and ``out`` is for labels."""
 
     passes: BasePasses
-    algorithm: Algorithm[Any]
+    algorithm: Algorithm[Any, Any]
     options: FitOptions
     folder: Folder | None
     events: Events
@@ -111,17 +111,19 @@ class Starts:
     """Whether labels are wanted, in memory or in ``out``."""
     out: LabelStore | None
     watch: CompileWatch
+    label_share: float | None
+    """``Footprint.label_share`` of the algorithm."""
 
     @property
     def _problem(self) -> Problem:
-        assert self.algorithm.problem is not None
-        return self.algorithm.problem
+        problem: Problem = self.algorithm.problem
+        return problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
         """Run every start, after ``seconds`` of other work, and return the best."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
-        objective = self.algorithm.objective
+        objective = self._problem.objective
         for stream in range(n_init):
             try:
                 outcome = self._one(stream, seconds, n_init)
@@ -173,7 +175,7 @@ class Starts:
             return None
         finally:
             self.passes.deadline = before
-        arrays = self.algorithm.unsearched(rows, self.passes.statistics.shift, draws)
+        arrays = self._problem.unsearched(rows, self.passes.statistics.shift, draws)
         if arrays is None:
             return None
         result: RunResult[Any] = RunResult(
@@ -183,7 +185,7 @@ class Starts:
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
 
     def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
-        alone, folder, objective = n_init == 1, self.folder, self.algorithm.objective
+        alone, folder, objective = n_init == 1, self.folder, self._problem.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
         checkpoints = None
@@ -228,12 +230,12 @@ class Starts:
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
-    def _algorithm(self, stream: int) -> Algorithm[Any]:
+    def _algorithm(self, stream: int) -> Algorithm[Any, Any]:
         """Return the algorithm of one start, with its own centres if several were given."""
         init = self._problem.init
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
-        return replace(self.algorithm, problem=replace(self._problem, init=init[stream]))
+        return self.algorithm.bind(replace(self._problem, init=init[stream]))
 
     def _report(self, best: StartResult) -> Mapping[str, Any]:
         rng = Rng(self.options.seed, best.stream)
@@ -269,7 +271,7 @@ class Starts:
         """Return the cost of labels without the last pass, as a share of it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
-        return self.algorithm.share_of_labels(self.passes, self._problem.n_clusters)
+        return self.label_share
 
     def _is_late(self, result: RunResult[Any]) -> bool:
         most = max(SLACK * self.options.stop.seconds, self.options.stop.seconds + SLACK_SECONDS)
@@ -278,9 +280,8 @@ class Starts:
     def _searched(self, stream: int, result: RunResult[Any]) -> Final:
         """Return the labels of the search, which compared each row with few centres."""
         rng = Rng(self.options.seed, stream)
-        found = self._algorithm(stream).labels(self.passes, rng, result.state)
-        assert found is not None, "``share_of_labels`` has returned a number"
-        labels, value, counts = found
+        algorithm = self._algorithm(stream)
+        labels, value, counts = algorithm.labels(self.passes, rng, result.state)
         arrays = replace(result.arrays, counts=counts)
         return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
@@ -312,7 +313,7 @@ def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> Take
         wanted, n_read = 2 * wanted, 2 * n_read
 
 
-def kind_of_problem(algorithm: Algorithm[Any], mixture: str | None) -> type[Problem]:
+def kind_of_problem(algorithm: Algorithm[Any, Any], mixture: str | None) -> type[Problem]:
     """Return the class of an algorithm's problem: a mixture if one is asked for."""
     return algorithm.solves if mixture is None else MixtureProblem
 
@@ -346,9 +347,10 @@ def best_saved(folder: Folder) -> Saved | None:
         if progress is None:
             continue
         algorithm = algorithms[type(progress.state)]
-        # The objective may depend on the problem.
-        problem = kind_of_problem(algorithm, mixture)(n_clusters=1)
-        objective = replace(algorithm, problem=problem).objective
+        # Its model and objective may depend on the kind of problem.
+        algorithm = algorithm if mixture is None else algorithm_of_mixture(algorithm, mixture)
+        algorithm = algorithm.bind(kind_of_problem(algorithm, mixture)(n_clusters=1))
+        objective = algorithm.problem.objective
         value = _counted_value(place, progress.n_iter, objective)
         if best is None or objective.is_better(value, best.value):
             best = Saved(
@@ -381,7 +383,7 @@ def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
         yield stream, place
 
 
-def _algorithms() -> dict[type[Any], Algorithm[Any]]:
+def _algorithms() -> dict[type[Any], Algorithm[Any, Any]]:
     """Return algorithms by the class of their states."""
     made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
     states = ((state_class(algorithm), algorithm) for algorithm in made)

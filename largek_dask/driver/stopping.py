@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
-from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.errors import ParameterError
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ class StopRules:
         Maximum number of steps of one start, at least 1. Each step assigns rows once: all of them,
         or those of the current batch or sample.
     tol : float
-        Stop when the change of the objective (``Objective.change``) is at most this. Of k-means:
+        Stop when the change in a step (``Algorithm.change``) is at most this. Of k-means:
         when the squared movement of the centres is at most ``tol`` times the mean variance of the
         features (scikit-learn's ``tol``). 0: when no label changes.
     max_time : float or str, optional
@@ -164,13 +163,16 @@ class StopRules:
         return math.inf if self.max_time is None else float(self.max_time)
 
     def reason(
-        self, record: StepRecord | None, n_iter: int, seconds: float, objective: Objective = INERTIA
+        self, record: StepRecord | None, n_iter: int, seconds: float, figure: str = "shift"
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
-        """Return why to stop after a step's record (None before the first); None to continue."""
+        """Return why to stop after a step's record (None before the first); None to continue.
+
+        ``figure`` is compared with ``tol``: see ``Algorithm.change``.
+        """
         if record is not None:
             if record["converged"]:
                 return "converged"
-            change = objective.change_in(record)
+            change = record["shift"] if figure == "shift" else record["extra"].get(figure)
             if self.tol > 0 and change is not None and change <= self.tol:
                 return "tol"
             if n_iter >= self.max_iter:

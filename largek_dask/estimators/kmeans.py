@@ -157,7 +157,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         self,
         n_clusters: int = 8,
         *,
-        algorithm: str | Algorithm[Any] = "auto",
+        algorithm: str | Algorithm[Any, Any] = "auto",
         init: str | NDArray[Any] | Callable[..., Any] = "auto",
         n_init: int | Literal["auto"] = 1,
         max_iter: int = 300,

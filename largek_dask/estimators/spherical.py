@@ -99,7 +99,7 @@ memory_limit, checkpoint, verbose, callbacks
         self,
         n_clusters: int = 8,
         *,
-        algorithm: str | Algorithm[Any] = "auto",
+        algorithm: str | Algorithm[Any, Any] = "auto",
         init: str | NDArray[Any] | Callable[..., Any] = "auto",
         n_init: int | Literal["auto"] = 1,
         max_iter: int = 300,

@@ -132,11 +132,13 @@ class _Search:
             best = other
         return best
 
-    def _run(self, algorithm: Algorithm[Any], rows: BasePasses, centers: NDArray[Any]) -> Partition:
+    def _run(
+        self, algorithm: Algorithm[Any, Any], rows: BasePasses, centers: NDArray[Any]
+    ) -> Partition:
         init = np.asarray(centers, rows.statistics.dtype)
         problem = KMeansProblem(len(centers), init, tol=TOL)
         stop = StopRules(STEPS, TOL, self.limit.left(self.share))
-        done = Run(replace(algorithm, problem=problem), rows, rng=self.rng, stop=stop).result()
+        done = Run(algorithm.bind(problem), rows, rng=self.rng, stop=stop).result()
         if done.stop_reason == "interrupted":
             raise KeyboardInterrupt
         assert isinstance(done.arrays, CenterArrays)

@@ -15,7 +15,7 @@ from largek_dask.driver.checkpoint import check_place
 from largek_dask.driver.fit import checked
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
-from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of, space_needed
+from largek_dask.driver.plan import FitMemory, fit_memory, space_needed
 from largek_dask.driver.stopping import ENDS
 from largek_dask.errors import (
     LargekError,
@@ -361,8 +361,8 @@ class Jobs(Queue):
             count_missing=False,
         )
         asked = spec.fit_options()
-        rows, choice = checked(rows, asked, n_threads=None, client=client)
-        footprint, workers = footprint_of(rows, choice.algorithm), self._workers()
+        rows, choice, footprint = checked(rows, asked, n_threads=None, client=client)
+        workers = self._workers()
         takes = fit_memory(rows, spec.n_clusters, footprint)
         memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
         if (why := cannot_fit(memory)) is not None:

@@ -131,16 +131,16 @@ class AlgorithmSpec(BaseModel):
 
     @model_validator(mode="after")
     def _can_be_made(self) -> AlgorithmSpec:
-        known = [f.name for f in fields(ALGORITHMS[self.name]) if f.name != "problem"]
+        known = [f.name for f in fields(ALGORITHMS[self.name])]
         for name in self.parameters:
             if name not in known:
                 raise ValueError(f"{self.name} has no parameter {name!r}; it has {known}")
         self.make()
         return self
 
-    def make(self) -> Algorithm[Any] | Auto:
+    def make(self) -> Algorithm[Any, Any] | Auto:
         """Return the algorithm object."""
-        made: Algorithm[Any] | Auto = ALGORITHMS[self.name](**self.parameters)
+        made: Algorithm[Any, Any] | Auto = ALGORITHMS[self.name](**self.parameters)
         return made
 
     @classmethod
@@ -154,8 +154,7 @@ class AlgorithmSpec(BaseModel):
                 values = {
                     f.name: getattr(algorithm, f.name)
                     for f in fields(kind)
-                    if f.name != "problem"
-                    and getattr(algorithm, f.name) != getattr(default, f.name)
+                    if getattr(algorithm, f.name) != getattr(default, f.name)
                 }
                 return _checked(cls, {"name": name, "parameters": values})
         raise ParameterError(
@@ -260,7 +259,7 @@ class JobSpec(BaseModel):
     @property
     def objective(self) -> Objective:
         """Objective of the fit."""
-        return self.algorithm.make().objective if self.mixture is None else MIXTURE
+        return self.algorithm.make().solves.objective if self.mixture is None else MIXTURE
 
     @property
     def in_memory(self) -> tuple[str, ...]:

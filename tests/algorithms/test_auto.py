@@ -143,14 +143,13 @@ def test_no_time_for_the_last_pass(blobs, monkeypatch):
 
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_labels_of_a_search_that_was_stopped(blobs, n_threads):
-    from dataclasses import replace
 
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(60)), Rng(0)
+    algorithm, rng = lk.Truncated().bind(KMeansProblem(60)), Rng(0)
     with LocalPasses(open_rows(blobs), n_threads=n_threads) as passes:
         state = algorithm.init(passes, rng)
         for _ in range(30):
@@ -175,7 +174,6 @@ def assert_near(x, labels, centers, cost, most=1.1):
 
 def test_time_cuts_inside_a_pass(blobs):
     """A search on rows in memory hears of the limit between the shares of a pass."""
-    from dataclasses import replace
 
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
@@ -183,7 +181,7 @@ def test_time_cuts_inside_a_pass(blobs):
     from largek_dask.errors import CancelledFit
     from largek_dask.passes.local import LocalPasses
 
-    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(60)), Rng(0)
+    algorithm, rng = lk.Truncated().bind(KMeansProblem(60)), Rng(0)
     asked = 0
 
     def is_over():

@@ -18,7 +18,7 @@ from tests import oracles
 def steps(x, init, n_steps, *, sample_weight=None, n_threads=1, empty_clusters="keep"):
     """Centres after each step and the infos."""
     rows = open_rows(x, sample_weight=sample_weight)
-    algorithm = Lloyd(problem=KMeansProblem(len(init), init, empty_clusters))
+    algorithm = Lloyd().bind(KMeansProblem(len(init), init, empty_clusters))
     states, infos = [], []
     with LocalPasses(rows, n_threads=n_threads) as passes:
         state = algorithm.init(passes, Rng(0))

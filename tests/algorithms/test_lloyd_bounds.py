@@ -49,7 +49,7 @@ def degenerate(kind):
 
 def run(x, bounds, n_steps=25, **options):
     """Everything that a step returns, step by step, until nothing changes."""
-    algorithm = Lloyd(bounds, problem=KMeansProblem(K, x[:K].astype(np.float64), "relocate"))
+    algorithm = Lloyd(bounds).bind(KMeansProblem(K, x[:K].astype(np.float64), "relocate"))
     out = []
     with LocalPasses(open_rows(x), **options) as passes:
         state = algorithm.init(passes, Rng(0))

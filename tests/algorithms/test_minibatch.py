@@ -18,7 +18,7 @@ from tests.passes.toys import rows_of
 
 def run_batches(x, init, n_steps, batch_rows, sample_weight=None, votes="all"):
     problem = KMeansProblem(len(init), init)
-    algorithm = MiniBatch(batch_rows=batch_rows, votes=votes, problem=problem)
+    algorithm = MiniBatch(batch_rows=batch_rows, votes=votes).bind(problem)
     rows = open_rows(x, sample_weight=sample_weight) if isinstance(x, np.ndarray) else x
     with LocalPasses(rows, n_threads=1) as passes:
         state = algorithm.init(passes, Rng(3))

@@ -54,7 +54,7 @@ def steps(passes, algorithm, init, n_steps, *, empty_clusters="keep", seed=SEED)
     """States and infos of each step, up to a fixed point."""
     k = init if isinstance(init, int) else len(init)
     problem = KMeansProblem(k, "auto" if isinstance(init, int) else init, empty_clusters)
-    algorithm = dataclasses.replace(algorithm, problem=problem)
+    algorithm = algorithm.bind(problem)
     state = algorithm.init(passes, Rng(seed))
     out = []
     for _ in range(n_steps):
@@ -163,8 +163,8 @@ def test_bounds_change_no_bit(bounds, form, gather, rows_20k, monkeypatch):
 def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
     """Every step by passes that have just been opened: all labels are rebuilt, each time."""
     x = rows_20k[:6000]
-    algorithm = NMBatch(
-        b0=300, gather=gather, bounds=bounds, problem=KMeansProblem(20, x[:20], "relocate")
+    algorithm = NMBatch(b0=300, gather=gather, bounds=bounds).bind(
+        KMeansProblem(20, x[:20], "relocate")
     )
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         plain = dataclasses.replace(algorithm, bounds=False)

@@ -23,7 +23,7 @@ def test_moves_mend_a_poor_start(moves_on):
     means = np.array([[0.0, 0], [100, 0], [0, 100], [100, 100], [50, 200]])
     x = means[r.integers(5, size=8000)] + r.normal(size=(8000, 2))
     init = np.array([[0.0, -1], [0, 1], [50, 0], [0, 100], [75, 150]])
-    algorithm = NMBatch(b0=500, moves=moves_on, problem=KMeansProblem(5, init))
+    algorithm = NMBatch(b0=500, moves=moves_on).bind(KMeansProblem(5, init))
     with LocalPasses(open_rows(x)) as passes:
         state = algorithm.init(passes, Rng(0))
         for _ in range(60):
@@ -38,7 +38,7 @@ def test_moves_mend_a_poor_start(moves_on):
 @pytest.mark.parametrize("n", [1, 149, 151])
 def test_a_sample_may_be_smaller_than_the_number_of_clusters(n):
     x = np.random.default_rng(0).normal(size=(n, 3))
-    algorithm = NMBatch(problem=KMeansProblem(150))
+    algorithm = NMBatch().bind(KMeansProblem(150))
     with LocalPasses(open_rows(x)) as passes:
         found = algorithm.init(passes, Rng(1)).centers
     assert found.shape == (150, 3)

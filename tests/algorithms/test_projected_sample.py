@@ -96,7 +96,7 @@ def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch)
 
 
 def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
-    algorithm = lk.Truncated(directions=FEW, problem=KMeansProblem(k, "auto"))
+    algorithm = lk.Truncated(directions=FEW).bind(KMeansProblem(k, "auto"))
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
     n, cost = 3_000, 1e6

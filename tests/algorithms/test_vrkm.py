@@ -43,12 +43,11 @@ def run(
 ):  # fmt: skip
     """(state, info) of each step, up to a fixed point."""
     kind = algorithm or VRKM
-    made = kind(problem=KMeansProblem(len(init), init, empty), **options)
+    made = kind(**options).bind(KMeansProblem(len(init), init, empty))
     if sizes is None:
         rows = open_rows(x, sample_weight=weight)
     else:
         rows = rows_of(x, sizes, weight)
-    made.check(rows)
     out, rng = [], Rng(seed)
     passes = LocalPasses(
         rows, n_threads=n_threads, memory_limit=memory_limit, on_bad_rows=on_bad_rows
@@ -189,7 +188,7 @@ def test_rounds_are_whole_and_none_has_more_rows_than_an_epoch():
 def test_two_workers_partition_and_run_rounds(cluster2):
     """Each reads its chunks in every pass; the driver gathers nothing, and no bit changes."""
     x = blobs(4000, 6, 12, seed=2, spread=2.0)
-    algorithm = VRKM(round_rows=1000, problem=KMeansProblem(12, x[:12]))
+    algorithm = VRKM(round_rows=1000).bind(KMeansProblem(12, x[:12]))
     with LocalPasses(rows_of(x, [500] * 8), n_threads=1) as passes:
         alone, _ = algorithm.step(passes, Rng(3), algorithm.init(passes, Rng(3)))
     with ClusterPasses(rows_of(x, [500] * 8), cluster2) as passes:

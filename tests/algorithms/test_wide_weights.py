@@ -82,7 +82,7 @@ def test_sparse_rows_and_sums_that_are_integers(light: float) -> None:
 def test_retained_sums_are_those_of_one_pass() -> None:
     """Ten chunks on two threads, over many steps in which rows change their cluster."""
     x, weight = two_groups("f4", 1e-13)
-    algorithm = Lloyd(problem=KMeansProblem(9, x[:9].astype("f8")))
+    algorithm = Lloyd().bind(KMeansProblem(9, x[:9].astype("f8")))
     found = []
     for sizes, n_threads in (([600], 1), ([60] * 10, 2)):
         rows = rows_of(x, sizes, weight)

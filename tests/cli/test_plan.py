@@ -5,7 +5,6 @@ from __future__ import annotations
 import multiprocessing
 import tracemalloc
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 
 import dask
 import numpy as np
@@ -161,7 +160,7 @@ def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
             make_plan(many, options, Machines(1, 1, 1 << 34, is_local))["memory_held"]
             for is_local in (True, False)
         )
-        asked = replace(algorithm, problem=KMeansProblem(1_000, init))
+        asked = algorithm.bind(KMeansProblem(1_000, init))
         own = 2 * footprint_of(many, asked).row_bytes + 16 + 32 * 4
         spaced = 64_000 * (32 * 4 + 16) if gathered else 0
         assert here == n * own + spaced

@@ -14,6 +14,7 @@ import pytest
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.algorithms.base import Footprint
 from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
@@ -81,8 +82,8 @@ class Searching(Toy):
     def labels(self, passes: Any, rng: Any, state: Any) -> tuple[Any, ...]:
         return np.full(passes.n_rows, 2, np.int32), 123.0, np.full(5, passes.n_rows / 5)
 
-    def share_of_labels(self, table: Any, k: int) -> float:
-        return 1e-3
+    def footprint(self, table: Any) -> Footprint:
+        return Footprint(label_share=1e-3)
 
 
 @pytest.mark.parametrize("stored", [False, True])

@@ -22,7 +22,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import OPTIONS, FitOptions, Option
-from largek_dask.driver.provenance import identity_of, stop_rules_of
+from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import ParameterError
 from largek_dask.service.spec import JobSpec
@@ -217,9 +217,20 @@ def test_a_fit_hears_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         effort = FitOptions(n_clusters=3, effort="best").make_algorithm()
         assert effort == Auto("best")
     elif name == "algorithm":
-        assert dataclasses.replace(passed["algorithm"], problem=None) == OTHERS[name]
+        assert passed["algorithm"] == OTHERS[name]
     else:
         np.testing.assert_array_equal(passed[name], (OTHERS | OF_MIXTURES)[name])
+
+
+@pytest.mark.parametrize("name", [name for name in ALGORITHMS if name != "auto"])
+def test_a_problem_is_no_parameter(name: str) -> None:
+    settings = ALGORITHMS[name]()
+    bound = settings.bind(settings.solves(7))
+    assert bound.problem.n_clusters == 7
+    assert bound == settings
+    assert not hasattr(settings, "problem")
+    assert parameters_of(bound) == parameters_of(settings)
+    assert "problem" not in parameters_of(bound)
 
 
 def test_the_identity_is_what_it_was() -> None:

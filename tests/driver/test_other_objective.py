@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,9 +68,6 @@ def test_events_of_k_means_say_no_objective() -> None:
     assert objective_in(started) == INERTIA
 
 
-def test_an_algorithm_for_k_means_may_stop_by_a_figure_of_its_own() -> None:
-    """What is written of it stays that of k-means."""
-    own = replace(INERTIA, change="gain")
-    assert own.change_in({"shift": 3.0, "extra": {"gain": 0.5}}) == 0.5
-    assert own.describe() == {}
-    assert own.describe(value=4.0) == {"inertia": 4.0}
+def test_what_is_written_of_k_means() -> None:
+    assert INERTIA.describe() == {}
+    assert INERTIA.describe(value=4.0) == {"inertia": 4.0}

@@ -71,6 +71,22 @@ def test_saved__is_what_the_fit_gave(name, tmp_path):
     assert list(saved.history) == list(result.history)
 
 
+@pytest.mark.parametrize("n_steps", [1, 40])
+def test_saved__of_a_mixture_is_one(n_steps, tmp_path):
+    """Also while means are still searched, where its covariances are those that were asked for."""
+    folder, taken = Folder(str(tmp_path)), []
+    result = fit_asked(
+        rows(), n_clusters=12, seed=5, mixture="isoflex", max_iter=300, tol=0.0, checkpoint=folder,
+        callbacks=[lambda snapshot: taken.append(snapshot.record)],
+        cancelled=lambda: len(taken) >= n_steps, n_threads=1,
+    )  # fmt: skip
+    assert (taken[-1]["extra"]["iteration"] == 0) == (n_steps == 1)
+    saved = best_saved(folder)
+    assert saved.objective.name == "log_likelihood"
+    for name in ("means", "variances", "log_weights", "counts"):
+        assert getattr(saved.arrays, name).tobytes() == getattr(result.arrays, name).tobytes()
+
+
 def test_saved__of_several_starts_is_the_best_that_is_known(tmp_path):
     """The first ones to their ends, the last one not: that is no better until it is known to be."""
     folder = Folder(str(tmp_path))

@@ -6,7 +6,6 @@ import itertools
 import os
 import shutil
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,7 @@ K, N_INIT = 200, 2
 
 def space_needed(rows: Any, k: int, algorithm: Any, *, n_init: int, labels: bool) -> int:
     """Bytes that a fit of k clusters by this algorithm writes."""
-    asked = replace(algorithm, problem=KMeansProblem(k))
+    asked = algorithm.bind(KMeansProblem(k))
     return space_of(rows, k, footprint_of(rows, asked), n_init=n_init, labels=labels)
 
 

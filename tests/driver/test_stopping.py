@@ -41,6 +41,12 @@ def test_reasons(
     assert rules.reason(last, n_iter, seconds) == reason
 
 
+def test_an_algorithm_may_stop_by_a_figure_of_its_own() -> None:
+    last, rules = record(shift=3.0, extra={"gain": 0.5}), StopRules(tol=1.0)
+    assert rules.reason(last, 1, 0.0, "gain") == "tol"
+    assert rules.reason(last, 1, 0.0, "loss") is rules.reason(last, 1, 0.0) is None
+
+
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [

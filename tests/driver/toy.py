@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -105,22 +105,19 @@ class ToyState:
 
 
 @dataclass(frozen=True)
-class Toy(Algorithm[ToyState]):
+class Toy(Algorithm[ToyState, KMeansProblem]):
     """Lloyd with a little noise that depends on the step, and a state of every kind of value."""
 
     noise: float = 0.1
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
-    @property
-    def n_clusters(self) -> int:
-        return 3 if self.problem is None else self.problem.n_clusters
+    problem = KMeansProblem(3)
 
     def init(self, passes: Passes, rng: Rng) -> ToyState:
         generator = rng.generator(0, "init")
         extent = passes.reduce(_extent, start=_Extent, combine=_Extent.combine)
         scale = np.float64(extent.largest)
-        centers = generator.uniform(-scale, scale, (self.n_clusters, passes.n_features))
+        centers = generator.uniform(-scale, scale, (self.problem.n_clusters, passes.n_features))
         return ToyState(0, centers, (), None)
 
     def step(self, passes: Passes, rng: Rng, state: ToyState) -> tuple[ToyState, Info]:

@@ -50,7 +50,7 @@ class BarrierPasses:
 
 
 @dataclasses.dataclass(frozen=True)
-class WithBarrier(Algorithm[Any]):
+class WithBarrier(Algorithm[Any, Any]):
     """An algorithm whose step ``at_step`` meets a barrier in the first chunk that is touched.
 
     Step 0 is ``init``.
@@ -59,11 +59,10 @@ class WithBarrier(Algorithm[Any]):
     inner: Any
     folder: str
     at_step: int = 3
-    problem: Any = dataclasses.field(default=None, repr=False, kw_only=True)
     solves = KMeansProblem
 
     def _algorithm(self) -> Any:
-        return dataclasses.replace(self.inner, problem=self.problem)
+        return self.inner.bind(self.problem)
 
     def init(self, passes: Any, rng: Any) -> Any:
         if self.at_step:

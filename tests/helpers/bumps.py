@@ -7,7 +7,7 @@ over all rows is raised. Steps are those of a minorisation: no step lowers it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -21,7 +21,7 @@ from largek_dask.driver.final import label_rows
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import Model
 
-CLOSENESS = Objective("total_closeness", "closeness", "Σ w h / (1 + d²)", "max", change="gain")
+CLOSENESS = Objective("total_closeness", "closeness", "Σ w h / (1 + d²)", "max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +97,12 @@ class BumpsState:
 
 
 @dataclass(frozen=True)
-class Bumps(Algorithm[BumpsState]):
+class Bumps(Algorithm[BumpsState, BumpsProblem]):
     tallest: float = 3.0
-    problem: BumpsProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[BumpsProblem]] = BumpsProblem
+    change: ClassVar[str] = "gain"
 
     def init(self, passes: Passes, rng: Rng) -> BumpsState:
-        assert self.problem is not None
         k = self.problem.n_clusters
         rows = rng.generator(0, "rows").choice(passes.n_rows, k, replace=False)
         means = passes.take(np.sort(rows)).x.astype(np.float64)

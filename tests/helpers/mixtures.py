@@ -6,7 +6,7 @@ the driver, to models and to the command line is tested by what can be seen at a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng
-from largek_dask.algorithms.mixture import MIXTURE, MixtureArrays, MixtureProblem
-from largek_dask.algorithms.objective import Objective
+from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.kernels.exact.numbers import ExactSums
 
 
@@ -72,17 +71,15 @@ class PlainState:
 
 
 @dataclass(frozen=True)
-class PlainMixture(Algorithm[PlainState]):
+class PlainMixture(Algorithm[PlainState, MixtureProblem]):
     """EM as in textbooks; variances are not floored."""
 
     covariance: str = "iso"
-    problem: MixtureProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[MixtureProblem]] = MixtureProblem
-    objective: ClassVar[Objective] = MIXTURE
+    change: ClassVar[str] = "gain"
 
     def init(self, passes: Passes, rng: Rng) -> PlainState:
         problem = self.problem
-        assert problem is not None
         k, d = problem.n_clusters, passes.n_features
         if isinstance(problem.init, str):
             rows = rng.generator(0, "rows").choice(passes.n_rows, k, replace=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng
 from largek_dask.algorithms.choices import Effort
 from largek_dask.algorithms.dcd.arrays import PathArrays, packed
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.dcd.problem import PathProblem
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.driver.provenance import describe
 from largek_dask.model import PathModel
 
@@ -94,19 +95,17 @@ class PathToyState:
 
 
 @dataclass(frozen=True)
-class PathToy(Algorithm[PathToyState]):
+class PathToy(Algorithm[PathToyState, PathProblem]):
     """One more cluster every step, until there are enough, or as many as distinct rows."""
 
     effort: Effort = "balanced"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
-    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    solves: ClassVar[type[PathProblem]] = PathProblem
 
     def init(self, passes: Passes, rng: Rng) -> PathToyState:
         x = passes.take().x
         return PathToyState(x, (x.mean(axis=0, keepdims=True, dtype=np.float64),), False)
 
     def step(self, passes: Passes, rng: Rng, state: PathToyState) -> tuple[PathToyState, Info]:
-        assert self.problem is not None
         x, partitions = state.x, state.partitions
         found = next_partition(x, partitions[-1])
         is_new = len(partitions) < self.problem.n_clusters and len(found) > len(partitions)

@@ -13,7 +13,7 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Footprint
 from largek_dask.cli.plan import Machines, make_plan
 from largek_dask.driver.fit import checked
-from largek_dask.driver.plan import FitMemory, fit_memory, footprint_of
+from largek_dask.driver.plan import FitMemory, fit_memory
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.service.jobs import Jobs
@@ -147,8 +147,8 @@ def test_figures_are_those_of_the_plan(rows_url, algorithm):
     rows = lk.open_rows(rows_url)
     options = JobSpec.parse({**LEAST, "algorithm": lk_spec(algorithm)}).fit_options()
     plan = make_plan(rows, options, Machines(2, 2, 1 << 32, False))
-    rows, choice = checked(rows, options, n_threads=1, client=None)
-    takes = fit_memory(rows, 3, footprint_of(rows, choice.algorithm))
+    rows, _, footprint = checked(rows, options, n_threads=1, client=None)
+    takes = fit_memory(rows, 3, footprint)
     memory = takes.per_process(2, 1, 1 << 32, None)
     assert memory.model == plan["memory_model"] > 0
     assert memory.chunks + memory.cached == plan["memory_reading"] > 0

@@ -14,36 +14,41 @@ ends where Lloyd's algorithm stands still. In one dimension partitions are the o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Footprint,
+    Info,
+    Passes,
+    PlannedTable,
+    Rng,
+    TableShape,
+)
 from largek_dask.algorithms.choices import EFFORTS, Effort
 from largek_dask.algorithms.dcd.arrays import (
     PathArrays,
     centers_in,
     packed,
-    path_of_one,
     rows_of_path,
 )
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import count_distinct, hold_rows, taken_rows
-from largek_dask.algorithms.dcd.memory import check_path_memory
 from largek_dask.algorithms.dcd.passes import PathState, begin_path, path_step
+from largek_dask.algorithms.dcd.problem import PathProblem, length_of_search
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
-from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
-from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
 
-__all__ = ["PartitionPath", "SearchState", "refuse"]
+__all__ = ["PartitionPath", "SearchState"]
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Maximum rows, and their values, that are all searched: 64 MB, and as much transposed."""
@@ -51,8 +56,6 @@ ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
 """Rows of a sample per cluster of the last partition, and their minimum."""
 FEW_A_CLUSTER = 16
 """Minimum rows per cluster, if a sample of wide rows would have too many values."""
-BEYOND, SHARE = 5, 10
-"""Partitions searched beyond the requested number: this many, or one per this many."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
 """Maximum rows, distinct values and clusters of one dimension that are solved exactly."""
 FAR = 64.0
@@ -114,7 +117,7 @@ class SearchState:
 
 
 @dataclass(frozen=True)
-class PartitionPath(Algorithm[SearchState]):
+class PartitionPath(Algorithm[SearchState, PathProblem]):
     """Every partition into up to k clusters in one fit, near the lowest there is.
 
     ``km.path_`` has all partitions, what is certain of each, and the numbers of clusters on which
@@ -144,8 +147,7 @@ class PartitionPath(Algorithm[SearchState]):
 
     effort: Effort = "balanced"
     aim: Literal["all", "last"] = "all"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
-    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    solves: ClassVar[type[PathProblem]] = PathProblem
     takes_starts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -168,30 +170,23 @@ class PartitionPath(Algorithm[SearchState]):
 
     # --- before the fit ---------------------------------------------------------------------------
 
-    def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, starting centres, and more partitions than memory holds."""
-        refuse(table, self.problem)
-
     def _searched(self, table: TableShape, k: int) -> int:
         """Return the number of rows that are searched."""
         return table.n_rows if is_held(table) else rows_of_sample(k, table.n_features)
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory and passes: one reading if rows are held, else a sample and path passes.
 
         Searched rows are held as they are, in float64, about their mean, and transposed, with the
         state of about a dozen partitions for each. A checkpoint has all partitions, in float64 and
         as they are returned, and populations of them.
         """
-        assert self.problem is not None
         k, d, held = self.problem.n_clusters, table.n_features, is_held(table)
         searched = self._searched(table, k)
         return Footprint(
             model_copies=2 + (k + 1) // 2 * (4 + 2 * self._plan.members),
             held_rows=min(table.n_rows, searched),
-            held_bytes=bytes_of_held(table, searched, itemsize, 3 * 8 * d + 12 * 24),
+            held_bytes=bytes_of_held(table, searched, table.itemsize, 3 * 8 * d + 12 * 24),
             passes_before=2 if held else 6,
             passes_after=2 if held else PASSES,
             searches=self._plan.work * length_of_search(k),
@@ -202,7 +197,6 @@ class PartitionPath(Algorithm[SearchState]):
 
     def init(self, passes: Passes, rng: Rng) -> SearchState:
         """Return the partition into one cluster, and lower bounds."""
-        assert self.problem is not None
         wanted = self.problem.n_clusters
         solved = solve_line(passes, rng, wanted)
         if solved is not None:
@@ -234,7 +228,6 @@ class PartitionPath(Algorithm[SearchState]):
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
         """Run a piece of the search, a pass over all rows, or the conclusion."""
-        assert self.problem is not None
         work = self._work(state)
         rows, stage = passes.n_rows, len(STAGES)
         before = state.kept.n_steps
@@ -293,7 +286,6 @@ class PartitionPath(Algorithm[SearchState]):
 
     def _pass(self, passes: Passes, state: SearchState) -> SearchState:
         """Assign all rows to all partitions that have not settled."""
-        assert self.problem is not None
         before = state.passes
         if before is None:
             before = begin_path(_found(state).path.astype(state.shift.dtype), state.length)
@@ -335,12 +327,6 @@ class PartitionPath(Algorithm[SearchState]):
         inertia = np.minimum.accumulate(inertia[: state.length])
         return unfinished(_found(state), state.shift, inertia)
 
-    def unsearched(
-        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
-    ) -> PathArrays:
-        """Return the partition into one cluster."""
-        return path_of_one(rows, shift)
-
 
 def is_held(table: TableShape) -> bool:
     """Return True if all rows are searched themselves."""
@@ -353,40 +339,10 @@ def rows_of_sample(k: int, d: int) -> int:
     return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
-def length_of_search(k: int) -> int:
-    """Return the number of clusters of the last partition to search."""
-    return k + max(BEYOND, k // SHARE)
-
-
 def longest_path(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
     """Return the same for the searched rows: at most the number of distinct ones."""
     x, _ = taken_rows(passes, rng, sample)
     return count_distinct(x, length_of_search(wanted))
-
-
-def refuse(table: TableShape, problem: KMeansProblem | None) -> None:
-    """Refuse tables and problems that no search for all partitions works on.
-
-    Raises
-    ------
-    ParameterError
-        Sparse rows, or starting centres.
-    NotEnoughMemoryError
-        All partitions take more memory than there is.
-    """
-    if table.is_sparse:
-        raise ParameterError(
-            "every partition up to k is found of dense rows only, and these are sparse: use "
-            "algorithm='auto', or make them dense (X.toarray()) if they are few."
-        )
-    if problem is None:
-        return
-    if not isinstance(problem.init, str) or problem.init != "auto":
-        raise ParameterError(
-            "init must be 'auto' where every partition up to k is found, as each begins with the "
-            "one before. Use another algorithm to begin with centres of your own."
-        )
-    check_path_memory(problem.n_clusters, table.n_features, 2, searched=length_of_search)
 
 
 def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:

@@ -22,25 +22,31 @@ The kind of descent (``descent``) is Algorithm 5.1, or plain DC (:mod:`.plain`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
-from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, path_of_one
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Footprint,
+    Info,
+    Passes,
+    PlannedTable,
+    Rng,
+    TableShape,
+)
+from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in
 from largek_dask.algorithms.dcd.bundle import Accuracy, Counted, bundle
 from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
 from largek_dask.algorithms.dcd.held import taken_rows
-from largek_dask.algorithms.dcd.partition_path import refuse
 from largek_dask.algorithms.dcd.plain import plain_descent
+from largek_dask.algorithms.dcd.problem import PathProblem
 from largek_dask.algorithms.dcd.stationary import Descend, stationary_point
-from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.gathered import check_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
-from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
@@ -102,7 +108,7 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class DCDBundle(Algorithm[PublishedState]):
+class DCDBundle(Algorithm[PublishedState, PathProblem]):
     """The published method, Algorithms 7.1, 5.2 and 5.1; a step is one more cluster.
 
     All partitions into up to k clusters are kept, as ``km.path_``. Nothing is drawn unless
@@ -142,8 +148,7 @@ class DCDBundle(Algorithm[PublishedState]):
     most: int | None = None
     accuracy: Accuracy = field(default_factory=Accuracy)
     auxiliary_tolerance: float = 1e-6
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
-    solves: ClassVar[type[KMeansProblem]] = KMeansProblem
+    solves: ClassVar[type[PathProblem]] = PathProblem
     takes_starts: ClassVar[bool] = False
 
     @classmethod
@@ -172,23 +177,11 @@ class DCDBundle(Algorithm[PublishedState]):
         """Parameters of Algorithms 5.1 and 5.2 on the auxiliary problem."""
         return replace(self.accuracy, tolerance=self.auxiliary_tolerance)
 
-    def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, starting centres, and tables that cannot be held."""
-        if table.is_sparse:
-            raise ParameterError(
-                "DCD-Bundle takes dense rows only: use Lloyd or Truncated for sparse "
-                "ones, or make them dense."
-            )
-        refuse(table, self.problem)
-
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory: rows are held in float64 twice, as they are and in the order of scans.
 
         A checkpoint has the partitions into fewer clusters, in addition to the last.
         """
-        assert self.problem is not None
         return Footprint(
             model_copies=2 + (self.problem.n_clusters + 1) // 2,
             held_rows=table.n_rows,
@@ -198,7 +191,6 @@ class DCDBundle(Algorithm[PublishedState]):
 
     def init(self, passes: Passes, rng: Rng) -> PublishedState:
         """Return the partition into one cluster."""
-        assert self.problem is not None
         instead = "PartitionPath(), which works on a sample of many rows and then on all"
         check_held(passes, _held_bytes(passes), "DCDBundle", instead)
         rows = held_rows(passes, rng)
@@ -221,7 +213,6 @@ class DCDBundle(Algorithm[PublishedState]):
 
     def step(self, passes: Passes, rng: Rng, state: PublishedState) -> tuple[PublishedState, Info]:
         """Go from l - 1 to l clusters; at the end, compute the figures of all partitions."""
-        assert self.problem is not None
         rows = held_rows(passes, rng)
         if state.complete or state.reached >= self.problem.n_clusters:
             arrays = conclude(passes, rng, _all_of(state))
@@ -255,21 +246,6 @@ class DCDBundle(Algorithm[PublishedState]):
         if state.found is not None:
             return state.found
         return unfinished(_all_of(state), state.shift, state.inertia)
-
-    def unsearched(
-        self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
-    ) -> PathArrays:
-        """Return the partition into one cluster."""
-        return path_of_one(rows, shift)
-
-    def report(self, passes: Passes, rng: Rng, state: PublishedState) -> Mapping[str, float | str]:
-        """Describe the number of clusters reached, and the evaluations."""
-        return {
-            "words": (
-                f"all partitions into 1 to {state.reached} clusters, by {state.values} values and "
-                f"{state.subgradients} subgradients"
-            )
-        }
 
 
 class _Search:

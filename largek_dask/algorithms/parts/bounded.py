@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import TableShape
+from largek_dask.algorithms.base import Passes, PlannedTable
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Groups, group_centers
 from largek_dask.kernels.bounds.pruned import spares_most
@@ -100,7 +100,7 @@ def calm_share(n_groups: int, n_clusters: int, n_features: int) -> float:
     return calm * min(1.0, n_groups / _CALM_GROUPS)
 
 
-def groups_for(bounds: Bounds | None, table: TableShape, k: int, budget: int | None) -> int:
+def groups_for(bounds: Bounds | None, table: Passes | PlannedTable, k: int) -> int:
     """Return :func:`group_count` for a table; 0 for sparse rows, which have no bounds yet.
 
     Raises
@@ -109,7 +109,7 @@ def groups_for(bounds: Bounds | None, table: TableShape, k: int, budget: int | N
         Bounds are requested for sparse rows.
     """
     if not table.is_sparse:
-        return group_count(bounds, table.n_rows, table.n_features, k, budget)
+        return group_count(bounds, table.n_rows, table.n_features, k, table.state_limit)
     if bounds not in ("auto", None):
         raise ParameterError(
             f"bounds={bounds!r} needs dense rows, and these are sparse; use 'auto' or None."

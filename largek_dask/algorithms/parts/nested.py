@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Passes, Rng, RowSlice, SpacedRows, TableShape
+from largek_dask.algorithms.base import (
+    Passes,
+    PlannedTable,
+    Rng,
+    RowSlice,
+    SpacedRows,
+    TableShape,
+)
 from largek_dask.kernels.blocks import rows_at
 
 __all__ = ["COPIES", "NestedBatch", "NestedRows", "room_of_sample", "worth_gathering"]
@@ -71,7 +78,7 @@ class NestedRows:
 
         Or than ``n_passes`` of them, each over its part of the rows.
         """
-        return worth_gathering(self.passes, self.passes.n_threads, rows, k, n_passes)
+        return worth_gathering(self.passes, rows, k, n_passes)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
         """Return the first rows of positive weight.
@@ -114,12 +121,10 @@ class NestedRows:
         return room_of_sample(self.passes, k)
 
 
-def worth_gathering(
-    table: TableShape, n_threads: int | None, rows: int, k: int, n_passes: int = 1
-) -> bool:
-    """See :meth:`NestedRows.worth_gathering`; ``n_threads`` as in ``Passes``."""
+def worth_gathering(table: Passes | PlannedTable, rows: int, k: int, n_passes: int = 1) -> bool:
+    """See :meth:`NestedRows.worth_gathering`."""
     values = rows * table.row_values
-    alone = n_threads == 1
+    alone = table.n_threads == 1
     return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
 
 

@@ -27,7 +27,7 @@ lacks, count in units of the mean weight of a row; a seed weighs one unit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -73,7 +73,7 @@ class NestedState:
 
 
 @dataclass(frozen=True)
-class NMBatchPaper(base.Algorithm[NestedState]):
+class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
     """Nested mini-batch k-means as published (Algorithm 5).
 
     Parameters
@@ -90,7 +90,6 @@ class NMBatchPaper(base.Algorithm[NestedState]):
     b0: int = 5_000
     rho: float = 100.0
     bounds: Literal["lower"] | None = "lower"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -103,7 +102,6 @@ class NMBatchPaper(base.Algorithm[NestedState]):
 
     def init(self, passes: Passes, rng: Rng) -> NestedState:
         """Choose the seeds: S(j) = x, v(j) = 1, sse(j) = 0 (lines 1 to 7)."""
-        assert self.problem is not None
         k, n, limit = self.problem.n_clusters, passes.n_rows, passes.state_limit
         needed = n * self._row_bytes(k)
         if self.bounds and limit is not None and needed > limit:
@@ -161,11 +159,8 @@ class NMBatchPaper(base.Algorithm[NestedState]):
     def _row_bytes(self, k: int) -> int:  # a(i), a place in a chunk's shuffle, l(i, j)
         return 12 + (4 * k if self.bounds else 0)
 
-    def footprint(
-        self, table: base.TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> base.Footprint:
+    def footprint(self, table: base.PlannedTable) -> base.Footprint:
         """Estimate memory: bounds of all rows."""
-        assert self.problem is not None
         own, before = self._row_bytes(self.problem.n_clusters), self.problem.passes_to_start()
         return base.Footprint(own, passes_before=before)
 

@@ -29,7 +29,15 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Chunk,
+    Footprint,
+    Info,
+    Passes,
+    PlannedTable,
+    Rng,
+)
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
@@ -75,7 +83,7 @@ class EMState:
 
 
 @dataclass(frozen=True)
-class VCGMMPaper(Algorithm[EMState]):
+class VCGMMPaper(Algorithm[EMState, Problem]):
     """Truncated variational EM on a lightweight coreset, as published.
 
     Parameters
@@ -99,7 +107,6 @@ class VCGMMPaper(Algorithm[EMState]):
     independent: bool = True
     initial_e_steps: int = 0
     epsilon: float = 1e-4
-    problem: Problem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[Problem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -108,25 +115,12 @@ class VCGMMPaper(Algorithm[EMState]):
             if (value := getattr(self, name)) is not None and (name, value) != ("coreset", "auto"):
                 check_integer(name, value, int(name not in ("explore", "initial_e_steps")))
 
-    @property
-    def objective(self) -> Any:
-        """Objective of the problem; no ``tol`` is compared."""
-        return (self.problem or self.solves).objective
-
-    def _draws(self, table: TableShape) -> int:
-        assert self.problem is not None
+    def _draws(self, table: Passes | PlannedTable) -> int:
         n = ROWS * self.problem.n_clusters if self.coreset == "auto" else self.coreset
         return min(n or table.n_rows, table.n_rows)
 
-    def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, and first weights and variances."""
-        given = [getattr(self.problem, f"{name}_init", None) for name in ("weights", "precisions")]
-        if table.is_sparse or given != [None, None]:
-            raise ParameterError("VCGMM.paper() needs dense rows, and finds variances itself.")
-
     def init(self, passes: Passes, rng: Rng) -> EMState:
         """Draw the coreset and seeds (from it, unless ``init`` is another way); g_c is random."""
-        assert self.problem is not None
         C, init, n, coreset = self.problem.n_clusters, self.problem.init, self._draws(passes), None
         if n < passes.n_rows:
             coreset = draw_coreset(passes, rng, n, independent=self.independent)
@@ -198,14 +192,15 @@ class VCGMMPaper(Algorithm[EMState]):
         p, masses = pack_equal(state.mu, state.sigma2, state.shift), state.masses
         return MixtureArrays(state.mu, p.variances, p.log_weights, p.alive, masses, state.shift)
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
-        """Estimate memory and passes."""
+    def footprint(self, table: PlannedTable) -> Footprint:
+        """Estimate memory and passes; refuse sparse rows, and first weights and variances."""
+        given = [getattr(self.problem, f"{name}_init", None) for name in ("weights", "precisions")]
+        if table.is_sparse or given != [None, None]:
+            raise ParameterError("VCGMM.paper() needs dense rows, and finds variances itself.")
         n, own = self._draws(table), 4 * self.candidates
         if n == table.n_rows or n * table.n_features > HELD_VALUES:
             return Footprint(own, model_copies=24, passes_before=4)
-        held = bytes_of_held(table, n, itemsize, 2 * own, 2)
+        held = bytes_of_held(table, n, table.itemsize, 2 * own, 2)
         return Footprint(model_copies=24, held_rows=n, held_bytes=held, passes_before=3)
 
 

@@ -78,7 +78,7 @@ class VRKMState:
 
 
 @dataclass(frozen=True)
-class VRKM(base.Algorithm[VRKMState]):
+class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     """k-means by variance-reduced gradients (Zhao et al. 2018); a step is an epoch.
 
     Parameters
@@ -105,7 +105,6 @@ class VRKM(base.Algorithm[VRKMState]):
     round_rows: int | Literal["auto"] = "auto"
     epoch: float | Literal["n", "2^s"] = "n"
     plus_plus: bool = True
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -127,21 +126,17 @@ class VRKM(base.Algorithm[VRKMState]):
         """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), one row after the other."""
         return cls(eta, round_rows, epoch, plus_plus)
 
-    def footprint(
-        self, table: base.TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> base.Footprint:
+    def footprint(self, table: base.PlannedTable) -> base.Footprint:
         """Estimate memory and passes; rows that are taken one by one are held."""
-        assert self.problem is not None
         each = base.Footprint(passes_before=self.problem.passes_to_start())
         if self.round_rows == 1:
-            held = bytes_of_gathered(table, itemsize, 8)
+            held = bytes_of_gathered(table, table.itemsize, 8)
             return replace(each, held_rows=table.n_rows, held_bytes=held)
         n_rounds = self._round_sizes(table.n_rows, 1)[1]
         return replace(each, row_bytes=16, fixed_row_bytes=12, step_reads=n_rounds + 1)
 
     def init(self, passes: Passes, rng: Rng) -> VRKMState:
         """Return the starting centres: random rows by default (line 1)."""
-        assert self.problem is not None
         if self.round_rows == 1:
             n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize, 8)
             check_held(passes, n_bytes, "VRKM with round_rows=1", "round_rows='auto'")
@@ -152,7 +147,6 @@ class VRKM(base.Algorithm[VRKMState]):
 
     def step(self, passes: Passes, rng: Rng, state: VRKMState) -> tuple[VRKMState, Info]:
         """Run an epoch: partition, position correction, inner loop (lines 3 to 16)."""
-        assert self.problem is not None
         rows = gather_rows(passes, rng) if self.round_rows == 1 else None
         seen = passes if rows is None else rows.passes
         known, packed = seen.statistics, pack(state.centers, state.shift)

@@ -29,14 +29,14 @@ and repeated where the state is lost (:mod:`~largek_dask.algorithms.truncated.pa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import sqrt
 from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.projected import Projected, ProjectedState
@@ -70,7 +70,7 @@ EitherState = TruncatedState | ProjectedState
 
 
 @dataclass(frozen=True)
-class Truncated(Algorithm[EitherState]):
+class Truncated(Algorithm[EitherState, KMeansProblem]):
     """Truncated search with moves of centres.
 
     Rows meet only the centres near their own, in passes of a few distances per row; in between,
@@ -121,7 +121,6 @@ class Truncated(Algorithm[EitherState]):
     moves: bool = True
     rounds: int | Literal["auto"] = "auto"
     directions: int | Literal["auto"] = "auto"
-    problem: KMeansProblem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
@@ -140,7 +139,6 @@ class Truncated(Algorithm[EitherState]):
 
     @property
     def _search(self) -> TruncatedSearch:
-        assert self.problem is not None
         return TruncatedSearch(self.problem, self.neighbours, self.moves, self.rounds)
 
     @property
@@ -171,20 +169,7 @@ class Truncated(Algorithm[EitherState]):
             return self._search.labels(passes, rng, self._projected.lifted(passes, state))
         return self._search.labels(passes, rng, state)
 
-    def share_of_labels(self, table: TableShape, k: int) -> float | None:
-        """Estimate the most that ``labels`` takes, as a share of a pass over all centres.
-
-        None: sparse rows meet all of them in any case.
-        """
-        if table.is_sparse:
-            return None
-        cells = sqrt(k)
-        met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
-        return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)
-
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory and work: rows meet few centres in a step, all in the last pass.
 
         A checkpoint has the centres, and their movements, of the passes since the last anchor.
@@ -200,20 +185,29 @@ class Truncated(Algorithm[EitherState]):
         return Footprint(
             row_bytes=ROW_BYTES,
             model_copies=DENSE_COPIES if search.setting(table).dense else COPIES,
-            held_bytes=self._held_bytes(table, k, itemsize),
+            held_bytes=self._held_bytes(table, k),
             passes_before=0,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
             full_search=looks,
+            # Sparse rows meet all centres in any case.
+            label_share=None if table.is_sparse else _label_share(k),
         )
 
-    def _held_bytes(self, table: TableShape, k: int, itemsize: int) -> int:
+    def _held_bytes(self, table: PlannedTable, k: int) -> int:
         """Return the bytes of the largest searched sample, its state, and other rows held with it.
 
         These are projected rows, and later another sample, for splits.
         """
-        splits = min(table.n_rows, split_rows(table.row_values, k))
-        searched = bytes_of_held(table, sample_sizes_of(table, k)[-1], itemsize, 2 * ROW_BYTES, 2)
-        beside = bytes_of_held(table, splits, itemsize, 0)
-        beside = max(beside, self._projected.held_bytes(table, itemsize, 2 * ROW_BYTES))
+        splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
+        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
+        beside = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
+        beside = max(beside, self._projected.held_bytes(table, table.itemsize, 2 * ROW_BYTES))
         return searched + beside
+
+
+def _label_share(k: int) -> float:
+    """Estimate the most that ``labels`` takes, as a share of a pass over all centres."""
+    cells = sqrt(k)
+    met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
+    return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)

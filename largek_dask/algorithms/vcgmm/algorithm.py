@@ -17,17 +17,24 @@ tile; and the stop rule is 2 ΔF / (D W), about the relative change of the varia
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, Rng, TableShape
+from largek_dask.algorithms.base import (
+    Algorithm,
+    Footprint,
+    Info,
+    Passes,
+    PlannedTable,
+    Rng,
+    TableShape,
+)
 from largek_dask.algorithms.choices import COVARIANCES, Covariance
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
-from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.spread import spread_of
@@ -92,7 +99,7 @@ KEPT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True)
-class VCGMM(Algorithm[VCGMMState]):
+class VCGMM(Algorithm[VCGMMState, Problem]):
     """Mixtures of Gaussians by truncated variational EM.
 
     Parameters
@@ -161,9 +168,9 @@ class VCGMM(Algorithm[VCGMMState]):
     reg_covar: float = 1e-6
     least_variance: float = 0.0
     moves: bool = True
-    problem: Problem | None = field(default=None, repr=False, kw_only=True)
     solves: ClassVar[type[Problem]] = KMeansProblem
     """Hard clusters, unless a mixture is requested (``MixtureProblem``)."""
+    change: ClassVar[str] = "gain"
 
     def __post_init__(self) -> None:
         if self.candidates != "auto":
@@ -193,14 +200,7 @@ class VCGMM(Algorithm[VCGMMState]):
     # --- parameters -------------------------------------------------------------------------------
 
     @property
-    def objective(self) -> Objective:
-        """Objective of the problem; ``tol`` is compared with the gain of an iteration."""
-        kind = self.solves if self.problem is None else type(self.problem)
-        return replace(kind.objective, change="gain")
-
-    @property
     def _k(self) -> int:
-        assert self.problem is not None
         return self.problem.n_clusters
 
     @property
@@ -248,19 +248,16 @@ class VCGMM(Algorithm[VCGMMState]):
             return passes
         return passes.subset(coreset.rows, coreset.factors, own_weights=True)
 
-    def check(self, table: TableShape) -> None:
-        """Refuse sparse rows and too small a coreset; warn if parameters are cut for small k."""
-        if table.is_sparse:
+    def bind(self, problem: Problem) -> Self:
+        """Refuse too small a coreset; warn if parameters are cut for small k."""
+        k = problem.n_clusters
+        if self.coreset is not None and self.coreset < k:
             raise ParameterError(
-                "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
-            )
-        if self.coreset is not None and self.coreset < self._k:
-            raise ParameterError(
-                f"coreset={self.coreset} is less than n_clusters={self._k}: give it some rows for "
+                f"coreset={self.coreset} is less than n_clusters={k}: give it some rows for "
                 "each component."
             )
-        usual = VCGMM()
-        taken = {"candidates": self._width, "neighbours": self._length}
+        usual, bound = VCGMM(), super().bind(problem)
+        taken = {"candidates": bound._width, "neighbours": bound._length}
         asked = {name: getattr(self, name) for name in taken}
         cut = [
             f"{name}={asked[name]} is taken as {number}"
@@ -269,16 +266,16 @@ class VCGMM(Algorithm[VCGMMState]):
         ]
         if cut:
             warn(
-                f"{' and '.join(cut)}: there are {self._k} components, and a row meets at least as "
+                f"{' and '.join(cut)}: there are {k} components, and a row meets at least as "
                 "many as are its candidates.",
                 ParameterWarning,
             )
+        return bound
 
     # --- init and step ----------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
         """Draw the coreset, if there is one, and begin the search for first means."""
-        assert self.problem is not None
         drawn, unseen = None, None
         if (n := self._coreset_of(passes)) is not None:
             drawn, unseen = self._draw(passes, rng, n)
@@ -358,9 +355,7 @@ class VCGMM(Algorithm[VCGMMState]):
 
     def _search(self) -> Truncated:
         """Return the search for first means."""
-        assert self.problem is not None
-        problem = KMeansProblem(self._k, tol=self.problem.tol)
-        return replace(START, problem=problem)
+        return START.bind(KMeansProblem(self._k, tol=self.problem.tol))
 
     def step(self, passes: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """Run one step of the search for first means, or one iteration of EM."""
@@ -460,7 +455,6 @@ class VCGMM(Algorithm[VCGMMState]):
         gain = 2 * (bound - state.bound) / (rows.n_features * weight)
         tried = state.tried.later()
         if trial is not None:
-            assert self.problem is not None
             tried = tried.after(trial.split, risen=True, paid=gain > self.problem.tol)
         after = replace(
             state,
@@ -530,7 +524,6 @@ class VCGMM(Algorithm[VCGMMState]):
         row = state.weight / rows.n_rows
         fallen = collapsed(components, masses, row, state.floor)
         if not (tried.gave_up or tried.pause):
-            assert self.problem is not None
             tol = self.problem.tol
             moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
             if moves is not None:
@@ -662,16 +655,18 @@ class VCGMM(Algorithm[VCGMMState]):
             return components.arrays(state.masses)
         return CenterArrays(components.means, state.masses, state.shift)
 
-    def footprint(
-        self, table: TableShape, itemsize: int, n_threads: int | None, budget: int | None
-    ) -> Footprint:
+    def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory and passes: two before the first step, or three for a held coreset.
 
         A checkpoint has the models since the last anchor, and candidates if rows are few.
         """
+        if table.is_sparse:
+            raise ParameterError(
+                "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
+            )
         k, drawn = self._k, self._coreset_of(table)
         if drawn is None:
-            start = self._search().footprint(table, itemsize, n_threads, budget)
+            start = self._search().footprint(table)
             # For the mean variance, and for rows to begin with.
             return Footprint(
                 row_bytes=max(self._row_bytes(k), start.row_bytes),
@@ -683,7 +678,7 @@ class VCGMM(Algorithm[VCGMMState]):
             model_copies=24,
             held_rows=drawn,
             # Per row its chance; and number, weight and chance of a row of the other coreset.
-            held_bytes=bytes_of_held(table, drawn, itemsize, 32, 2),
+            held_bytes=bytes_of_held(table, drawn, table.itemsize, 32, 2),
             passes_before=3,
             # For the report on rows outside of the coreset.
             passes_after=1,

@@ -13,9 +13,10 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.dcd.arrays import PathArrays, centers_in, rows_of_path
+from largek_dask.algorithms.dcd.problem import PathProblem
 from largek_dask.algorithms.dcd.published import DCDBundle, _Search, held_rows
-from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.sources import open_rows
+from largek_dask.driver.plan import footprint_of
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.threads import ALONE
 from largek_dask.passes.local import LocalPasses
@@ -34,9 +35,9 @@ PAPER = {
 
 def run(x, k, method=None, *, weight=None, sizes=None, n_threads=1, **options):
     """All states, what was told of each step, and the model of the last state."""
-    method = replace(method or DCDBundle(), problem=KMeansProblem(k, "auto"))
+    method = (method or DCDBundle()).bind(PathProblem(k))
     rows = open_rows(x, sample_weight=weight) if sizes is None else rows_of(x, sizes, weight)
-    method.check(rows)
+    method.problem.check(rows)
     states, told, rng = [], [], Rng(0)
     with LocalPasses(rows, n_threads=n_threads, **options) as passes:
         states.append(method.init(passes, rng))
@@ -46,11 +47,10 @@ def run(x, k, method=None, *, weight=None, sizes=None, n_threads=1, **options):
             told.append(info)
             if info.converged:
                 break
-        words = method.report(passes, rng, states[-1])["words"]
     assert told[-1].converged
     assert not any(info.converged for info in told[:-1])
     return SimpleNamespace(
-        states=states, told=told, model=method.model(states[-1]), words=words, last=states[-1]
+        states=states, told=told, model=method.model(states[-1]), last=states[-1]
     )
 
 
@@ -94,7 +94,7 @@ def test_path(dtype, method, weighted):
     last = found.last
     assert last.values > last.solutions >= k - 1
     assert last.starts >= k - 1
-    assert f"1 to {k} clusters, by {last.values} values" in found.words
+    assert found.told[-1].extra["evaluations"] == last.values
     assert found.told[-1].cost == model.inertia[-1]
 
 
@@ -213,14 +213,12 @@ def test_tables_that_it_cannot_work_on():
         run(blobs(300, 2, 4), 3, memory_limit=21_599)
     assert run(blobs(300, 2, 4), 3, memory_limit=21_600).last.reached == 3
     with pytest.raises(ParameterError, match="dense rows only"):
-        DCDBundle(descent="plain").check(table(10, 3, sparse=True))
+        PathProblem(3).check(table(10, 3, sparse=True))
 
 
 def test_what_a_plan_tells():
-    table = open_rows(blobs(300, 2, 4))
-
     def footprint(k):
-        return DCDBundle(problem=KMeansProblem(k, "auto")).footprint(table, 4, None, None)
+        return footprint_of(open_rows(blobs(300, 2, 4)), DCDBundle().bind(PathProblem(k)))
 
     assert footprint(20).held_rows == 300
     assert footprint(20).held_bytes == 300 * 72

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -76,7 +76,7 @@ def test_a_checkpoint_holds_what_entries_share_once():
 def test_of_exact_assignments_the_last_one_is_kept(algorithm, rows_20k):
     """However many steps there were; its groups are those of the bounds, also when read back."""
     x = rows_20k[:4_000]
-    algorithm = replace(algorithm, problem=KMeansProblem(40, x[:40], "keep"))
+    algorithm = algorithm.bind(KMeansProblem(40, x[:40], "keep"))
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
         assert (state.step, len(state.history)) == (0, 0)

@@ -38,7 +38,7 @@ def url(tmp_path_factory) -> str:
 
 def steps(rows, algorithm, c, n_steps, *, fresh=False):
     """State and figures of each step; ``fresh``: all bounds are lost before each."""
-    algorithm, out = replace(algorithm, problem=KMeansProblem(len(c), c)), []
+    algorithm, out = algorithm.bind(KMeansProblem(len(c), c)), []
     passes = LocalPasses(rows, n_threads=1)
     state = algorithm.init(passes, Rng(SEED))
     for _ in range(n_steps):

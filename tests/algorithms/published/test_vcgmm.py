@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import scipy.sparse
@@ -38,7 +36,7 @@ def url(tmp_path_factory) -> str:
 
 def steps(rows, algorithm, init, n_steps, *, fresh=False, k=K):
     """First state, and state and figures of each step; ``fresh``: K_n are lost before each."""
-    algorithm = replace(algorithm, problem=MixtureProblem(k, init))
+    algorithm = algorithm.bind(MixtureProblem(k, init))
     passes = LocalPasses(rows, n_threads=1)
     state = first = algorithm.init(passes, Rng(SEED))
     out = []

@@ -99,7 +99,7 @@ def test_passes_without_moves_never_raise_the_cost(x):
 
 def test_the_best_model_so_far_is_at_hand(x):
     """Also in the middle of a round, whose moves raise the cost at first."""
-    algorithm, rng = replace(lk.Truncated(), problem=KMeansProblem(K, tol=0)), Rng(3)
+    algorithm, rng = lk.Truncated().bind(KMeansProblem(K, tol=0)), Rng(3)
     behind, on_sample, lowest = 0, 0, np.inf
     with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, rng)

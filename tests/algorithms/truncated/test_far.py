@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -101,7 +100,7 @@ def clean(x):
 
 def test_the_search_begins_anew_on_rows_that_were_drawn(x):
     """So that what the tests below compare is there."""
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x)) as passes:
         state, seen = algorithm.init(passes, Rng(4)), []
         while state.schedule.stage.name != "end":
@@ -137,7 +136,7 @@ def test_resume(url, clean, tmp_path):
 
 
 def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x, sample_weight=weight)) as passes:
         state = algorithm.init(passes, Rng(0))
         while state.far is None:
@@ -185,7 +184,7 @@ def test_rows_are_drawn_alike_in_whatever_parts_they_lie(n_parts):
 
 def test_sums_over_drawn_rows_are_those_over_all(x):
     """In the mean over seeds, of any function of the rows (here: of far ones, and of all)."""
-    algorithm = replace(lk.Truncated(), problem=KMeansProblem(K))
+    algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x)) as passes:
         state = algorithm.init(passes, Rng(0))
         while state.far is None:

@@ -73,7 +73,7 @@ def test_it_goes_through_samples_and_all_rows(kind, clean):
 @every_kind
 def test_growing_does_not_harm_the_model(kind, x):
     """Centres that were found on a sample are not moved by rows that are roughly labelled."""
-    algorithm = replace(ALGORITHMS[kind], problem=KMeansProblem(K, tol=0))
+    algorithm = ALGORITHMS[kind].bind(KMeansProblem(K, tol=0))
     with LocalPasses(lk.open_rows(x)) as passes:
         state, energies, models = algorithm.init(passes, Rng(5)), [], []
         while not state.everywhere:
@@ -130,7 +130,7 @@ def test_rows_meet_all_centres_where_cells_leave_hardly_any_out(is_noise, monkey
 
 def test_labels_of_a_start_are_no_part_of_the_history(x):
     """No pass could make them again, so nothing but an anchor may follow."""
-    search, rng = replace(ALGORITHMS["lists"], problem=KMeansProblem(K)), Rng(5)
+    search, rng = ALGORITHMS["lists"].bind(KMeansProblem(K)), Rng(5)
     with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
         state = search.init(passes, rng)
         while state.schedule.task.kind != "start":
