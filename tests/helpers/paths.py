@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng
 from largek_dask.algorithms.choices import Effort
-from largek_dask.algorithms.dcd.arrays import PathArrays, packed
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.path_arrays import PathArrays, packed
 from largek_dask.driver.provenance import describe
 from largek_dask.model import PathModel
 
