@@ -22,7 +22,7 @@ _PUBLIC = {
     "SphericalKMeans": "largek_dask.estimators.spherical",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
-    "DCDBundle": "largek_dask.algorithms.dcd",
+    "DCDBundle": "largek_dask.algorithms.published.dcd_bundle",
     "VRKM": "largek_dask.algorithms.published.vrkm",
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
@@ -61,11 +61,12 @@ __all__ = [
 
 if TYPE_CHECKING:
     from largek_dask import errors
-    from largek_dask.algorithms.dcd import DCDBundle, PartitionPath
+    from largek_dask.algorithms.dcd import PartitionPath
     from largek_dask.algorithms.incremental import IncrementalLloyd
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
+    from largek_dask.algorithms.published.dcd_bundle import DCDBundle
     from largek_dask.algorithms.published.vrkm import VRKM
     from largek_dask.algorithms.truncated import Truncated
     from largek_dask.algorithms.vcgmm import VCGMM

@@ -15,6 +15,12 @@ from largek_dask.driver.provenance import parameters_of
 
 __all__ = ["current_description", "current_parameters", "current_provenance", "current_state"]
 
+ACCURACY = {
+    "tolerance": "eps", "descent": "eps_L", "null": "eps_R", "escape": "eps_T",
+    "distance": "gamma", "corrections": "m_c", "lowest": "mu_min", "highest": "mu_max",
+}  # fmt: skip
+"""Parameters of Algorithms 5.1 and 5.2 of DCD-Bundle."""
+
 
 def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the current name and parameters of an algorithm by its former ones."""
@@ -30,6 +36,9 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
             name = "dcd-bundle" if given.pop("metric", "lloyd") == "printed" else "partition-path"
         case "dcclust":
             name, given = "dcd-bundle", {"descent": "plain", **given}
+            if "accuracy" in given:
+                letters = {new: given["accuracy"][old] for old, new in ACCURACY.items()}
+                given["accuracy"] = {"name": "Accuracy", **letters}
         case "nmbatch" if given.get("start") == "random" and not given.get("moves", True):
             name = "nmbatch-paper"
             given["bounds"] = "lower" if given.get("bounds", True) else None
@@ -69,9 +78,12 @@ def current_state(tree: Any) -> Any:
     """Return the encoded state of a former class as that of its successor.
 
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
-    same centres.
+    same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures.
     """
     match tree:
+        case {"class": "PublishedState", "fields": dict(old)}:
+            kept = {name: old[name] for name in ("step", "path", "inertia", "bounds", "shift")}
+            return {"class": "DCDBundleState", "fields": kept}
         case {"class": "SnapshotState", "fields": dict(old)}:
             entries = old["history"]["fields"]["entries"]["tuple"]
             centers = entries[-1]["fields"]["centers"] if entries else old["centers"]

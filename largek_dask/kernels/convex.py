@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +39,16 @@ from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
-__all__ = ["AuxiliaryFunction", "ClusteringFunction", "Evaluation", "MeasuredRows"]
+__all__ = [
+    "AuxiliaryFunction",
+    "ClusteringFunction",
+    "Counted",
+    "DCFunction",
+    "Evaluation",
+    "MeasuredRows",
+    "inner",
+    "multipliers",
+]
 
 TIE = 2.0**-40
 """Relative difference up to which two squared distances count as equal: centres are
@@ -58,6 +69,72 @@ class Evaluation:
     """The gradient of f_1."""
     subgradient: Array
     """A subgradient of f_2."""
+
+
+class DCFunction(Protocol):
+    """``f = f_1 - f_2``; points are arrays of any shape."""
+
+    def evaluate(self, x: Array) -> Evaluation:
+        """Return the value, the gradient of f_1 and a subgradient of f_2."""
+
+    def value(self, x: Array) -> float:
+        """Return the value alone."""
+
+    def second(self, x: Array) -> Array | None:
+        """Return another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
+
+
+@dataclass(eq=False, slots=True)
+class Counted:
+    """A function that counts its evaluations; ``check`` is called before each, and may raise."""
+
+    function: DCFunction
+    check: Callable[[], object]
+    n: int = 0
+
+    def evaluate(self, x: Array) -> Evaluation:
+        """Evaluate, counted."""
+        self.check()
+        self.n += 1
+        return self.function.evaluate(x)
+
+    def value(self, x: Array) -> float:
+        """Evaluate, counted."""
+        self.check()
+        self.n += 1
+        return self.function.value(x)
+
+    def second(self, x: Array) -> Array | None:
+        """Return another subgradient, not counted."""
+        return self.function.second(x)
+
+
+def inner(a: Array, b: Array) -> float:
+    """Return the inner product: products are rounded, their sum once."""
+    return math.fsum((a * b).ravel().tolist())
+
+
+def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Array:
+    """Return shares λ ≥ 0, with the sum 1, that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
+
+    They are those of a corner, on an edge or inside of the triangle (equation 30).
+    """
+    G, b, corners = np.array([[inner(u, D * v) for v in xi] for u in xi]), np.array(beta), np.eye(3)
+    found = list(corners)
+    for i, j in combinations(range(3), 2):
+        bend = G[i, i] - 2.0 * G[i, j] + G[j, j]
+        share = (G[j, j] - G[i, j] + b[j] - b[i]) / bend if bend > 0 else -1.0
+        if 0 < share < 1:
+            found.append(share * corners[i] + (1.0 - share) * corners[j])
+    # inside: both derivatives along the edges from the third corner vanish
+    p, q, s = (G[i, j] - G[i, 2] - G[j, 2] + G[2, 2] for i, j in ((0, 0), (0, 1), (1, 1)))
+    u, v = (G[2, 2] - G[i, 2] + b[2] - b[i] for i in range(2))
+    determinant = p * s - q * q
+    if determinant > 0:
+        first, other = (u * s - v * q) / determinant, (p * v - q * u) / determinant
+        if first > 0 and other > 0 and first + other < 1:
+            found.append(np.array([first, other, 1.0 - first - other]))
+    return min(found, key=lambda lam: inner(G, np.outer(lam, lam)) + 2.0 * inner(lam, b))
 
 
 @dataclass(frozen=True, eq=False, slots=True)

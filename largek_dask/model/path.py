@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
 from largek_dask.model.base import check_numbers
@@ -28,7 +28,7 @@ class Path:
     Examples
     --------
     >>> import numpy as np
-    >>> from largek_dask.algorithms.dcd.arrays import PathArrays
+    >>> from largek_dask.algorithms.path_arrays import PathArrays
     >>> from largek_dask.model import PathModel
     >>> centers = np.array([[2.0], [1.0], [3.5]])
     >>> counts, inertia = np.array([4.0, 3.0, 1.0]), np.array([5.0, 2.0])

@@ -411,8 +411,6 @@ def _dcd_bundle() -> Iterator[Case]:
     for table in (SMALL, SMALL64, FEW):
         yield Case("dcd-bundle", lk.DCDBundle(), table, 4)
         yield Case("dcd-bundle", lk.DCDBundle(descent="plain"), table, 4)
-    few = lk.DCDBundle(descent="plain", starts="drawn", drawn=50, most=2)
-    yield Case("dcd-bundle", few, FLOAT32, 4)
 
 
 FAMILIES = {

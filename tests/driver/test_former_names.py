@@ -14,6 +14,11 @@ MIXTURE = {"name": "VCGMM", "candidates": "auto", "neighbours": "auto", "explore
            "covariance": "iso", "initial_e_steps": 0, "coreset": None, "reg_covar": 1e-6,
            "least_variance": 0.0, "relative_eps": None, "moves": True,
            "published": False}  # fmt: skip
+DCCLUST = {"name": "DCClust", "descent": "plain", "gamma_1": 0.7, "gamma_2": 0.7, "apart": 0.2,
+           "starts": "all", "drawn": 1000, "most": None, "auxiliary_tolerance": 1e-6,
+           "accuracy": {"name": "Accuracy", "tolerance": 1e-9, "descent": 1e-4, "null": 0.25,
+                        "distance": 0.5, "corrections": 7, "lowest": 1e-10, "highest": 1e10,
+                        "escape": 1e-4, "most": 20_000}}  # fmt: skip
 OF_THE_PAPER = {"published": True, "relative_eps": 1e-4}
 
 
@@ -27,6 +32,7 @@ OF_THE_PAPER = {"published": True, "relative_eps": 1e-4}
         (MIXTURE | OF_THE_PAPER | {"coreset": 1200}, lk.VCGMM.paper(coreset=1200)),
         ({"name": "Lloyd", "bounds": "auto"}, lk.Lloyd()),
         ({"name": "DCDBundle", "effort": "fast", "metric": "lloyd"}, lk.PartitionPath("fast")),
+        (DCCLUST, lk.DCDBundle(descent="plain")),
         ({"name": "Elsewhere", "of": 3}, None),
     ],
 )

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Algorithm, Info, Passes, Rng
 from largek_dask.algorithms.choices import Effort
-from largek_dask.algorithms.dcd.arrays import PathArrays, packed
-from largek_dask.algorithms.dcd.problem import PathProblem
 from largek_dask.algorithms.kmeans import CenterArrays
+from largek_dask.algorithms.path_arrays import PathArrays, packed
+from largek_dask.algorithms.path_problem import PathProblem
 from largek_dask.driver.provenance import describe
 from largek_dask.model import PathModel
 

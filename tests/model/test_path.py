@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, rows_of_path
+from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, rows_of_path
 from largek_dask.driver.checkpoint import decode, encode
 from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import ModelFormatError, ParameterError

@@ -1,8 +1,7 @@
-"""Partitions into all numbers of clusters: DCD-Bundle as published, and a search of ours."""
+"""Partitions into all numbers of clusters: a search of ours, after DCD-Bundle."""
 
 from __future__ import annotations
 
 from largek_dask.algorithms.dcd.partition_path import PartitionPath
-from largek_dask.algorithms.dcd.published import DCDBundle
 
-__all__ = ["DCDBundle", "PartitionPath"]
+__all__ = ["PartitionPath"]

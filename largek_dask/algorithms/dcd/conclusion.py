@@ -13,18 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.dcd.arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.algorithms.dcd.held import distinct_rows, hold_rows, taken_rows
 from largek_dask.algorithms.dcd.passes import PathCount, begin_path, count_pass, path_step
 from largek_dask.algorithms.dcd.samples import Sample, draw_far
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stability import split_half_stability
 from largek_dask.algorithms.dcd.stages import Book, Plan, pieces
+from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.descent import Rows
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["Found", "conclude", "path_of_half", "unfinished"]
+__all__ = ["Found", "conclude", "path_of_half"]
 
 Floats = NDArray[np.float64]
 
@@ -52,24 +52,6 @@ class Found:
     """Centres are those after passes over all rows."""
     ends_distinct: bool = False
     """The last partition has a centre for each distinct row."""
-
-
-def unfinished(found: Found, shift: NDArray[np.floating], inertia: Floats) -> PathArrays:
-    """Return the figures of partitions without a last pass."""
-    path = found.path.astype(shift.dtype)
-    length = found.length
-    unknown = np.full((length, len(FIGURES)), np.nan)
-    return PathArrays(
-        centers=centers_in(path, length),
-        counts=np.zeros(length),
-        shift=shift,
-        path=path,
-        counts_of_path=np.zeros(rows_of_path(length)),
-        inertia=inertia,
-        lower_bound=np.minimum(found.bounds, inertia),
-        stationarity=unknown,
-        stability=np.full(length, np.nan),
-    )
 
 
 def conclude(passes: Passes, rng: Rng, found: Found) -> PathArrays:

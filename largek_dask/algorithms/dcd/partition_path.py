@@ -1,10 +1,10 @@
 """Every partition into up to k clusters, near the lowest there is: the search as an algorithm.
 
-Ours, after DCD-Bundle (:mod:`.published`): that method lowers a difference of two convex functions
-from l - 1 to l clusters, by a bundle method with a diagonal metric. In the metric that fits the
-problem, m / (2 n_j), its step is Lloyd's. So this takes Lloyd's steps, with bounds, and spends its
-time on starting points: up and down through the numbers of clusters, moves of single rows, swaps,
-recombination (as in HG-means).
+Ours, after DCD-Bundle (``published.dcd_bundle``): that method lowers a difference of two convex
+functions from l - 1 to l clusters, by a bundle method with a diagonal metric. In the metric that
+fits the problem, m / (2 n_j), its step is Lloyd's. So this takes Lloyd's steps, with bounds, and
+spends its time on starting points: up and down through the numbers of clusters, moves of single
+rows, swaps, recombination (as in HG-means).
 
 Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. For larger
 tables that is a weighted sample, which always holds the rows farthest out; all rows
@@ -30,21 +30,16 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.choices import EFFORTS, Effort
-from largek_dask.algorithms.dcd.arrays import (
-    PathArrays,
-    centers_in,
-    packed,
-    rows_of_path,
-)
-from largek_dask.algorithms.dcd.conclusion import Found, conclude, unfinished
+from largek_dask.algorithms.dcd.conclusion import Found, conclude
 from largek_dask.algorithms.dcd.held import count_distinct, hold_rows, taken_rows
 from largek_dask.algorithms.dcd.passes import PathState, begin_path, path_step
-from largek_dask.algorithms.dcd.problem import PathProblem, length_of_search
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, STAGES, Book, Kept, Piece, Plan, pieces
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
+from largek_dask.algorithms.path_arrays import PathArrays, centers_in, packed, rows_of_path
+from largek_dask.algorithms.path_problem import PathProblem, length_of_search
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
 
@@ -325,7 +320,8 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
             return state.found
         inertia = state.kept.costs if state.passes is None else state.passes.cost
         inertia = np.minimum.accumulate(inertia[: state.length])
-        return unfinished(_found(state), state.shift, inertia)
+        found = _found(state)
+        return PathArrays.of(found.path, None, inertia, found.bounds, state.shift)
 
 
 def is_held(table: TableShape) -> bool:

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
-from largek_dask.algorithms.dcd.arrays import centers_in, rows_of_path
 from largek_dask.algorithms.kmeans import exact_distances
 from largek_dask.algorithms.parts.totals import Additive
+from largek_dask.algorithms.path_arrays import centers_in, rows_of_path
 from largek_dask.kernels.distances import (
     PackedCenters,
     decide,

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import Effort
-from largek_dask.algorithms.dcd.arrays import centers_in, packed
 from largek_dask.algorithms.dcd.search import LOWER, Search
+from largek_dask.algorithms.path_arrays import centers_in, packed
 from largek_dask.kernels.descent import Settled
 
 __all__ = ["PLANS", "STAGES", "Book", "Kept", "Piece", "Plan", "pieces"]

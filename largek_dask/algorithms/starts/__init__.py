@@ -15,6 +15,7 @@ drawing by D²                                              vc-GMM's coarse cent
 best of several greedy k-means++    ``dense_sample``       truncated search, up to 32 clusters
 distinct rows, or rounds by D²      ``sparse_sample``      truncated search, ``seeding``
 lightweight coreset                 ``coresets``           vc-GMM, DCD's samples, ``largek ingest``
+S_1 of Ordin and Bagirov             ``auxiliary_points``   DCD-Bundle as published
 rows by exact weight                ``weighted_sampling``  ``coresets``, ``afk_mc2``
 ==================================  =====================  ========================================
 """

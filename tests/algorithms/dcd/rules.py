@@ -14,7 +14,7 @@ from largek_dask.model import PathModel
 from tests.helpers.checks import dense, squared_distances
 
 
-def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:
+def check_path(km: lk.KMeans, x: Any, weight: Any = None, *, figures: bool = True) -> None:
     """Rules of ``path_``, each compared with plain numpy where there is something to compare.
 
     Parameters
@@ -24,6 +24,8 @@ def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:
     x : (n, d)
         The rows that it has fitted, all of them good.
     weight : (n,), optional
+    figures : bool
+        It says of partitions how close they are to a fixed point, and whether halves agree.
     """
     assert isinstance(km.model_, PathModel)
     path, x = km.path_, dense(x)
@@ -39,7 +41,7 @@ def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:
     assert (path.lower_bound <= path.inertia).all()
     assert (path.lower_bound >= 0).all()
     assert (path.gap >= 0).all()
-    assert path.stability[0] == 1
+    assert path.stability[0] == 1 or not figures
     scale = float((weight * squared_distances(x, np.average(x, 0, weight)[None])[:, 0]).sum())
     single = km.cluster_centers_.dtype == np.float32
     for size in range(1, length + 1):
@@ -55,8 +57,8 @@ def check_path(km: lk.KMeans, x: Any, weight: Any = None) -> None:
             model.counts.sum(), weight.sum(), rtol=1e-6
         )
         record = path.records()[size - 1]
-        assert record["ties"] is not None
-        assert record["movement"] is not None
+        assert (record["ties"] is not None) == figures
+        assert (record["movement"] is not None) == figures
 
 
 @cache

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd.memory import available_memory, check_path_memory, path_memory
 from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
+from largek_dask.algorithms.path_memory import available_memory, check_path_memory, path_memory
 from largek_dask.algorithms.starts.coresets import draw_coreset
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
 from largek_dask.passes.local import LocalPasses

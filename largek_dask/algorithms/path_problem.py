@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import TableShape
-from largek_dask.algorithms.dcd.arrays import PathArrays, path_of_one
-from largek_dask.algorithms.dcd.memory import check_path_memory
 from largek_dask.algorithms.kmeans import KMeansProblem
+from largek_dask.algorithms.path_arrays import PathArrays, path_of_one
+from largek_dask.algorithms.path_memory import check_path_memory
 from largek_dask.algorithms.problem import Final
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import ParameterError

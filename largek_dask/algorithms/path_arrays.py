@@ -43,17 +43,8 @@ def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
     """Return the partition into one cluster, about the mean of a few rows; the rest is unknown."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
-    return PathArrays(
-        centers=center,
-        counts=np.zeros(1),
-        shift=shift,
-        path=center,
-        counts_of_path=np.zeros(1),
-        inertia=np.full(1, np.inf),
-        lower_bound=np.zeros(1),
-        stationarity=np.full((1, len(FIGURES)), np.nan),
-        stability=np.ones(1),
-    )
+    found = PathArrays.of(center, None, np.full(1, np.inf), np.zeros(1), shift)
+    return replace(found, stability=np.ones(1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +79,34 @@ class PathArrays(CenterArrays):
     """
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
-    unknown. The first is 1."""
+    unknown."""
+
+    @classmethod
+    def of(
+        cls,
+        path: NDArray[Any],
+        counts: NDArray[np.float64] | None,
+        inertia: NDArray[np.float64],
+        bounds: NDArray[np.float64],
+        shift: NDArray[Any],
+    ) -> PathArrays:
+        """Return partitions of which no more is known than what they cost, or could at best.
+
+        Without counts these are 0.
+        """
+        length, path = len(inertia), path.astype(shift.dtype)
+        counts = np.zeros(len(path)) if counts is None else counts
+        return cls(
+            centers=centers_in(path, length),
+            counts=centers_in(counts, length),
+            shift=shift,
+            path=path,
+            counts_of_path=counts,
+            inertia=inertia,
+            lower_bound=np.minimum(bounds[:length], inertia),
+            stationarity=np.full((length, len(FIGURES)), np.nan),
+            stability=np.full(length, np.nan),
+        )
 
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float

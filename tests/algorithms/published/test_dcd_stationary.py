@@ -8,9 +8,13 @@ from itertools import product
 import numpy as np
 import pytest
 
-from largek_dask.algorithms.dcd.bundle import Accuracy, bundle
-from largek_dask.algorithms.dcd.plain import plain_descent
-from largek_dask.algorithms.dcd.stationary import stationary_point
+from largek_dask.algorithms.published import dcd_bundle
+from largek_dask.algorithms.published.dcd_bundle import (
+    Accuracy,
+    clarke_stationary,
+    inf_stationary,
+    plain_descent,
+)
 from largek_dask.kernels.convex import (
     AuxiliaryFunction,
     ClusteringFunction,
@@ -19,7 +23,7 @@ from largek_dask.kernels.convex import (
 )
 from tests.oracles import dcd as oracles
 
-DESCENTS = [bundle, plain_descent]
+DESCENTS = [clarke_stationary, plain_descent]
 
 
 def cloud(n, seed=0):
@@ -77,10 +81,9 @@ def test_a_constructed_tie_is_left(descend):
     assert first[1] == 0
     stuck = descend(function, centers, Accuracy())
     np.testing.assert_array_equal(stuck.x, centers)
-    left = stationary_point(function, centers, Accuracy(), descend)
-    assert left.exact
-    assert left.descents > 1
-    assert left.value < found.value
+    left = inf_stationary(function, centers, Accuracy(), descend)
+    assert left.end == "accuracy"
+    assert left.at.value < found.value
     np.testing.assert_allclose(left.x, [[-2], [2 / 3]], atol=1e-4)
 
 
@@ -95,10 +98,10 @@ def test_centres_that_coincide_part(n, descend):
     for start in starts:
         function = ClusteringFunction(MeasuredRows.of(x), len(start))
         found, accuracy = function.evaluate(start), Accuracy(1e-5 if n > 80 else 1e-7)
-        end = stationary_point(function, start, accuracy, descend)
-        assert end.exact
-        assert end.value < 0.95 * found.value
-        slack = np.sqrt(2 * accuracy.tolerance * end.value)
+        end = inf_stationary(function, start, accuracy, descend)
+        assert end.end == "accuracy"
+        assert end.at.value < 0.95 * found.value
+        slack = np.sqrt(2 * accuracy.eps * end.at.value)
         assert falls_steepest(x, start, 8) > 10 * slack
         assert falls_steepest(x, end.x, 1000) <= slack
 
@@ -126,10 +129,9 @@ def test_a_tie_of_the_auxiliary_problem_is_left(descend):
     y = np.array([6.0])
     found = function.evaluate(y)
     np.testing.assert_array_equal(found.gradient, found.subgradient)
-    left = stationary_point(function, y, Accuracy(), descend)
-    assert left.exact
-    assert left.descents > 1
-    assert left.value < found.value
+    left = inf_stationary(function, y, Accuracy(), descend)
+    assert left.end == "accuracy"
+    assert left.at.value < found.value
     np.testing.assert_allclose(left.x, [4.5], atol=1e-3)
 
 
@@ -144,18 +146,17 @@ def test_ties_of_the_auxiliary_problem_are_taken_together(n):
     np.testing.assert_array_equal(found.gradient, found.subgradient)
     v = found.gradient - function.second(y)
     assert abs(v[0]) == pytest.approx(1, rel=1e-9)
-    end = stationary_point(function, y, Accuracy(1e-7), bundle)
-    assert end.exact
-    assert end.value < 0.55 * found.value
+    end = inf_stationary(function, y, Accuracy(1e-7), clarke_stationary)
+    assert end.end == "accuracy"
+    assert end.at.value < 0.55 * found.value
 
 
 def test_a_smooth_end_is_kept():
     x = np.array([[0.0], [1], [5], [6]])
     function = ClusteringFunction(MeasuredRows.of(x), 2)
-    end = stationary_point(function, np.array([[0.0], [6.0]]), Accuracy(), bundle)
-    assert end.exact
-    assert end.descents == 1
-    assert end.value == pytest.approx(0.25, rel=1e-8)
+    end = inf_stationary(function, np.array([[0.0], [6.0]]), Accuracy(), clarke_stationary)
+    assert end.end == "accuracy"
+    assert end.at.value == pytest.approx(0.25, rel=1e-8)
 
 
 class Corner:
@@ -174,15 +175,16 @@ class Corner:
         return np.array([self.other])
 
 
-def test_what_cannot_be_left():
+def test_what_cannot_be_left(monkeypatch):
     at = np.array([0.0])
-    solve = partial(stationary_point, start=at, descend=bundle)
+    solve = partial(inf_stationary, x=at, descend=clarke_stationary)
     # as good as no second subgradient
-    end = solve(Corner(other=1e-9), accuracy=Accuracy(1e-6))
-    assert (end.exact, end.descents) == (True, 1)
+    assert solve(Corner(other=1e-9), a=Accuracy(1e-6)).end == "accuracy"
     # a second one that f does not fall along
-    end = solve(Corner(other=1.0), accuracy=Accuracy())
-    assert (end.exact, end.descents) == (False, 1)
+    assert solve(Corner(other=1.0), a=Accuracy()).end == "rounding"
     # too often
-    end = solve(Corner(other=1.0), accuracy=Accuracy(most=1))
-    assert (end.exact, end.descents) == (False, 1)
+    monkeypatch.setattr(dcd_bundle, "MOST", 1)
+    x = np.array([[-2.0], [0], [1], [1]])
+    function = ClusteringFunction(MeasuredRows.of(x), 2)
+    end = inf_stationary(function, np.array([[-1.0], [1]]), Accuracy(), clarke_stationary)
+    assert end.end == "most"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from largek_dask.algorithms.dcd.arrays import rows_of_path
+from largek_dask.algorithms.path_arrays import rows_of_path
 from largek_dask.errors import NotEnoughMemoryError
 
 __all__ = ["available_memory", "check_path_memory", "path_memory"]

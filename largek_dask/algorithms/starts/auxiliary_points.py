@@ -1,0 +1,77 @@
+"""Starting points of the auxiliary problem of one more centre.
+
+B. Ordin, A. Bagirov, A heuristic algorithm for solving the minimum sum-of-squares clustering
+problems, Journal of Global Optimization 61 (2015): of the rows y with ``z(y) >= gamma_1 max z``,
+the means c(y) of B(y) with ``z(c) >= gamma_2 max z(c)``. z(y) is what a centre at y would save, and
+B(y) are the rows that it would take (:mod:`largek_dask.kernels.auxiliary`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
+from largek_dask.kernels.threads import Threads
+
+__all__ = ["best_apart", "starting_points"]
+
+_POINTS = 256
+"""Points whose gains are computed between two checks for a stop."""
+
+Array = NDArray[np.float64]
+
+
+def starting_points(
+    rows: ArrangedRows, points: Array, gammas: tuple[float, float], near: float, threads: Threads
+) -> Array:
+    """Return starting points, the best first; none if no further centre saves anything.
+
+    Parameters
+    ----------
+    rows : ArrangedRows
+    points : (q, d)
+        The distinct rows.
+    gammas : two numbers
+        Minimum shares of the largest z, for rows and for means.
+    near : float
+        Squared distance up to which points count as one, the one that saves most.
+    threads : Threads
+    """
+
+    def by_parts(points: Array, function: Callable[[Array], Array]) -> Array:
+        parts = [points[at : at + _POINTS] for at in range(0, len(points), _POINTS)]
+        joined: Array = np.concatenate(threads.map(function, parts))
+        return joined
+
+    def means_and_gains(part: Array) -> Array:
+        means, gains = descend_from(rows, part, 1)
+        return np.concatenate([means, gains[:, None]], axis=1)
+
+    gains = by_parts(points, lambda part: gains_at(rows, part))
+    if gains.max() <= 0:
+        return points[:0]
+    kept = gains >= gammas[0] * gains.max()
+    points, gains = points[kept], gains[kept]
+    found = by_parts(points[best_apart(points, gains, near)], means_and_gains)
+    means, gains = np.ascontiguousarray(found[:, :-1]), found[:, -1]
+    kept = gains >= gammas[1] * gains.max()
+    means, gains = means[kept], gains[kept]
+    chosen: Array = means[best_apart(means, gains, near)]
+    return chosen
+
+
+def best_apart(points: Array, gains: Array, near: float) -> list[int]:
+    """Return places of points, the best first, that are not near a better one (ties: the first)."""
+    chosen: list[int] = []
+    open_ = np.ones(len(points), np.bool_)
+    for i in np.argsort(-gains, kind="stable").tolist():
+        if open_[i]:
+            chosen.append(i)
+            squares = np.zeros(len(points))
+            for column, at in zip(points.T, points[i], strict=True):
+                squares += (column - at) ** 2
+            open_ &= squares > near
+    return chosen
