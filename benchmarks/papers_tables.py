@@ -93,7 +93,7 @@ def written(value: float, form: str = ".2f") -> str:
 def to_level(records: Sequence[Record], method: str, level: str) -> str:
     """Seconds and millions of distances until an energy."""
     seconds, met = (reached(records, method, level, what) for what in ("seconds", "distances"))
-    return f"{seconds:.2f} s, {met / 1e6:.1f}" if np.isfinite(seconds) else "never"
+    return f"{seconds:.2f} s, {met / 1e6:.1f} M" if np.isfinite(seconds) else "never"
 
 
 def of_nmbatch(result: Result) -> str:
