@@ -24,7 +24,7 @@ from benchmarks.sets import load, starting_centers
 
 AUTO = "auto"
 LLOYD, DENSE = "lloyd, bounds", "lloyd"
-NMBATCH, PUBLISHED = "nmbatch", "nmbatch as published"
+NMBATCH = "nmbatch"
 TABLE = "table of labels"
 MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
@@ -32,7 +32,6 @@ METHODS: dict[str, Any] = {
     LLOYD: lk.Lloyd(),
     DENSE: lk.Lloyd(bounds=None),
     NMBATCH: lk.NMBatch(),
-    PUBLISHED: lk.NMBatch.paper(),
     TABLE: lk.IncrementalLloyd(),
 }
 SNAPSHOTS = 12

@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.common import cpu_description, new_parser, parse, read_result, rounded
-from benchmarks.curves import DENSE, LLOYD, NMBATCH, PUBLISHED, Run, Task, measure
+from benchmarks.curves import DENSE, LLOYD, NMBATCH, Run, Task, measure
 from benchmarks.levels import median_time, time_to
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import publish, table_of
@@ -33,7 +33,7 @@ CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500",
 ROUNDS = 3
 CHEAP = 15.0
 """CPU seconds of the reference up to which it is timed in every round."""
-LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, PUBLISHED: 6.0, "short": 5.0}
+LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, "short": 5.0}
 """CPU seconds after which runs are cut; "short" are later rounds of nmbatch."""
 COMPARED = 16
 """Energies on Lloyd's way down at which nmbatch is compared with it."""
@@ -114,7 +114,6 @@ def compare(case: str, folder: Path) -> Record:
     }
     runs[DENSE] = [dense_of(reference, [run["clock"] for run in runs[DENSE]])]
     runs[LLOYD] = [twin(reference, [run["clock"] for run in [reference, *runs.get(LLOYD, [])]])]
-    runs[PUBLISHED] = measure([task(PUBLISHED, PUBLISHED)])
     for run in (run for several in runs.values() for run in several):
         run.pop("clock")
     return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals, "compared": met}
@@ -155,9 +154,9 @@ def _name(record: Record) -> str:
     return str(record["case"].rsplit("-", 1)[0])
 
 
-def _end(record: Record, method: str) -> str:
-    """The end of a method, relative to Lloyd's; marked if it was cut."""
-    run = record["runs"][method][0]
+def _end(record: Record) -> str:
+    """The end of nmbatch, relative to Lloyd's; marked if it was cut."""
+    run = record["runs"][NMBATCH][0]
     excess = 100 * (min(run["energies"]) / end_of(record) - 1)
     return f"{excess:+.2f} %{'' if run['ended'] else ' (cut)'}"
 
@@ -175,10 +174,10 @@ def table(result: dict[str, Any]) -> str:
                 if ours is None
                 else f"{theirs:.2f} → {ours:.2f} ({theirs / ours:.1f}x)"
             )
-        rows.append([*cells, _end(r, NMBATCH), _end(r, PUBLISHED)])
+        rows.append([*cells, _end(r)])
     rounds = min((len(r["runs"][NMBATCH]) for r in result["records"]), default=0)
     levels = [f"to +{100 * excess:g} %" for excess in EXCESSES]
-    head = ["set", "rows × features", "k", *levels, "nmbatch ends", "as published ends"]
+    head = ["set", "rows × features", "k", *levels, "nmbatch ends"]
     note = (
         "CPU seconds on one thread until the energy over all rows is within 2, 1 and 0.2 % of "
         "where Lloyd's algorithm ends: the faster of scikit-learn's and faiss's Lloyd → nmbatch, "

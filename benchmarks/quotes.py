@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks import auto, dcd_tables, directions, incremental, nmbatch
-from benchmarks.curves import LLOYD, NMBATCH, PUBLISHED, TABLE
+from benchmarks import auto, dcd_tables, directions, incremental
+from benchmarks.curves import LLOYD, TABLE
 from benchmarks.dcd_tables import BALANCED, BEST, FAST, PEERS, TEN, TEN_GREEDY
 from benchmarks.levels import median, median_time, ratios
 
@@ -40,16 +40,6 @@ def spared(result: Result) -> str:
     """Share of distances that bounds leave, with many centres."""
     runs = [r["runs"][LLOYD][0] for r in result["records"] if r["k"] >= 500]
     return span([100 * run["mean_share"] for run in runs], ".0f", " %")
-
-
-def published_end(result: Result) -> str:
-    """Ends of the published form and of ours on A with 1,000 clusters, above Lloyd's end."""
-    [record] = [r for r in result["records"] if r["case"] == "A-1000"]
-    ends = [
-        100 * (min(record["runs"][name][0]["energies"]) / nmbatch.end_of(record) - 1)
-        for name in (PUBLISHED, NMBATCH)
-    ]
-    return f"{ends[0]:+.1f} % instead of {ends[1]:+.1f} %"
 
 
 def part(case: str, name: str) -> Callable[[Result], str]:
@@ -188,7 +178,6 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "exact-sums": ("kernels", exact_sums),
     "peak": ("kernels", peak),
     "spared": ("nmbatch", spared),
-    "published-end": ("nmbatch", published_end),
     "no-moves": ("auto_parts", part("A", "no moves")),
     "means-only": ("auto_parts", part("gaussian", "centres go to the means")),
     "short-lists": ("auto_parts", part("gaussian", "lists as short as pays at once")),
@@ -197,7 +186,6 @@ QUOTES: dict[str, tuple[str, Callable[[Result], str]]] = {
     "memory": ("auto_scale", memory),
     "worst-far": ("far", worst_far),
     "twice-as-soon": ("auto", twice_as_soon),
-    "mixture-start": ("vcgmm", mixture_part("A", "as published", "log_likelihood", ".2f")),
     "mixture-lists": ("vcgmm", mixture_part("isoflex", "lists by distance", "ari", ".2f")),
     "mixture-moves": (
         "vcgmm",

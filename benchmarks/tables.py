@@ -19,9 +19,11 @@ from typing import Any, NamedTuple
 from benchmarks.common import RESULTS, ROOT, save
 
 README, DESIGN, SITE = "README.md", "largek_dask/DESIGN.md", "docs/results"
+PAPERS = "docs/explanation/papers.md"
 PAGES = (
     README,
     DESIGN,
+    PAPERS,
     "docs/howto/size.md",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / SITE).glob("*.md")),
 )
@@ -67,6 +69,10 @@ TABLES = {
     "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),
     "mixtures_sublinear": Table(_on("mixtures"), "vcgmm", "of_sublinear", "vcgmm_tables"),
     "mixtures_parts": Table(_on("mixtures"), "vcgmm", "of_parts", "vcgmm_tables"),
+    "papers_nmbatch": Table(PAPERS, "papers", "of_nmbatch", "papers_tables"),
+    "papers_vrkm": Table(PAPERS, "papers", "of_vrkm", "papers_tables"),
+    "papers_vcgmm": Table(PAPERS, "papers", "of_vcgmm", "papers_tables"),
+    "papers_dcd": Table(PAPERS, "papers", "of_dcd", "papers_tables"),
     "sparse": Table(_on("sparse"), "sparse"),
     "cores": Table(_on("scale"), "cores"),
     "auto_scale": Table(_on("scale"), "auto_scale"),

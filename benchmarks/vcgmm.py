@@ -1,4 +1,4 @@
-"""Mixtures of very many Gaussians, beside k-means libraries, other mixtures and the paper.
+"""Mixtures of very many Gaussians, beside k-means libraries and other mixtures.
 
     python -m benchmarks.vcgmm [--only PART ...] [--seeds 3] [--write]
 
@@ -98,7 +98,7 @@ def peer(name: str, **arguments: Any) -> Record:
 
 def ours(path: str, k: int, seed: int = 0, **more: Any) -> Job:
     """A fit of ours to ask for; what is no field of `Run` goes to the job."""
-    fields = ("covariance", "paper", "parameters", "init", "tol", "most", "limit")
+    fields = ("covariance", "parameters", "init", "tol", "most", "limit")
     asked = {name: more.pop(name) for name in fields if name in more}
     return "ours", {"path": path, "asked": {"k": k, "seed": seed} | asked} | more
 
@@ -210,7 +210,6 @@ PARTS_OF_IT: dict[str, Record] = {
     "no moves of components": {"parameters": {"moves": False}},
     "lists by distance": {"changes": {"vcgmm.passes.nearest_components": BY_DISTANCE}},
     "all components every tenth time": {"changes": {"vcgmm.algorithm.ROW_WORK": 1e6}},
-    "as published": {"paper": True, "parameters": {"coreset": None}, "tol": 0.0},
 }
 """Changes in each line of the part "parts"."""
 

@@ -101,8 +101,6 @@ class Run:
     k: int
     seed: int = 0
     covariance: Literal["iso", "isoflex", "diag"] = "iso"
-    paper: bool = False
-    """As published (``VCGMM.paper``)."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Fields of ``VCGMM``."""
     init: Any = "auto"
@@ -122,11 +120,7 @@ def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]
     from largek_dask.passes.local import LocalPasses
 
     problem = MixtureProblem(run.k, run.init, tol=run.tol, mixture=run.covariance)
-    algorithm: Any
-    if run.paper:
-        algorithm = VCGMM.paper(**run.parameters).bind(problem)
-    else:
-        algorithm = VCGMM(**run.parameters, covariance=run.covariance).bind(problem)
+    algorithm = VCGMM(**run.parameters, covariance=run.covariance).bind(problem)
     rng = Rng(run.seed)
     begun = time.process_time()
     with LocalPasses(open_rows(x), n_threads=1) as passes:

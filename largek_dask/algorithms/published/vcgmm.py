@@ -96,7 +96,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
     chain, independent : int, bool
         Length of chains of AFK-MC²; draws of the coreset are independent, or evenly spaced.
     initial_e_steps, epsilon : int, float
-        E-steps besides the one before the first M-step (supplement F); |ΔF / F| that ends a fit.
+        E-steps besides the one before the first M-step (supplement F); relative ΔF that ends a fit.
     """
 
     candidates: int = 5

@@ -12,7 +12,7 @@ Lines of Algorithm 3, VRKM (4, VRKM++)
 7, 8: batch gradient                      ``snapshot_gradient``, by the partition's sums
 9 to 15 (6 to 12): inner loop             :func:`~largek_dask.kernels.stochastic.vrkm_rows`, or
                                           :meth:`VRKM._rounds`
-16, 17 (13, 14): C_T is the next C̃       :meth:`VRKM.step`
+16, 17 (13, 14): C_T is the next C̃        :meth:`VRKM.step`
 ========================================  =========================================================
 
 Where the paper says nothing or something else:
