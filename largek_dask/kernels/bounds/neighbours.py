@@ -199,7 +199,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
-    def finish(sums: Any, norms: Any, out: Any) -> None:
+    def finish(sums, norms, out):
         for q in range(width):
             score = sums[q]
             if distances:
@@ -208,10 +208,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
             out[q] = score if score == score else real(np.inf)
 
     @njit(refcounts=False)
-    def run(
-        centers: Any, shift: Any, factors: Any, starts: Any, members: Any, places: Any,
-        space: Any, table: Any,
-    ) -> None:  # fmt: skip
+    def run(centers, shift, factors, starts, members, places, space, table):
         k, d = centers.shape
         rows = centers.reshape(k * d)
         panel, spare, norms, values, labels, sums, copies, openings, _ = space
@@ -239,11 +236,11 @@ def _select(width: int) -> panels.Kernel:
     """Compile finding the m smallest of each row of a table, in order, by their names."""
 
     @bare
-    def below(row: Any, count: Any, limits: Any, near: Any) -> Any:
+    def below(row, count, limits, near):
         """Return places of the values up to a limit, ascending, and their number."""
         found = 0
         for at in range(0, count, width):
-            mask: Any = within(width, row, at, limits)
+            mask = within(width, row, at, limits)
             while mask != 0:
                 j = at + lowest_bit(mask)
                 mask &= mask - np.uint64(1)
@@ -253,7 +250,7 @@ def _select(width: int) -> panels.Kernel:
         return found
 
     @njit
-    def select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
+    def select(table, own, places, count, found):
         """Select; the centre itself, whose place is `own`, comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
@@ -293,7 +290,7 @@ def _select(width: int) -> panels.Kernel:
 
 
 @bare
-def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
+def _sampled(row, count, first, smallest):
     """Return the largest of the smallest values of every `_STRIDE`-th."""
     last = smallest.size - 1
     for g in range(last + 1):
@@ -310,7 +307,7 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
 
 
 @njit(internal=True)
-def _merge_sort(values: Any, n: Any) -> Any:
+def _merge_sort(values, n):
     """Sort the places of n values without NaN; of equal ones the earlier comes first."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
@@ -336,7 +333,7 @@ def _merge_sort(values: Any, n: Any) -> Any:
 
 
 @njit(internal=True)
-def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
+def _rank(values, n, ranks, ranked):
     """Rank the places of the m smallest of n values; of equal ones the earlier comes first."""
     m = ranked.size
     if n > _FEW:
