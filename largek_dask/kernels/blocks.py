@@ -11,15 +11,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "SparseBlock",
-    "Table",
-    "dense_rows",
-    "readonly",
-    "rows_at",
-    "sparse_rows",
-    "stack_rows",
-]
+__all__ = ["SparseBlock", "Table", "dense_rows", "readonly", "rows_at", "sparse_rows", "stack_rows"]
 
 Array = NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)

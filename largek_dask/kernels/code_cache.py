@@ -33,14 +33,7 @@ from platformdirs import user_cache_dir
 from largek_dask import config
 from largek_dask.version import __version__
 
-__all__ = [
-    "cache_folder",
-    "is_cache_empty",
-    "load",
-    "report_unsaved",
-    "save",
-    "unsaved",
-]
+__all__ = ["cache_folder", "is_cache_empty", "load", "report_unsaved", "save", "unsaved"]
 
 log = logging.getLogger(__name__)
 

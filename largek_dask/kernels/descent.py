@@ -15,7 +15,7 @@ path that leads to them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,15 +93,7 @@ class Settled:
 
     def copy(self) -> Settled:
         """Return a copy that may be changed."""
-        return Settled(
-            self.centers.copy(),
-            self.counts.copy(),
-            self.costs.copy(),
-            self.labels.copy(),
-            self.upper.copy(),
-            self.lower.copy(),
-            self.stale.copy(),
-        )
+        return Settled(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -141,21 +133,13 @@ def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
 
 def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
     """Add one centre, with the rows that are nearer to it; nothing moves yet."""
-    grown = Settled(
-        np.concatenate([partition.centers, center[None]]),
-        np.append(partition.counts, 0.0),
-        np.append(partition.costs, 0.0),
-        partition.labels.copy(),
-        partition.upper.copy(),
-        partition.lower.copy(),
-        np.append(partition.stale, True),
-    )
+    new, centers = partition.copy(), readonly(partition.centers)
+    new.centers = np.concatenate([new.centers, center[None]])
+    new.counts, new.costs = np.append(new.counts, 0.0), np.append(new.costs, 0.0)
+    new.stale = np.append(new.stale, True)
     point = readonly(np.array(center, np.float64))
-    centers = readonly(partition.centers)
-    _add(
-        rows.columns, rows.x, point, centers, grown.labels, grown.upper, grown.lower, grown.stale
-    )  # fmt: skip
-    return grown
+    _add(rows.columns, rows.x, point, centers, new.labels, new.upper, new.lower, new.stale)
+    return new
 
 
 def drop_center(rows: Rows, partition: Settled, which: int) -> Settled:

@@ -54,10 +54,7 @@ def njit(function: F, /) -> F: ...
 
 @overload
 def njit(
-    *signatures: str | tuple[Any, ...],
-    internal: bool = ...,
-    refcounts: bool = ...,
-    **options: Any,
+    *signatures: str | tuple[Any, ...], internal: bool = ..., refcounts: bool = ..., **options: Any
 ) -> Callable[[F], F]: ...
 
 

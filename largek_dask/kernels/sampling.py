@@ -140,9 +140,7 @@ def _potentials(distances, d2, weight, limbs):
 
 
 def draw_by_d2(
-    d2: NDArray[np.float64],
-    weight: NDArray[np.float64] | None,
-    uniforms: NDArray[np.float64],
+    d2: NDArray[np.float64], weight: NDArray[np.float64] | None, uniforms: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], float]:
     """Draw rows with replacement, with probability in proportion to ``weight * d2``.
 

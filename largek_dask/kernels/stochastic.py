@@ -128,12 +128,17 @@ def _sgd_rows(x, weight, order, means, columns, votes):
         cost += own * scores[j]
         gathered += own
         votes[j] += own
-        share = own / votes[j]
-        for f in range(d):
-            value = means[j, f] - share * (means[j, f] - row[f])
-            means[j, f] = value
-            columns[f, j] = value
+        _pull(means, columns, j, own / votes[j], row)
     return cost, gathered
+
+
+@njit
+def _pull(centers, columns, j, share, target):
+    """Move a centre by a share of its way to a target."""
+    for f in range(centers.shape[1]):
+        value = centers[j, f] - share * (centers[j, f] - target[f])
+        centers[j, f] = value
+        columns[f, j] = value
 
 
 @njit
@@ -153,15 +158,9 @@ def _vrkm_rows(x, weight, labels, order, snapshot, eta, gradient, centers, colum
                 _step_all(row, a, b, step, snapshot, gradient, centers, columns)
         elif a == b:
             # (c - x) - (c~ - x): 0 if the centre has not moved since the snapshot
-            for f in range(d):
-                value = centers[b, f] - step * (centers[b, f] - snapshot[b, f])
-                centers[b, f] = value
-                columns[f, b] = value
+            _pull(centers, columns, b, step, snapshot[b])
         else:
-            for f in range(d):
-                value = centers[b, f] - step * (centers[b, f] - row[f])
-                centers[b, f] = value
-                columns[f, b] = value
+            _pull(centers, columns, b, step, row)
             for f in range(d):
                 value = centers[a, f] + step * (snapshot[a, f] - row[f])
                 centers[a, f] = value

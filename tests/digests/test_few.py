@@ -8,6 +8,9 @@ from tests.digests.cases import FAMILIES, few_of
 from tests.digests.conftest import check
 from tests.digests.fits import fit
 
+# Without a cache of kernels, the first fit of a family compiles for minutes on a busy machine.
+pytestmark = pytest.mark.timeout(1500)
+
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_digests_of_few(family, shelf):

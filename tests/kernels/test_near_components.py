@@ -8,8 +8,7 @@ import pytest
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds import neighbours
-from largek_dask.kernels.bounds.near_components import nearest_components
-from largek_dask.kernels.bounds.neighbours import nearest_centers
+from largek_dask.kernels.bounds.neighbours import nearest_centers, nearest_components
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.helpers.covering import every_two, slow
 from tests.oracles import mixtures as oracles

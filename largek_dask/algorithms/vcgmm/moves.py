@@ -8,9 +8,9 @@ iteration begins with them, and unless F has risen by then they are undone, incl
 candidates.
 
 The gain of a split is estimated on a seeded sample, by EM of two halves, each component alone
-(:mod:`~largek_dask.kernels.halves`). The contribution of a collapsed component is lost: a row that
-it has for itself at the floor adds much to F, though nothing about other rows; so only moves whose
-gain is larger are tried.
+(:mod:`~largek_dask.kernels.split_components`). The contribution of a collapsed component is lost:
+a row that it has for itself at the floor adds much to F, though nothing about other rows; so only
+moves whose gain is larger are tried.
 
 A component that cannot be repaired is retired: it has weight 0 and keeps its number, mean and
 variance, and may come back by a move. One with enough rows that are all equal stays: it describes
@@ -33,9 +33,9 @@ from largek_dask.algorithms.parts.moves import Splits, choose_moves
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NEAREST_COMPONENTS, EMPass, candidates_of, pass_over
 from largek_dask.algorithms.vcgmm.state import VCGMMState
-from largek_dask.kernels.bounds.near_components import nearest_components
+from largek_dask.kernels.bounds.neighbours import nearest_components
 from largek_dask.kernels.exact.transcendental import log
-from largek_dask.kernels.halves import MOST_ROWS, Halves, shares_of, split_components
+from largek_dask.kernels.split_components import MOST_ROWS, Halves, shares_of, split_components
 
 __all__ = [
     "ComponentMoves",

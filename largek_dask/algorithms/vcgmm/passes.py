@@ -26,7 +26,7 @@ from largek_dask.algorithms.truncated.lists import lists_of_cells
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
-from largek_dask.kernels.bounds.near_components import nearest_components
+from largek_dask.kernels.bounds.neighbours import nearest_components
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums

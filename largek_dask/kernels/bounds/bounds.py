@@ -209,19 +209,19 @@ def _decide(
 
 
 @njit
-def _rounded_down(value: Any) -> Any:
+def _rounded_down(value):
     near = np.float32(value)
     return np.nextafter(near, np.float32(-np.inf)) if near > value else near
 
 
 @njit
-def _rounded_up(value: Any) -> Any:
+def _rounded_up(value):
     near = np.float32(value)
     return np.nextafter(near, np.float32(np.inf)) if near < value else near
 
 
 @njit
-def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
+def _threshold(upper, length, longest, margins):
     """Return the limit that a squared lower bound, less its own margin, has to exceed."""
     product, relative, _, absolute, limit = margins
     reach = upper + length  # not below the row's length
@@ -232,7 +232,7 @@ def _threshold(upper: Any, length: Any, longest: Any, margins: Any) -> Any:
 
 
 @njit
-def _scan(labels: Any, upper: Any, lower: Any, tables: Any, margins: Any, failing: Any) -> Any:
+def _scan(labels, upper, lower, tables, margins, failing):
     """Find rows for which any group may hold a nearer centre; return their number."""
     ways, group_ways, lengths, radii, _ = tables
     product, relative = margins[0], margins[1]
@@ -253,16 +253,7 @@ def _scan(labels: Any, upper: Any, lower: Any, tables: Any, margins: Any, failin
 
 
 @njit
-def _test(
-    rows: Any,
-    exact: Any,
-    labels: Any,
-    upper: Any,
-    lower: Any,
-    tables: Any,
-    margins: Any,
-    flags: Any,
-) -> None:
+def _test(rows, exact, labels, upper, lower, tables, margins, flags):
     """Test again with the exact distance, and flag the groups that rows have to search.
 
     If there are any, also the row's own group, whose bound does not cover the row's own centre,
@@ -286,7 +277,7 @@ def _test(
 
 
 @njit
-def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
+def _sort_pairs(flags, places, pairs):
     """Sort flagged rows by group, by counting."""
     for r in range(flags.shape[0]):
         for g in range(flags.shape[1]):
@@ -296,9 +287,7 @@ def _sort_pairs(flags: Any, places: Any, pairs: Any) -> None:
 
 
 @njit
-def _merge(
-    pairs: Any, candidates: Any, first: Any, second: Any, winners: Any, best: Any, following: Any
-) -> None:
+def _merge(pairs, candidates, first, second, winners, best, following):
     """Find the two smallest scores of each row over its groups; ties go to the lowest centre."""
     for p in range(pairs.size):
         r, j, score = pairs[p], candidates[p], np.float64(first[p])
@@ -312,9 +301,7 @@ def _merge(
 
 
 @njit
-def _find_limits(
-    winners: Any, best: Any, exact: Any, tables: Any, margins: Any, rounding: Any, limits: Any
-) -> None:
+def _find_limits(winners, best, exact, tables, margins, rounding, limits):
     """Find scores above which a centre is certainly farther than the winner."""
     lengths, slack, absolute = tables[2], margins[2], margins[3]
     for r in range(winners.size):
@@ -324,10 +311,9 @@ def _find_limits(
 
 @njit
 def _settle(
-    rows: Any, pairs: Any, offsets: Any, candidates: Any, first: Any, second: Any, winners: Any,
-    scores: Any, exact: Any, list_offsets: Any, tables: Any, margins: Any, direct: Any,
-    labels: Any, upper: Any, lower: Any,
-) -> None:  # fmt: skip
+    rows, pairs, offsets, candidates, first, second, winners, scores, exact, list_offsets, tables,
+    margins, direct, labels, upper, lower,
+):  # fmt: skip
     """Write labels and bounds of searched rows; `scores` are not below the winners'."""
     ways, group_ways, lengths, radii, of = tables
     product, relative, slack, absolute, limit = margins

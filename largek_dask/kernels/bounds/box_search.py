@@ -11,7 +11,6 @@ branches that could not be foretold and each had to wait for the one before.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -49,7 +48,7 @@ BITS = readonly(_numbers.ravel()), readonly(np.array([b.bit_count() for b in ran
 
 
 @inner
-def _lowest(values: Any, count: Any) -> Any:
+def _lowest(values, count):
     """Where the smallest of some numbers stands, which are bits of floats that are not negative."""
     least = values[0]
     for p in range(count):
@@ -61,7 +60,7 @@ def _lowest(values: Any, count: Any) -> Any:
 
 
 @inner
-def _limit(square: Any, extra: Any, scale: Any, slack: Any) -> Any:
+def _limit(square, extra, scale, slack):
     """The square of how far from a row, as they are stored, centres that come into question are."""
     reach = (np.sqrt(square * (1.0 + slack[2]) + slack[3]) + extra) * scale
     return np.float32(reach * reach * slack[1])
@@ -75,10 +74,7 @@ def _placed(width: int, direct: bool) -> Kernel:
     """
 
     @inner
-    def place(
-        rows: Any, start: Any, r: Any, m: Any, d: Any, shift: Any, basis: Any, scale: Any,
-        together: Any, point: Any, full: Any,
-    ) -> Any:  # fmt: skip
+    def place(rows, start, r, m, d, shift, basis, scale, together, point, full):
         places, all_turned = together
         at, own = (start + r) * d, r % ROWS
         if own == 0:
@@ -106,9 +102,7 @@ def _guessed(width: int) -> Kernel:
     """The node that no other is nearer than, and of its nearest box the nearest centre."""
 
     @inner
-    def guess(
-        r: Any, n: Any, held: Any, nodes: Any, points: Any, fulls: Any, far: Any, out: Any
-    ) -> Any:
+    def guess(r, n, held, nodes, points, fulls, far, out):
         _, names, _, whole, low, high, node_low, node_high = held
         step, everything = width * LANES, np.float32(np.inf)
         point = points[r * width : (r + 1) * width]
@@ -135,10 +129,9 @@ def _met(width: int) -> Kernel:
 
     @inner
     def meet(
-        node: Any, queue: Any, begin: Any, end: Any, rows: Any, start: Any, d: Any, n: Any,
-        held: Any, placed: Any, known: Any, scale: Any, slack: Any, scratch: Any, bits: Any,
-        costs: Any,
-    ) -> Any:  # fmt: skip
+        node, queue, begin, end, rows, start, d, n, held, placed, known, scale, slack, scratch,
+        bits, costs,
+    ):  # fmt: skip
         given, names, columns, whole, low, high, _, _ = held
         points, fulls, extras = placed
         bests, firsts, seconds, limits = known
@@ -190,7 +183,7 @@ def _met(width: int) -> Kernel:
 
 
 @inner
-def _by_home(homes: Any, m: Any, ends: Any, order: Any) -> None:
+def _by_home(homes, m, ends, order):
     """Rows of a block in the order of their nodes; those of node j end at ``ends[j + 1]``."""
     ends[:] = 0
     for r in range(m):
@@ -204,9 +197,7 @@ def _by_home(homes: Any, m: Any, ends: Any, order: Any) -> None:
 
 
 @inner
-def _queued(
-    node: Any, block: Any, m: Any, nodes: Any, far: Any, limits: Any, queue: Any, bits: Any
-) -> Any:
+def _queued(node, block, m, nodes, far, limits, queue, bits):
     """From some row on queue those within whose limit a node is, until they are enough."""
     queued, (table, sizes) = 0, bits
     while block < m and queued < BATCH:
@@ -217,13 +208,13 @@ def _queued(
 
 
 @njit
-def _known(size: Any) -> Any:
+def _known(size):
     """Of each row the best centre, its square and the second smallest, and the limit."""
     return np.empty(size, np.int64), np.empty(size), np.empty(size), np.empty(size, np.float32)
 
 
 @njit
-def _scratch() -> Any:
+def _scratch():
     """What rows that meet a node have left step after step."""
     most = (BATCH + 2 * LANES) * LANES
     return (
@@ -239,10 +230,9 @@ def search(width: int, direct: bool) -> Kernel:
 
     @njit
     def run(
-        rows: Any, begin: Any, end: Any, d: Any, shift: Any, basis: Any, scale: Any, held: Any,
-        reach: Any, farthest: Any, slack: Any, bits: Any, costs: Any, budget: Any, labels: Any,
-        left: Any,
-    ) -> Any:  # fmt: skip
+        rows, begin, end, d, shift, basis, scale, held, reach, farthest, slack, bits, costs, budget,
+        labels, left,
+    ):  # fmt: skip
         n, nodes = (d + LANES - 1) // LANES * LANES, np.empty(held[6].size // width, np.float32)
         n_nodes, few = held[1].size // LANES // LANES, (end - begin + LANES - 1) // LANES * LANES
         most = min(MOST_ROWS, MOST_NEAR // nodes.size) // LANES * LANES

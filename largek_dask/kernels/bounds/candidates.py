@@ -134,16 +134,11 @@ def search_candidates(
     form, longest = packed.form, int(lists.lengths[begin:stop].max(initial=0))
     none = np.empty(0, packed.dtype)
     return _search(
-        x,
-        packed,
-        readonly(order[first:last]),
-        readonly(starts[begin : stop + 1] - first),
-        readonly(lists.offsets[begin : stop + 1]),
-        readonly(lists.centers),
-        (readonly(form.factors.reshape(-1)), form.starts, readonly(none)),
-        (longest, 1),
+        x, packed, readonly(order[first:last]), readonly(starts[begin : stop + 1] - first),
+        readonly(lists.offsets[begin : stop + 1]), readonly(lists.centers),
+        (readonly(form.factors.reshape(-1)), form.starts, readonly(none)), (longest, 1),
         (candidates, squares),
-    )
+    )  # fmt: skip
 
 
 def search_components(
@@ -187,16 +182,12 @@ def search_components(
     form = packed.form
     largest = form.factors[:k][packed.alive, packed.n_features :].max(axis=0, initial=0)
     return _search(
-        rows,
-        packed,
-        readonly(np.arange(n, dtype=np.int32)),
-        readonly(np.array([0, n])),
-        readonly(np.array([0, k])),
-        _NO_LIST,
+        rows, packed, readonly(np.arange(n, dtype=np.int32)), readonly(np.array([0, n])),
+        readonly(np.array([0, k])), _NO_LIST,
         (readonly(form.factors.reshape(-1)), form.starts, readonly(largest)),
         (k, SHARED if k > _plan(k, form.factors.shape[1], candidates.shape[1]).step else 1),
         (found, apart),
-    )
+    )  # fmt: skip
 
 
 def _check(x: Array, packed: PackedMixture, candidates: Labels, squares: Floats) -> None:
@@ -268,16 +259,12 @@ def _search(
     places = np.concatenate([order, np.full(width, order[-1]), np.arange(width)])
     close = USUAL * float(np.finfo(dtype).eps) / 2 * float(np.sqrt(features))
     form = packed.form
-    mixture = (
-        packed.means.reshape(-1),
-        packed.precisions.reshape(-1),
-        packed.constants,
-        packed.halves,
-    )
+    flat = packed.means.reshape(-1), packed.precisions.reshape(-1)
+    mixture = tuple(map(readonly, (*flat, packed.constants, packed.halves)))
     run = _kernel(tile, dtype, x.dtype, _KINDS[packed.covariance], packed.direct)
     total: int = run(
         readonly(x), readonly(places.astype(np.int32)), starts, offsets, listed, form.offsets,
-        *table, tuple(map(readonly, mixture)), space, scratch, n_panels, plan.step, plan.group,
+        *table, mixture, space, scratch, n_panels, plan.step, plan.group,
         real(close), real(form.level), *out,
     )  # fmt: skip
     return total
@@ -313,7 +300,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @bare
-    def few(rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any) -> None:
+    def few(rows, places, at, d, shift, panel, norms):
         """Load rows shorter than a transposed block, which would read beyond the last."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
@@ -324,10 +311,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
                 norms[q] += value * value
 
     @bare
-    def rows_of(
-        rows: Any, places: Any, at: Any, d: Any, shift: Any, panel: Any, norms: Any, spare: Any,
-        own: Any,
-    ) -> None:  # fmt: skip
+    def rows_of(rows, places, at, d, shift, panel, norms, spare, own):
         if d < side and not direct:
             few(rows, places, at, d, shift, panel, norms)
         else:
@@ -353,10 +337,7 @@ def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
     spec = Micro(centres, vectors, lanes, SCORES, direct).code
 
     @_within
-    def score(
-        panel: Any, panel_at: Any, block: Any, features: Any, starts: Any, first: Any, count: Any,
-        scores: Any, values: Any, labels: Any,
-    ) -> None:  # fmt: skip
+    def score(panel, panel_at, block, features, starts, first, count, scores, values, labels):
         n_tiles = (count + centres - 1) // centres
         if n_tiles > 0:
             scan(
@@ -373,10 +354,7 @@ def _fetcher(stored: Dtype) -> Kernel:
     call = fetch_rows(stored)
 
     @_within
-    def ask(
-        rows: Any, places: Any, begin: Any, end: Any, d: Any, n_best: Any, candidates: Any,
-        squares: Any,
-    ) -> None:  # fmt: skip
+    def ask(rows, places, begin, end, d, n_best, candidates, squares):
         call(rows, places, begin, end, d)
         for q in range(begin, end):
             i = np.int64(places[q]) * n_best
@@ -394,9 +372,7 @@ def _list_fetcher(dtype: Dtype) -> Kernel:
     line = LINE // dtype.itemsize
 
     @_within
-    def ask_listed(
-        listed: Any, begin: Any, end: Any, d: Any, features: Any, factors: Any, means: Any
-    ) -> None:
+    def ask_listed(listed, begin, end, d, features, factors, means):
         for e in range(begin, end):
             c = np.int64(listed[e])
             for f in range(0, features, line):
@@ -412,9 +388,7 @@ def _ranker(width: int) -> Kernel:
     """Keep the smallest minima of groups of scores of every lane, ascending."""
 
     @_within
-    def rank(
-        scores: Any, count: Any, group: Any, minima: Any, n_best: Any, best: Any, own: Any
-    ) -> None:
+    def rank(scores, count, group, minima, n_best, best, own):
         if group == 1:
             for i in range(count):
                 insert(width, scores, i * width, n_best, best, own)
@@ -433,15 +407,12 @@ def _picker(width: int) -> Kernel:
     one = np.uint64(1)
 
     @_within
-    def pick(
-        scores: Any, count: Any, group: Any, minima: Any, limits: Any, m: Any, near: Any,
-        room: Any, found: Any,
-    ) -> None:  # fmt: skip
+    def pick(scores, count, group, minima, limits, m, near, room, found):
         for q in range(width):
             found[q] = 0
         for g in range((count + group - 1) // group):
             first = g * group
-            mask: Any = within(width, minima if group > 1 else scores, g * width, limits)
+            mask = within(width, minima if group > 1 else scores, g * width, limits)
             while mask != 0:
                 q = lowest_bit(mask)
                 mask &= mask - one
@@ -460,10 +431,7 @@ def _picker(width: int) -> Kernel:
 
 
 @_within
-def _insert(
-    c: Any, square: Any, before: Any, constants: Any, halves: Any, candidates: Any, squares: Any,
-    joints: Any, kept: Any,
-) -> Any:  # fmt: skip
+def _insert(c, square, before, constants, halves, candidates, squares, joints, kept):
     """Insert a component among the `kept` ones of a row, by log joint; return the new number."""
     if constants[c] == -np.inf and kept > 0:
         return kept
@@ -488,7 +456,7 @@ def _insert(
 
 
 @_within
-def _among(candidates: Any, kept: Any, c: Any) -> Any:
+def _among(candidates, kept, c):
     found = False
     for r in range(kept):
         found |= candidates[r] == c
@@ -500,9 +468,7 @@ def _squarer(weighted: bool) -> Kernel:
     """Compile squares of a row to some components, four side by side."""
 
     @_within
-    def squares_of(
-        rows: Any, at: Any, means: Any, precisions: Any, names: Any, count: Any, d: Any, apart: Any
-    ) -> None:
+    def squares_of(rows, at, means, precisions, names, count, d, apart):
         for p in range(0, count, FOUR):
             if count - p == 1:
                 c = np.int64(names[p]) * d
@@ -529,9 +495,9 @@ def _meeter(weighted: bool) -> Kernel:
 
     @_within
     def meet(
-        rows: Any, at: Any, d: Any, near: Any, near_at: Any, found: Any, listed: Any, first: Any,
-        opening: Any, mixture: Any, room: Any, candidates: Any, squares: Any,
-    ) -> None:  # fmt: skip
+        rows, at, d, near, near_at, found, listed, first, opening, mixture, room, candidates,
+        squares,
+    ):  # fmt: skip
         means, precisions, constants, halves = mixture
         joints, names, apart = room
         n_best, kept, count = candidates.size, 0, 0
@@ -577,30 +543,24 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
     """Compile taking a row, converted if it is stored otherwise, and its selected components."""
     meet, real = _meeter(kind == 2), dtype.type
 
-    if stored == dtype:
+    converts = stored != dtype
 
-        @_within
-        def take(
-            rows: Any, i: Any, d: Any, row: Any, near: Any, near_at: Any, found: Any, listed: Any,
-            first: Any, opening: Any, mixture: Any, room: Any, candidates: Any, squares: Any,
-        ) -> None:  # fmt: skip
-            meet(
-                rows, i * d, d, near, near_at, found, listed, first, opening, mixture, room,
-                candidates, squares,
-            )  # fmt: skip
-
-    else:
-
-        @_within
-        def take(
-            rows: Any, i: Any, d: Any, row: Any, near: Any, near_at: Any, found: Any, listed: Any,
-            first: Any, opening: Any, mixture: Any, room: Any, candidates: Any, squares: Any,
-        ) -> None:  # fmt: skip
+    @_within
+    def take(
+        rows, i, d, row, near, near_at, found, listed, first, opening, mixture, room, candidates,
+        squares,
+    ):  # fmt: skip
+        if converts:
             own = rows[i * d :]
             for f in range(d):
                 row[f] = real(own[f])
             meet(
                 row, 0, d, near, near_at, found, listed, first, opening, mixture, room,
+                candidates, squares,
+            )  # fmt: skip
+        else:
+            meet(
+                rows, i * d, d, near, near_at, found, listed, first, opening, mixture, room,
                 candidates, squares,
             )  # fmt: skip
 
@@ -620,10 +580,9 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
     @_within
     def prepare(
-        rows: Any, places: Any, at: Any, d: Any, features: Any, shift: Any, largest: Any,
-        panel: Any, norms: Any, spare: Any, own: Any, n_best: Any, best: Any, best_at: Any,
-        reach: Any, reach_at: Any,
-    ) -> None:  # fmt: skip
+        rows, places, at, d, features, shift, largest, panel, norms, spare, own, n_best, best,
+        best_at, reach, reach_at,
+    ):  # fmt: skip
         rows_of(rows, places, at, d, shift, panel, norms, spare, own)
         for q in range(width * n_best):
             best[best_at + q] = real(np.inf)
@@ -635,11 +594,10 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
     @bare
     def batch(
-        rows: Any, places: Any, at: Any, m: Any, n_ahead: Any, own: Any, d: Any, features: Any,
-        shift: Any, block: Any, starts: Any, largest: Any, listed: Any, first: Any, length: Any,
-        step: Any, group: Any, close: Any, level: Any, mixture: Any, space: Any, scratch: Any,
-        candidates: Any, squares: Any, factors: Any, soon: Any, n_soon: Any,
-    ) -> None:  # fmt: skip
+        rows, places, at, m, n_ahead, own, d, features, shift, block, starts, largest, listed,
+        first, length, step, group, close, level, mixture, space, scratch, candidates, squares,
+        factors, soon, n_soon,
+    ):  # fmt: skip
         panel, spare, norms, values, labels, scores, _, _, _ = space
         best, reach, limits, minima, found, near, joints, row, _, names, apart = scratch
         room_of_row = joints, names, apart
@@ -691,10 +649,7 @@ def _copy_list(dtype: Dtype) -> Kernel:
     """Compile copying components of a list side by side, with starts and largest factors."""
 
     @bare
-    def copy(
-        listed: Any, first: Any, length: Any, d: Any, features: Any, factors: Any, starts: Any,
-        copies: Any, openings: Any, largest: Any,
-    ) -> None:  # fmt: skip
+    def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
         for e in range(features - d):
             largest[e] = 0
         for m in range(length):
@@ -733,10 +688,9 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
 
     @njit(_signature(dtype, stored), refcounts=False)
     def run(
-        x: Any, places: Any, starts: Any, offsets: Any, listed: Any, shift: Any, factors: Any,
-        openings: Any, largest: Any, mixture: Any, space: Any, scratch: Any, n_panels: Any,
-        step: Any, group: Any, close: Any, level: Any, candidates: Any, squares: Any,
-    ) -> Any:  # fmt: skip
+        x, places, starts, offsets, listed, shift, factors, openings, largest, mixture, space,
+        scratch, n_panels, step, group, close, level, candidates, squares,
+    ):  # fmt: skip
         n, d = x.shape
         rows, total, n_evaluated = x.reshape(n * d), starts[starts.size - 1], 0
         _, _, _, _, _, _, copies, copied, _ = space
@@ -793,36 +747,10 @@ def _signature(dtype: Dtype, stored: Dtype) -> tuple[Any, ...]:
     (given,), (vector,) = real_arrays(stored, 2), real_arrays(dtype, 1)
     floats = types.Array(types.float64, 1, "C", readonly=True)
     numbers = types.Array(types.int32, 1, "C")
+    doubles, squares = (types.Array(types.float64, n, "C") for n in (1, 2))
+    scratch = (flat,) * 4 + (numbers, numbers, doubles, flat, flat, numbers, doubles)
     return (
-        given,
-        integers,
-        places,
-        places,
-        integers,
-        vector,
-        vector,
-        vector,
-        vector,
-        types.Tuple((vector, floats, floats, floats)),
-        workspace_type(dtype),
-        types.Tuple(
-            (
-                flat,
-                flat,
-                flat,
-                flat,
-                numbers,
-                numbers,
-                types.Array(types.float64, 1, "C"),
-                flat,
-                flat,
-                numbers,
-                types.Array(types.float64, 1, "C"),
-            )
-        ),
-        *[types.int64] * 3,
-        real,
-        real,
-        types.Array(types.int32, 2, "C"),
-        types.Array(types.float64, 2, "C"),
-    )
+        given, integers, places, places, integers, *[vector] * 4,
+        types.Tuple((vector, floats, floats, floats)), workspace_type(dtype), types.Tuple(scratch),
+        *[types.int64] * 3, real, real, types.Array(types.int32, 2, "C"), squares,
+    )  # fmt: skip

@@ -92,9 +92,9 @@ def _search(dtype: np.dtype[Any], direct: int) -> Kernel:
 
     @njit
     def run(
-        rows: Any, d: Any, pairs: Any, ends: Any, columns: Any, starts: Any, blocks: Any,
-        offsets: Any, lists: Any, near: Any, candidates: Any, first: Any, second: Any,
-    ) -> None:  # fmt: skip
+        rows, d, pairs, ends, columns, starts, blocks, offsets, lists, near, candidates, first,
+        second,
+    ):  # fmt: skip
         places = np.empty(6, np.int64)
         values, labels = np.empty(96, dtype), np.empty(48, labels_of)
         for g in range(ends.size - 1):

@@ -11,12 +11,7 @@ from numpy.typing import NDArray
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.group_search import GroupColumns
-from largek_dask.kernels.distances import (
-    PackedCenters,
-    nearest,
-    pack_centers,
-    squared_distances,
-)
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
 
 __all__ = ["BoundedCenters", "Drift", "Groups", "Margins", "group_centers"]
 

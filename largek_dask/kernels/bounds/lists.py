@@ -150,10 +150,7 @@ def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
 
 
 @njit
-def _sort_loose(
-    labels: Any, upper: Any, lower: Any, first: Any, last: Any, bounded: Any, loose: Any,
-    chosen: Any, counts: Any, places: Any, order: Any,
-) -> None:  # fmt: skip
+def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, counts, places, order):
     """Count the searched rows of each label, or put them where `places` says."""
     if not bounded:
         for i in range(first, last):
@@ -372,7 +369,7 @@ def decay(
 
 
 @njit
-def _decay(labels: Any, upper: Any, lower: Any, drift: Any, reach: Any) -> None:
+def _decay(labels, upper, lower, drift, reach):
     for i in range(labels.size):
         j = labels[i]
         if j < 0:
@@ -429,9 +426,7 @@ def removal_losses(
 
 
 @njit
-def _losses(
-    labels: Any, upper: Any, lower: Any, weight: Any, max_loss: Any, scale: Any, out: Any
-) -> None:
+def _losses(labels, upper, lower, weight, max_loss, scale, out):
     for i in range(labels.size):
         j = labels[i]
         if j < 0:

@@ -4,6 +4,9 @@ Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then l
 pass over the rows takes. If there are more, centres are first put into about √k groups, and those
 of a group are compared with the centres of the nearest groups only. Centres left out are farther
 away than most of those found, but occasionally one of the last neighbours is missed.
+
+Of components of a mixture with unequal variances, distance misleads: a wide one far away explains
+a row better than a narrow one close by. Their criterion is the expected log joint.
 """
 
 from __future__ import annotations
@@ -24,10 +27,11 @@ from largek_dask.kernels.dense.gathered import bare, load_rows
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.emit import frozen, lowest_bit, scan, within
 from largek_dask.kernels.jit import njit
+from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_pairs"]
+__all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_components", "nearest_pairs"]
 
 EXACT = 20_000
 """Maximum number of centres of which all pairs are compared."""
@@ -199,7 +203,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
-    def finish(sums: Any, norms: Any, out: Any) -> None:
+    def finish(sums, norms, out):
         for q in range(width):
             score = sums[q]
             if distances:
@@ -208,10 +212,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
             out[q] = score if score == score else real(np.inf)
 
     @njit(refcounts=False)
-    def run(
-        centers: Any, shift: Any, factors: Any, starts: Any, members: Any, places: Any,
-        space: Any, table: Any,
-    ) -> None:  # fmt: skip
+    def run(centers, shift, factors, starts, members, places, space, table):
         k, d = centers.shape
         rows = centers.reshape(k * d)
         panel, spare, norms, values, labels, sums, copies, openings, _ = space
@@ -239,11 +240,11 @@ def _select(width: int) -> panels.Kernel:
     """Compile finding the m smallest of each row of a table, in order, by their names."""
 
     @bare
-    def below(row: Any, count: Any, limits: Any, near: Any) -> Any:
+    def below(row, count, limits, near):
         """Return places of the values up to a limit, ascending, and their number."""
         found = 0
         for at in range(0, count, width):
-            mask: Any = within(width, row, at, limits)
+            mask = within(width, row, at, limits)
             while mask != 0:
                 j = at + lowest_bit(mask)
                 mask &= mask - np.uint64(1)
@@ -253,7 +254,7 @@ def _select(width: int) -> panels.Kernel:
         return found
 
     @njit
-    def select(table: Any, own: Any, places: Any, count: Any, found: Any) -> None:
+    def select(table, own, places, count, found):
         """Select; the centre itself, whose place is `own`, comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
@@ -293,7 +294,7 @@ def _select(width: int) -> panels.Kernel:
 
 
 @bare
-def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
+def _sampled(row, count, first, smallest):
     """Return the largest of the smallest values of every `_STRIDE`-th."""
     last = smallest.size - 1
     for g in range(last + 1):
@@ -310,7 +311,7 @@ def _sampled(row: Any, count: Any, first: Any, smallest: Any) -> Any:
 
 
 @njit(internal=True)
-def _merge_sort(values: Any, n: Any) -> Any:
+def _merge_sort(values, n):
     """Sort the places of n values without NaN; of equal ones the earlier comes first."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
@@ -336,7 +337,7 @@ def _merge_sort(values: Any, n: Any) -> Any:
 
 
 @njit(internal=True)
-def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
+def _rank(values, n, ranks, ranked):
     """Rank the places of the m smallest of n values; of equal ones the earlier comes first."""
     m = ranked.size
     if n > _FEW:
@@ -358,3 +359,57 @@ def _rank(values: Any, n: Any, ranks: Any, ranked: Any) -> None:
             g += 1
         if g < m:
             ranked[g] = c
+
+
+def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
+    r"""For each component, find the ones that its rows most probably come from as well.
+
+    With unequal variances c' is ranked under c by the expected log joint of a row of c,
+
+    .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
+       + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
+
+    That is minus a score of the tile: the features of c, its mean and the expected squares of its
+    rows, times those of c', its factors and the start of its scores.
+
+    Parameters
+    ----------
+    packed : PackedMixture
+    m : int
+        1 to k.
+    n_threads : int
+        No result depends on it.
+
+    Returns
+    -------
+    int32 array (k, m)
+        Each component itself first, then the others, most probable first, in the compute dtype and
+        with its rounding; ties go to the lowest index, and retired components come last. Of very
+        many components, among those of near groups (see above).
+    """
+    k = packed.n_components
+    if not 1 <= m <= k:
+        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
+    if packed.covariance == "iso" and packed.alive.all():
+        return nearest_centers(packed.centers, m, n_threads)
+    return nearest_pairs(_pairs_of(packed), packed.centers, m, n_threads)
+
+
+def _pairs_of(packed: PackedMixture) -> Pairs:
+    """Return factors and starts of the components, and the features that they meet."""
+    form, (k, d) = packed.weighted_form, packed.means.shape
+    n_factors = form.factors.shape[1]
+    found, factors = np.empty((2, k, n_factors + 1), packed.dtype)
+    found[:, :n_factors] = form.factors[:k]
+    # (retired ones begin at infinity, and that times 0 is NaN)
+    found[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
+    means = packed.centers.values.astype(np.float64)
+    squares = means * means + packed.variances
+    if packed.covariance != "diag":
+        squares = np.cumsum(squares, axis=1)[:, -1:]
+    factors[:, :d] = means
+    factors[:, d:n_factors] = squares
+    factors[:, n_factors] = 1
+    nothing = np.zeros(-(-(n_factors + 1) // panels.PAD) * panels.PAD, packed.dtype)
+    starts = np.zeros(k, packed.dtype)
+    return Pairs(found, nothing, factors, starts, direct=0, distances=False)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.prefix_search import FEATURES, search, search_two
+from largek_dask.kernels.bounds.prefix_search import FEATURES, search
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.exact.squares import row_squares
@@ -158,39 +158,20 @@ class Prefix:
     def search(
         self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
-        """Label rows ``begin .. end``, all of them, as each row has a budget of its own.
+        """Label rows as :meth:`~.boxes.Boxes.search` does, and all of them, whatever the budget.
 
-        Parameters
-        ----------
-        x : array (n, d)
-            Rows of the compute dtype, C-ordered.
-        begin, end : int
-        budget : float
-            Not needed.
-        out : tuple of arrays (n,)
-            Written to: labels; or, of more than `panels.PAD` centres, what
-            :func:`~largek_dask.kernels.distances.nearest_two` returns.
-        left : int64 array (n,)
-            Receives the rows that are left to the dense search.
-
-        Returns
-        -------
-        stopped, n_left, n_evaluated : int
-            `end`; how many rows are left to the dense search; how many distances in all features
-            were computed.
-        work : float
-            In multiplications of the dense search.
+        Of more than `panels.PAD` centres `out` may be what
+        :func:`~largek_dask.kernels.distances.nearest_two` returns.
         """
         dtype, two = x.dtype, len(out) > 1
         tiles = len(self.arrays[1]) // self.tile.centres
         blocks = panels.Blocking(panels=1, tiles=tiles, features=FEATURES - 1)
         space = panels.workspace(self.tile, dtype, False, FEATURES, blocks, (0, 0))
-        run = (search_two if two else search)(self.tile, dtype)
-        form = (self.form.factors, self.form.starts, self.form.rounding.as_tuple()) if two else ()
-        n_left, n_evaluated = run(
+        form = self.form
+        known = (form.factors.reshape(-1), form.starts, form.rounding.as_tuple()) if two else ()
+        n_left, n_evaluated = search(self.tile, dtype, two)(
             readonly(x), begin, end, *self.arrays, self.given, self.p, self.margin.left_out,
-            self.margin.as_tuple(), MOST_REACH**2, self.most,
-            space, left, *form, *out,
+            self.margin.as_tuple(), MOST_REACH**2, self.most, space, left, known, out,
         )  # fmt: skip
         k, d = self.given.shape
         work = (end - begin) * least_work(k, d, self.p)

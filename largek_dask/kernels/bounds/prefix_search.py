@@ -13,7 +13,6 @@ get the scores, or where they are in doubt the sums, that decide there.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ from largek_dask.kernels.emit import (
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 
-__all__ = ["FEATURES", "search", "search_two"]
+__all__ = ["FEATURES", "search"]
 
 FEATURES = 128
 """Features whose products are summed before they are added to those of others: so sums of many
@@ -50,10 +49,7 @@ def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
     spec, pack = Micro(centres, tile.vectors, lanes, SCORES).code, pack_block(dtype, width, lengths)
 
     @inner
-    def project(
-        rows: Any, block: Any, m: Any, d: Any, shift: Any, directions: Any, zeros: Any, p: Any,
-        scratch: Any, point: Any,
-    ) -> None:  # fmt: skip
+    def project(rows, block, m, d, shift, directions, zeros, p, scratch, point):
         panel, spare, norms, values, labels, sums = scratch[:6]
         tiles = (p + centres - 1) // centres
         for f in range(0, d, FEATURES):
@@ -79,10 +75,7 @@ def _tails(dtype: Dtype, width: int) -> Kernel:
     real = dtype.type
 
     @inner
-    def measure(
-        rows: Any, block: Any, m: Any, d: Any, shift: Any, p: Any, left_out: Any, up: Any,
-        point: Any, norms: Any, inside: Any,
-    ) -> None:  # fmt: skip
+    def measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside):
         inside[:] = 0.0
         for f in range(p):
             for q in range(width):
@@ -98,7 +91,7 @@ def _tails(dtype: Dtype, width: int) -> Kernel:
 
 
 @inner
-def _border(square: Any, norm: Any, margin: Any) -> Any:
+def _border(square, norm, margin):
     """The largest score that a centre can have that is not farther than the root of `square`."""
     longest, wide, absolute, product, turned, up = margin
     farthest = square * (1.0 + wide) + absolute
@@ -110,15 +103,18 @@ def _border(square: Any, norm: Any, margin: Any) -> Any:
 
 
 @cache
-def _opened(tile: Tile, dtype: Dtype) -> Kernel:
-    """List the tiles whose smallest bounds are below the borders of rows; then their centres."""
+def _opened(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
+    """List the tiles whose smallest bounds are below the borders of rows; then their centres.
+
+    Without `two` the guess of a row is not listed: its distance is known.
+    """
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
     @inner
     def open_tiles(
-        point: Any, p: Any, minima: Any, n_tiles: Any, limits: Any, starts: Any, columns: Any,
-        most: Any, hits: Any, masks: Any, guesses: Any, counts: Any, found: Any,
-    ) -> None:  # fmt: skip
+        point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses, counts,
+        found,
+    ):  # fmt: skip
         n_hits = 0
         for t in range(n_tiles):
             within = 0  # (counted: a branch would keep the loop out of vectors)
@@ -142,7 +138,7 @@ def _opened(tile: Tile, dtype: Dtype) -> Kernel:
             tile, q = hits[h] // width, hits[h] % width
             for j in range(centres):
                 c = tile * centres + j
-                if masks[h] >> j & 1 and c != guesses[q] and counts[q] <= most:
+                if masks[h] >> j & 1 and (two or c != guesses[q]) and counts[q] <= most:
                     found[q * (most + 1) + counts[q]] = c
                     counts[q] += 1
 
@@ -150,7 +146,7 @@ def _opened(tile: Tile, dtype: Dtype) -> Kernel:
 
 
 @inner
-def _most_of(counts: Any, most: Any) -> Any:
+def _most_of(counts, most):
     """How many open centres a row of a panel may have, so that the panel costs less than dense."""
     total = 0
     for q in range(counts.size):
@@ -159,10 +155,7 @@ def _most_of(counts: Any, most: Any) -> Any:
 
 
 @inner
-def _nearest(
-    rows: Any, at: Any, whole: Any, d: Any, found: Any, begin: Any, count: Any, guess: Any,
-    square: Any, margin: Any, squares: Any, names: Any, four: Any,
-) -> Any:  # fmt: skip
+def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squares, names, four):
     """The nearest of a row's guess and the centres that were found; sums in float64 decide."""
     best = square
     for first in range(0, count, 4):
@@ -202,10 +195,9 @@ def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
     @inner
     def guess(
-        rows: Any, block: Any, m: Any, d: Any, shift: Any, turned: Any, zeros: Any, flat: Any,
-        starts: Any, columns: Any, p: Any, left_out: Any, up: Any, scratch: Any, point: Any,
-        norms: Any, inside: Any, minima: Any, guesses: Any,
-    ) -> None:  # fmt: skip
+        rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out, up, scratch,
+        point, norms, inside, minima, guesses,
+    ):  # fmt: skip
         values, labels = scratch[3], scratch[4]
         project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
         measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
@@ -215,7 +207,7 @@ def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
             labels, 0, minima, 0, rows, -1,
         )  # fmt: skip
         for q in range(m):
-            c: Any = labels[q]
+            c = labels[q]
             mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, values[q])
             while mask & 1 == 0 and mask != 0:
                 mask, c = mask >> 1, c + 1
@@ -225,81 +217,19 @@ def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 
 @cache
-def search(tile: Tile, dtype: Dtype) -> Kernel:
-    """Panels of rows one after the other; as :meth:`~.prefix.Prefix.search` says."""
-    width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
-    largest = float(np.finfo(dtype).max)
-    guess, open_tiles = _guessed(tile, dtype, 0), _opened(tile, dtype)
-
-    @njit
-    def run(
-        x: Any, begin: Any, end: Any, shift: Any, directions: Any, zeros: Any, factors: Any,
-        starts: Any, columns: Any, given: Any, p: Any, left_out: Any, margin: Any, farthest: Any,
-        most: Any, scratch: Any, left: Any, labels_out: Any,
-    ) -> Any:  # fmt: skip
-        n, d = x.shape
-        rows, whole = x.reshape(n * d), given.reshape(given.size)
-        flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
-        n_tiles = starts.size // centres
-        point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
-        norms, inside = np.empty(width), np.empty(width)
-        limits, squares = np.empty(width, dtype), np.empty(width)
-        guesses, counts = np.empty(width, np.int32), np.empty(width, np.int64)
-        found, near = np.empty(width * (most + 1), np.int32), np.empty(most + 1, dtype)
-        hits, masks = np.empty(n_tiles * width + 1, np.int64), np.empty(n_tiles * width, np.uint8)
-        four, names = np.empty(4, dtype), np.empty(4, np.int32)
-        n_left, n_evaluated = 0, 0
-        for block in range(begin, end, width):
-            m = min(width, end - block)
-            guess(
-                rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out,
-                margin[5], scratch, point, norms, inside, minima, guesses,
-            )  # fmt: skip
-            for q in range(width):
-                limits[q], counts[q] = -np.inf, 0
-            for q in range(m):
-                squares[q] = near_square(rows, (block + q) * d, whole, np.int64(guesses[q]) * d, d)
-                # (less than the scores of centres that fill up the last tile)
-                limits[q] = real(min(_border(squares[q], norms[q], margin), largest))
-                if not norms[q] <= farthest:
-                    limits[q], counts[q] = -np.inf, most + 1
-            open_tiles(
-                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses,
-                counts, found,
-            )  # fmt: skip
-            most_here = _most_of(counts, most)
-            for q in range(m):
-                if counts[q] > most_here:
-                    left[n_left] = block + q
-                    n_left += 1
-                    continue
-                n_evaluated += counts[q] + 1
-                labels_out[block + q] = _nearest(
-                    rows, (block + q) * d, whole, d, found, q * (most + 1), counts[q], guesses[q],
-                    squares[q], margin, near, names, four,
-                )  # fmt: skip
-        return n_left, n_evaluated
-
-    return run
-
-
-@cache
 def _others(tile: Tile, dtype: Dtype) -> Kernel:
     """The centre with the smallest bound outside the tile of a row's guess."""
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
     @inner
-    def find(
-        point: Any, p: Any, minima: Any, m: Any, starts: Any, columns: Any, guesses: Any,
-        others: Any,
-    ) -> None:  # fmt: skip
+    def find(point, p, minima, m, starts, columns, guesses, others):
         for q in range(m):
             own = guesses[q] // centres
-            at: Any = -1
+            at = -1
             for t in range(starts.size // centres):
                 if t != own and (at < 0 or minima[t * width + q] < minima[at * width + q]):
                     at = t
-            c: Any = at * centres
+            c = at * centres
             least = minima[at * width + q]
             mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, least)
             while mask & 1 == 0 and mask != 0:
@@ -316,9 +246,9 @@ def _both(dtype: Dtype) -> Kernel:
 
     @inner
     def choose_both(
-        rows: Any, at: Any, shift: Any, whole: Any, d: Any, full: Any, openings: Any, length: Any,
-        rounding: Any, found: Any, begin: Any, count: Any, names: Any, eight: Any,
-    ) -> Any:  # fmt: skip
+        rows, at, shift, whole, d, full, openings, length, rounding, found, begin, count, names,
+        eight,
+    ):  # fmt: skip
         best, second = real(np.inf), real(np.inf)
         label, other = np.int64(-1), np.int64(-1)
         for first in range(begin, begin + count, 8):
@@ -342,72 +272,78 @@ def _both(dtype: Dtype) -> Kernel:
 
 
 @cache
-def search_two(tile: Tile, dtype: Dtype) -> Kernel:
-    """The same for the two nearest, with squared distances; there are more than two tiles."""
+def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
+    """Panels of rows one after the other; as :meth:`~.prefix.Prefix.search` says.
+
+    With `two` the two nearest, with squared distances; there are more than two tiles.
+    """
     width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     largest = float(np.finfo(dtype).max)
-    guess, open_tiles, others_of = (
-        _guessed(tile, dtype, 1),
-        _opened(tile, dtype),
-        _others(tile, dtype),
-    )
-    choose_both = _both(dtype)
+    guess, open_tiles = _guessed(tile, dtype, int(two)), _opened(tile, dtype, two)
+    others_of, choose_both, together = _others(tile, dtype), _both(dtype), 8 if two else 4
 
     @njit
     def run(
-        x: Any, begin: Any, end: Any, shift: Any, directions: Any, zeros: Any, factors: Any,
-        starts: Any, columns: Any, given: Any, p: Any, left_out: Any, margin: Any, farthest: Any,
-        most: Any, scratch: Any, left: Any, full: Any, openings: Any, rounding: Any,
-        labels_out: Any, squares_out: Any, others_out: Any, other_squares_out: Any,
-    ) -> Any:  # fmt: skip
+        x, begin, end, shift, directions, zeros, factors, starts, columns, given, p, left_out,
+        margin, farthest, most, scratch, left, form, out,
+    ):  # fmt: skip
         n, d = x.shape
-        rows, whole, full = x.reshape(n * d), given.reshape(given.size), full.reshape(full.size)
+        rows, whole = x.reshape(n * d), given.reshape(given.size)
         flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
-        n_tiles, lengths = starts.size // centres, scratch[2]
+        n_tiles = starts.size // centres
         point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
-        norms, inside, limits = np.empty(width), np.empty(width), np.empty(width, dtype)
+        norms, inside = np.empty(width), np.empty(width)
+        limits, squares = np.empty(width, dtype), np.empty(width)
         guesses, others = np.empty(width, np.int32), np.empty(width, np.int32)
-        nobody, counts = np.full(width, -1, np.int32), np.empty(width, np.int64)
-        found = np.empty(width * (most + 1), np.int32)
+        found, near = np.empty(width * (most + 1), np.int32), np.empty(most + 1, dtype)
         hits, masks = np.empty(n_tiles * width + 1, np.int64), np.empty(n_tiles * width, np.uint8)
-        eight, names = np.empty(8, dtype), np.empty(8, np.int32)
-        n_left, n_evaluated = 0, 0
+        some, names = np.empty(together, dtype), np.empty(together, np.int32)
+        counts, n_left, n_evaluated = np.empty(width, np.int64), 0, 0
         for block in range(begin, end, width):
             m = min(width, end - block)
             guess(
                 rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out,
                 margin[5], scratch, point, norms, inside, minima, guesses,
             )  # fmt: skip
-            others_of(point, p, minima, m, starts, columns, guesses, others)
+            if two:
+                others_of(point, p, minima, m, starts, columns, guesses, others)
             for q in range(width):
                 limits[q], counts[q] = -np.inf, 0
             for q in range(m):
                 at, norm = (block + q) * d, norms[q]
-                square = max(
-                    near_square(rows, at, whole, np.int64(guesses[q]) * d, d),
-                    near_square(rows, at, whole, np.int64(others[q]) * d, d),
-                )
-                square = square * (1.0 + margin[1]) + margin[2]
-                square += margin_of_score(square - norm, norm * (1.0 + margin[1]), rounding)
+                square = near_square(rows, at, whole, np.int64(guesses[q]) * d, d)
+                squares[q] = square
+                if two:
+                    square = max(square, near_square(rows, at, whole, np.int64(others[q]) * d, d))
+                    square = square * (1.0 + margin[1]) + margin[2]
+                    square += margin_of_score(square - norm, norm * (1.0 + margin[1]), form[2])
+                # (less than the scores of centres that fill up the last tile)
                 limits[q] = real(min(_border(square, norm, margin), largest))
                 if not norm <= farthest:
                     limits[q], counts[q] = -np.inf, most + 1
             open_tiles(
-                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, nobody,
+                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses,
                 counts, found,
             )  # fmt: skip
             most_here = _most_of(counts, most)
             for q in range(m):
-                if counts[q] > most_here:
-                    left[n_left] = block + q
+                i, first, count = block + q, q * (most + 1), counts[q]
+                if count > most_here:
+                    left[n_left] = i
                     n_left += 1
                     continue
-                n_evaluated += counts[q] + 2
-                i = block + q
-                labels_out[i], squares_out[i], others_out[i], other_squares_out[i] = choose_both(
-                    rows, i * d, shift, whole, d, full, openings, lengths[q], rounding, found,
-                    q * (most + 1), counts[q], names, eight,
-                )  # fmt: skip
+                if two:
+                    n_evaluated += count + 2
+                    out[0][i], out[1][i], out[2][i], out[3][i] = choose_both(
+                        rows, i * d, shift, whole, d, form[0], form[1], scratch[2][q], form[2],
+                        found, first, count, names, some,
+                    )  # fmt: skip
+                else:
+                    n_evaluated += count + 1
+                    out[0][i] = _nearest(
+                        rows, i * d, whole, d, found, first, count, guesses[q], squares[q], margin,
+                        near, names, some,
+                    )  # fmt: skip
         return n_left, n_evaluated
 
     return run

@@ -148,9 +148,8 @@ def steps_of_pairs(n_features: int, max_abs: float) -> float:
 
 @njit
 def _search(
-    x: Any, means: Any, constants: Any, halves: Any, near: Any, drawn: Any, candidates: Any,
-    squares: Any, met: Any, found: Any, counts: Any, stamps: Any,
-) -> Any:  # fmt: skip
+    x, means, constants, halves, near, drawn, candidates, squares, met, found, counts, stamps
+):
     n, d = x.shape
     rows, centers = x.reshape(n * d), means.reshape(means.size)
     width, total = candidates.shape[1], 0
@@ -205,10 +204,7 @@ def _search(
 
 
 @njit
-def _pairs(
-    order: Any, starts: Any, met: Any, found: Any, counts: Any, scale: Any, stamps: Any, keys: Any,
-    steps: Any, times: Any,
-) -> Any:  # fmt: skip
+def _pairs(order, starts, met, found, counts, scale, stamps, keys, steps, times):
     """Add up distances by pairs of components; return the number of pairs, in no order of keys."""
     k, n = starts.size - 1, 0
     for c in range(k):

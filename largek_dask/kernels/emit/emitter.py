@@ -200,13 +200,7 @@ class Emitter:
         return self.builder.extract_element(lanes, ir.Constant(I32, 0))
 
     def loop(
-        self,
-        begin: Any,
-        end: Any,
-        step: int,
-        values: list[Any],
-        body: Function,
-        once: bool = False,
+        self, begin: Any, end: Any, step: int, values: list[Any], body: Function, once: bool = False
     ) -> list[Any]:
         """Emit a loop, which may have no turn; return the values behind it.
 

@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "beyond",
-    "center_terms",
-    "squared_lengths",
-    "squared_movement",
-    "squared_movements",
-]
+__all__ = ["beyond", "center_terms", "squared_lengths", "squared_movement", "squared_movements"]
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:

@@ -24,14 +24,7 @@ from largek_dask.kernels.exact.sum_loops import (
 from largek_dask.kernels.exact.transcendental import exp_of, log_of
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "DIGIT",
-    "add_masses",
-    "add_squares",
-    "adding",
-    "corrections",
-    "respond",
-]
+__all__ = ["DIGIT", "add_masses", "add_squares", "adding", "corrections", "respond"]
 
 _MAGIC = 6755399441055744.0  # 1.5 * 2^52
 _LANES = 256  # rows that are worked on together: their log joints stay in the first-level cache

@@ -13,12 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.exact.fixed_point import (
-    LOW_BITS,
-    LOW_SCALE,
-    FixedPoint,
-    power_above,
-)
+from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_SCALE, FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_loops import (
     DIGIT,

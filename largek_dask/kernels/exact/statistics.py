@@ -36,6 +36,12 @@ _MANY_VALUES = 1 << 18
 """Chunks of float32 rows with fewer values are scanned by the kernel of all floats: the fast one
 takes longer to compile than it can save there."""
 
+_PLAIN = (
+    "n_rows", "n_total", "n_features", "integer_weights", "n_bad", "first_bad", "first_bad_weight"
+)  # fmt: skip
+_REALS = ("max_abs", "total_weight", "max_weight", "min_weight")
+_OF_GRID = ("bits", "weight_bits", "integer_weights", "wide")
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statistics:
@@ -81,50 +87,27 @@ class Statistics:
         total.add(weight)
         most, least = float(weight.max()), float(weight.min())
         whole = bool((weight == np.floor(weight)).all())
-        grid = FixedPoint.choose(
-            self.shift,
-            self.max_abs,
-            n_rows=len(weight),
-            total_weight=total.value,
-            max_weight=most,
-            min_weight=least,
-            integer_weights=whole,
-        )
-        return replace(
-            self,
-            n_rows=len(weight),
-            n_total=len(weight),
-            total_weight=total.value,
-            max_weight=most,
-            min_weight=least,
-            integer_weights=whole,
-            # few rows far out leave all others few steps, with any weights
-            grid=replace(grid, wide=grid.wide or self.grid.wide),
-        )
+        weights: dict[str, Any] = {
+            "n_rows": len(weight),
+            "total_weight": total.value,
+            "max_weight": most,
+            "min_weight": least,
+            "integer_weights": whole,
+        }
+        grid = FixedPoint.choose(self.shift, self.max_abs, **weights)
+        # few rows far out leave all others few steps, with any weights
+        grid = replace(grid, wide=grid.wide or self.grid.wide)
+        return replace(self, **weights, n_total=len(weight), grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain JSON values that restore the same bits."""
         return {
-            "n_rows": self.n_rows,
-            "n_total": self.n_total,
-            "n_features": self.n_features,
+            **{name: getattr(self, name) for name in _PLAIN},
+            **{name: getattr(self, name).hex() for name in _REALS},
             "dtype": self.dtype.name,
             "mean": _to_hex(self.mean),
             "shift": _to_hex(self.shift),
-            "max_abs": self.max_abs.hex(),
-            "total_weight": self.total_weight.hex(),
-            "max_weight": self.max_weight.hex(),
-            "min_weight": self.min_weight.hex(),
-            "integer_weights": self.integer_weights,
-            "n_bad": self.n_bad,
-            "first_bad": self.first_bad,
-            "first_bad_weight": self.first_bad_weight,
-            "grid": {
-                "bits": self.grid.bits,
-                "weight_bits": self.grid.weight_bits,
-                "integer_weights": self.grid.integer_weights,
-                "wide": self.grid.wide,
-            },
+            "grid": {name: getattr(self.grid, name) for name in _OF_GRID},
         }
 
     @classmethod
@@ -139,33 +122,24 @@ class Statistics:
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
         shift = readonly(own.astype(dtype))
-        max_abs, total, most = (
-            float.fromhex(values[name]) for name in ("max_abs", "total_weight", "max_weight")
-        )
-        counts = [values[name] for name in ("n_rows", "n_total", "n_bad")]
+        # missing in older stores, which have no weights
+        values = {"min_weight": values["max_weight"], **values}
+        reals: dict[str, Any] = {name: float.fromhex(values[name]) for name in _REALS}
+        figures = [reals[name] for name in _REALS[:3]]
+        figures += [values[name] for name in ("n_rows", "n_total", "n_bad")]
         if not (dtype == compute_dtype(dtype) and mean.shape == shift.shape == (d,)):
             raise ValueError(f"statistics of {len(mean)} {dtype} features, not of {d}")
         if not (np.isfinite(mean).all() and np.isfinite(shift).all()):
             raise ValueError("a mean or an origin that is not finite")
-        if not all(0 <= figure < np.inf for figure in (max_abs, total, most, *counts)):
+        if not all(0 <= figure < np.inf for figure in figures):
             raise ValueError("an extent, a weight or a number of rows that is negative or infinite")
         return cls(
-            n_rows=values["n_rows"],
-            n_total=values["n_total"],
-            n_features=d,
+            **{name: values[name] for name in _PLAIN},
+            **reals,
             dtype=dtype,
             mean=readonly(mean),
             shift=shift,
-            max_abs=max_abs,
-            total_weight=total,
-            max_weight=most,
-            # missing in older stores, which have no weights
-            min_weight=float.fromhex(values.get("min_weight", values["max_weight"])),
-            integer_weights=values["integer_weights"],
-            n_bad=values["n_bad"],
-            first_bad=values["first_bad"],
-            first_bad_weight=values["first_bad_weight"],
-            grid=FixedPoint(shift=shift, extent=power_above(max_abs), **values["grid"]),
+            grid=FixedPoint(shift=shift, extent=power_above(reals["max_abs"]), **values["grid"]),
         )
 
 
@@ -397,33 +371,26 @@ class RowScan:
         if self._n_rows:
             about = shift.astype(np.float64)
             max_abs = float(np.maximum(self._high - about, about - self._low).max())
-        total_weight = float(total)
-        min_weight = min(self._min_weight, self._max_weight)
+        figures: dict[str, Any] = {
+            "n_rows": self._n_rows,
+            "total_weight": float(total),
+            "max_weight": self._max_weight,
+            "min_weight": min(self._min_weight, self._max_weight),
+            "integer_weights": self._integer_weights,
+        }
         return Statistics(
-            n_rows=self._n_rows,
+            **figures,
             n_total=self._n_total,
             n_features=self.n_features,
             dtype=dtype,
             mean=readonly(mean),
             shift=shift,
             max_abs=max_abs,
-            total_weight=total_weight,
-            max_weight=self._max_weight,
-            min_weight=min_weight,
-            integer_weights=self._integer_weights,
             n_bad=self._n_bad,
             first_bad=self._first_bad,
             first_bad_weight=self._first_bad_weight,
             grid=FixedPoint.choose(
-                shift,
-                max_abs,
-                n_rows=self._n_rows,
-                total_weight=total_weight,
-                max_weight=self._max_weight,
-                min_weight=min_weight,
-                integer_weights=self._integer_weights,
-                integer_data=integer_data,
-                spread=spread,
+                shift, max_abs, **figures, integer_data=integer_data, spread=spread
             ),
         )
 

@@ -17,9 +17,9 @@ from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NearComponents
 from largek_dask.algorithms.vcgmm.state import MOST_FAILED, MOST_RETIRED, PAUSE, Tried
 from largek_dask.errors import DegenerateDataWarning, ParameterError
-from largek_dask.kernels.halves import Halves
 from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import pack_mixture
+from largek_dask.kernels.split_components import Halves
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
 from tests.fuzz import Case

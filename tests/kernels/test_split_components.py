@@ -6,9 +6,9 @@ import numba
 import numpy as np
 import pytest
 
-from largek_dask.kernels import halves
-from largek_dask.kernels.halves import MOST_ROWS, shares_of, split_components
+from largek_dask.kernels import split_components as module
 from largek_dask.kernels.mixtures import pack_mixture
+from largek_dask.kernels.split_components import MOST_ROWS, shares_of, split_components
 from largek_dask.kernels.threads import Threads
 from tests.helpers.covering import every_two, in_turns
 from tests.oracles import mixtures as oracles
@@ -97,8 +97,8 @@ def test_as_numpy_finds_them(kind, d, weighted, dtype):
         gain, mu, var, parts = oracles.split_in_two(
             x[rows[at]], np.ones(len(at)) if weight is None else weight[rows[at]], shares[at],
             packed.means[c], packed.variances[c], FLOOR,
-            steps=halves._STEPS, last_steps=halves._LAST_STEPS, power_steps=halves._POWER_STEPS,
-            least=halves._LEAST_MASS,
+            steps=module._STEPS, last_steps=module._LAST_STEPS, power_steps=module._POWER_STEPS,
+            least=module._LEAST_MASS,
         )  # fmt: skip
         assert found.gains[c] == pytest.approx(gain, rel=1e-6, abs=1e-9)
         np.testing.assert_allclose(found.means[c], mu, rtol=1e-5, atol=1e-5)
