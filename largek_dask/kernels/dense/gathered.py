@@ -106,7 +106,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 @cache
 def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
     """Compile loading a panel of given rows, as they are stored."""
-    side, converted = 32 // dtype.itemsize, stored != dtype
+    side = 32 // dtype.itemsize
     pack = pack_gathered(dtype, width, direct)
 
     @bare
@@ -117,17 +117,22 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
             for f in range(d):
                 panel[f * width + q] = rows[i + f]
 
-    if direct:
+    if direct and stored != dtype:
 
         @bare
         def load(rows, places, at, d, shift, panel, norms, spare, own):
-            # (a block would read beyond the last row)
-            if converted or d < side:
+            scatter(rows, places, at, d, panel)
+
+    elif direct:
+
+        @bare
+        def load(rows, places, at, d, shift, panel, norms, spare, own):
+            if d < side:  # a block would read beyond the last row
                 scatter(rows, places, at, d, panel)
             else:
                 pack(rows, places, at, d, shift, panel, 0, norms)
 
-    elif converted:
+    elif stored != dtype:
 
         @bare
         def load(rows, places, at, d, shift, panel, norms, spare, own):
@@ -269,11 +274,22 @@ def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
     real, converted = dtype.type, stored != dtype
 
     @bare
-    def decide(rows, i, spare, q, whole, d, listed, begin, end):
-        # rows of another type were converted for their panel
-        own, at = (spare, q * d) if converted else (rows, np.int64(i) * d)
-        found = choose(own, at, whole, d, own, -1, real(0), listed, begin, end)
+    def nearest(rows, at, whole, d, listed, begin, end):
+        found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
         return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
+
+    if converted:
+
+        @bare
+        def decide(rows, i, spare, q, whole, d, listed, begin, end):
+            # rows of another type were converted for their panel
+            return nearest(spare, q * d, whole, d, listed, begin, end)
+
+    else:
+
+        @bare
+        def decide(rows, i, spare, q, whole, d, listed, begin, end):
+            return nearest(rows, np.int64(i) * d, whole, d, listed, begin, end)
 
     return decide
 

@@ -128,9 +128,9 @@ def adding(wide: bool) -> Any:
                 last = rows[p]
                 for f in range(d):
                     row[f] = (np.float64(x[last, f]) - shift[f]) * scale[f]
-            c = components[p]
             factor = shares[p] * weight[p] if kind == REALS else shares[p]
             w = np.int64(weight[p]) if kind == INTEGERS else np.int64(1)
+            c = components[p]
             if wide:
                 for f in range(d):
                     _add_limbs(sums, low, c, f, row[f] * factor, w)
