@@ -349,7 +349,7 @@ def test_totals_of_threads_add_up(name, init, url, dealt, monkeypatch):
     assert len(dealt) == 3
     assert len(set(dealt.values())) == 1, "each has counted as many of the twelve chunks"
     # Rows that are held are gone through at the beginning and in the end only.
-    assert len(found) == len(alone) > (3 if name in WEIGHING else 7)
+    assert len(found) == len(alone) > (2 if name in WEIGHING else 7)
     for (kind, told), expected in zip(found, alone, strict=True):
         assert (kind, told) == expected
 
@@ -518,7 +518,8 @@ def test_totals_say_how_much_is_sent(name, x, monkeypatch):
         # Of random rows among so few distinct ones many are alike, and their centres are moved.
         options = {"algorithm": algorithm, "init": init, "max_iter": 3, "random_state": 0}
         lk.KMeans(150, **options).fit(x[np.arange(6000) % 200] if init == "random" else x)
-    assert max(told for _, _, told, _ in sizes) > 10_000, "some are large"
+    large = 1_000 if name.startswith("dcd") else 10_000  # which has its rows, and no passes
+    assert max(told for _, _, told, _ in sizes) > large, "some are large"
     for kind, parts, told, sent in sizes:
         assert sent - 1_100 - 100 * parts <= told <= sent, kind
 

@@ -10,16 +10,16 @@ from itertools import combinations
 
 import numpy as np
 
-EPS_L, EPS_R, GAMMA, M_C, MU_MIN, MU_MAX = 1e-4, 0.25, 0.5, 7, 1e-10, 1e10
+EPS_L, EPS_R, GAMMA, M_C, MU_MIN = 1e-4, 0.25, 0.5, 7, 1e-10
 
 
-def inverse(S, U):
+def inverse(S, U, mu_max):
     """D of equation 24: the diagonal B that is nearest to ``B s = u`` for all s and u, inverted."""
     diagonal = np.ones(len(S[0]))
     for i in range(len(diagonal)):
         b, q = sum(s[i] * u[i] for s, u in zip(S, U, strict=True)), sum(s[i] ** 2 for s in S)
         if q > 0:
-            diagonal[i] = np.clip(1 / max(b / q, 1 / MU_MAX), MU_MIN, MU_MAX)
+            diagonal[i] = np.clip(1 / max(b / q, 1 / mu_max), MU_MIN, mu_max)
     return np.diag(diagonal)
 
 
@@ -41,7 +41,7 @@ def least(vectors, locality, D):
     return np.array(best[1])
 
 
-def bundle(parts, x, n, eps=0.0):
+def bundle(parts, x, n, eps, mu_max):
     """Yield ``(x, ξ̃, β̃, diag D_1, d, w, t)`` at Step 3 of each iteration, at most n.
 
     Parameters
@@ -65,7 +65,7 @@ def bundle(parts, x, n, eps=0.0):
             S, U_1, U_2 = [*S, d], [*U_1, g_1y - g_1], [*U_2, g_2y - g_2]
             S, U_1, U_2 = S[-M_C:], U_1[-M_C:], U_2[-M_C:]
             if f_y - f <= -EPS_L * w:  # Step 5
-                D_1 = inverse(S, U_1)
+                D_1 = inverse(S, U_1, mu_max)
                 x, f, g_1, g_2, k = x + d, f_y, g_1y, g_2y, k + 1
                 break
             alpha = f - f_y + (g_1y - g_2y) @ d  # Step 6
@@ -85,10 +85,10 @@ def bundle(parts, x, n, eps=0.0):
             xi = shares @ np.array([at_m, new, xi])
             beta = shares[1] * locality + shares[2] * beta
             if m == k:  # Step 7
-                D_1 = inverse(S, U_1)
+                D_1 = inverse(S, U_1, mu_max)
             k += 1
             d = -D_1 @ xi
             if alpha < 0:  # Steps 7b and 8
-                D_2 = inverse(S, U_2)
+                D_2 = inverse(S, U_2, mu_max)
                 p = max(np.diag(D_2) / (np.diag(D_1) + np.diag(D_2)))
                 d = -(p * D_1 - (1 - p) * D_2) @ xi

@@ -66,6 +66,21 @@ class Valley:
         return Evaluation(float(f1 - values[best]), gradient, self.slopes[best])
 
 
+class Rotated:
+    """A quadratic whose axes no diagonal metric fits: null steps follow one another."""
+
+    def __init__(self, seed):
+        r = np.random.default_rng(seed)
+        axes, _ = np.linalg.qr(r.normal(size=(6, 6)))
+        self.bends = axes @ np.diag(np.geomspace(0.5, 20, 6)) @ axes.T
+        self.heights, self.center = r.uniform(size=6), r.normal(size=6)
+
+    def evaluate(self, x):
+        slope = self.bends @ (x - self.center)
+        f = (x - self.center) @ slope / 2 - (self.heights * abs(x)).sum()
+        return Evaluation(float(f), slope, self.heights * np.where(x >= 0, 1.0, -1.0))
+
+
 class Waves:
     """Hills and dales in a bowl: the first step may end near a top."""
 
@@ -122,7 +137,7 @@ def run_all():
 RUNS = run_all()
 
 
-@pytest.mark.parametrize("kind", ["valley", "waves", "bumpy"])
+@pytest.mark.parametrize("kind", ["valley", "waves", "bumpy", "rotated"])
 def test_trajectories_of_toys_are_as_printed(kind):
     """Every vector and number of Algorithm 5.1, with all kinds of step."""
     for seed in range(12):
@@ -132,7 +147,9 @@ def test_trajectories_of_toys_are_as_printed(kind):
             function, start = Waves(seed), 5 * start
         elif kind == "bumpy":
             function, start = Bumpy([0.01, -0.02, 1.0], [1.0, 3, 0.5]), start / 2
-        compare(function, start, 12)
+        elif kind == "rotated":
+            function, start = Rotated(seed), r.normal(size=6)
+        compare(function, start, 12, mu_max=2.0 if kind == "rotated" else 1e10)
 
 
 @pytest.mark.parametrize("rows", ["cloud", "duplicates", "ties", "weights"])
@@ -157,7 +174,7 @@ def test_trajectories_of_k_means_are_as_printed(problem, rows):
             x, weight, c.reshape(3, 2)))  # fmt: skip
 
 
-def compare(function, start, n, parts=None):
+def compare(function, start, n, parts=None, mu_max=1e10):
     """Iterates and those of the oracle, which evaluates f by ``parts`` if they are given."""
 
     def evaluate(x):
@@ -167,8 +184,8 @@ def compare(function, start, n, parts=None):
         f_1, f_2, g_1, g_2, *_ = parts(x)
         return f_1 - f_2, g_1.ravel(), g_2.ravel()
 
-    states, _ = iterates(function, start, Accuracy(1e-12), n - 1)
-    expected = list(printed.bundle(evaluate, start, n, eps=1e-12))
+    states, _ = iterates(function, start, Accuracy(1e-12, mu_max=mu_max), n - 1)
+    expected = list(printed.bundle(evaluate, start, n, 1e-12, mu_max))
     assert len(states) >= min(3, len(expected))
     # Vectors that cancel are as exact as the longest of them.
     fields = [np.abs(np.stack(field)) for field in zip(*expected, strict=True)]
