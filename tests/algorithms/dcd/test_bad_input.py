@@ -11,7 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.algorithms.dcd import memory, partition_path
+from largek_dask.algorithms import path_memory as memory
+from largek_dask.algorithms.dcd import partition_path
 from largek_dask.errors import (
     BadRowsError,
     DegenerateDataWarning,
