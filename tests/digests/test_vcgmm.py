@@ -55,7 +55,7 @@ def test_digests_of_mixtures(mixtures):
 
 def test_everything_happened(clusters, mixtures, kinds):
     """Every kind of search, in every kind of mixture; variances of their own, or of all."""
-    assert kinds == {"lists", "nearest", "cells", "all", "unions", "drawn"}
+    assert kinds == {"lists", "nearest", "cells", "all"}
     assert stops(clusters) == {"converged", "tol", "max_iter"}
     assert stops(mixtures) >= {"tol", "max_iter"}
     shapes = {

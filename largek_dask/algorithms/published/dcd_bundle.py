@@ -6,16 +6,16 @@ sets, European Journal of Operational Research 263 (2017).
 ====================================  =============================================================
 Algorithm and step, or equation       here
 ====================================  =============================================================
-7.1, Step 1                           :meth:`DCDBundle.init`
-7.1, Steps 2 and 7; 3 to 6            :meth:`DCDBundle.step`; :meth:`DCDBundle.next_partition`
+7.1, Step 1                           ``DCDBundle.init``
+7.1, Steps 2 and 7; 3 to 6            ``DCDBundle.step``; ``DCDBundle.next_partition``
 7.1, Step 3: S_1                      ``starts.auxiliary_points``
 7, 8, 10, 12: f_k, f̄_k, their parts   ``ClusteringFunction`` and ``AuxiliaryFunction`` of
                                       ``kernels.convex``, with two ξ_2 of each (Step 3 of 5.2)
-5.2                                   :func:`inf_stationary`
-5.1, Step 0                           :func:`clarke_stationary`, which repeats :func:`iterate`
-5.1, Steps 1 and 2; 3 to 8            :func:`serious`; :func:`iterate`
-24: B_l, whose inverse is D_l         :func:`diagonal`
-27 and 28: t and β of a null step     :func:`null_step`
+5.2                                   ``inf_stationary``
+5.1, Step 0                           ``clarke_stationary``, which repeats ``iterate``
+5.1, Steps 1 and 2; 3 to 8            ``serious``; ``iterate``
+24: B_l, whose inverse is D_l         ``diagonal``
+27 and 28: t and β of a null step     ``null_step``
 30: λ                                 ``convex.multipliers``
 ====================================  =============================================================
 

@@ -3,13 +3,13 @@
 ================================  ==============================================================
 in the paper (arXiv 1602.02934)   here
 ================================  ==============================================================
-Algorithm 5, lines 1 to 7         :meth:`NMBatchPaper.init`, with Algorithm 2 (initialise-c-S-v)
-lines 8 to 42: an iteration       :meth:`NMBatchPaper.step`
-lines 9 to 29: the rows of M_t    :func:`vote_chunk`
-lines 10 and 22: bounds l(i, j)   :func:`decayed`, :func:`tight`
-Algorithm 1                       :func:`assignment_with_bounds`
+Algorithm 5, lines 1 to 7         ``NMBatchPaper.init``, with Algorithm 2 (initialise-c-S-v)
+lines 8 to 42: an iteration       ``NMBatchPaper.step``
+lines 9 to 29: the rows of M_t    ``vote_chunk``
+lines 10 and 22: bounds l(i, j)   ``decayed``, ``tight``
+Algorithm 1                       ``assignment_with_bounds``
 Algorithm 3 (accumulate)          ``AssignmentTotal.assign``: S and v, but for the seeds
-lines 31 and 36, equation 4       :func:`smallest_ratio`
+lines 31 and 36, equation 4       ``smallest_ratio``
 section 3.3: equal parts          ``RowSlice``: M_t is the same share of every chunk's shuffle
 ================================  ==============================================================
 

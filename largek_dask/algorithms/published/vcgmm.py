@@ -6,11 +6,11 @@ Mixture Models, arXiv 1810.00803, has these numbers; later in TPAMI 2022, of ano
 =================================  ============================================================
 in the paper                       here
 =================================  ============================================================
-Algorithm 1: coreset, seeds, g_c   :meth:`VCGMMPaper.init`, ``starts.coresets``, ``starts.afk_mc2``
-its loop; equations 6 and 8        :meth:`VCGMMPaper.step`
-Algorithm 2, equation 7: K_n       :func:`search_chunk`: nearest of the union of g_c, c in K_n
+Algorithm 1: coreset, seeds, g_c   ``VCGMMPaper.init``, ``starts.coresets``, ``starts.afk_mc2``
+its loop; equations 6 and 8        ``VCGMMPaper.step``
+Algorithm 2, equation 7: K_n       ``search_chunk``: nearest of the union of g_c, c in K_n
 I_c, D̂ (equation 31), next g_c     ``PairSums``: mean distances over the rows nearest to c
-posteriors (3), F (4, 20)          ``SoftSums``, in :func:`search_chunk`
+posteriors (3), F (4, 20)          ``SoftSums``, in ``search_chunk``
 =================================  ============================================================
 
 A pass over the rows y_n, whose weights are γ_n, is an E-step and sums up what the M-step needs. K_n
