@@ -5,7 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.convex import AuxiliaryFunction, ClusteringFunction, MeasuredRows
+from largek_dask.kernels.convex import (
+    AuxiliaryFunction,
+    ClusteringFunction,
+    Counted,
+    MeasuredRows,
+    inner,
+    multipliers,
+)
 from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 
@@ -159,3 +166,54 @@ def test_carried_sums_have_the_same_bits():
         labels.append(oracles.two_nearest(x, centers)[0])
         function.value(centers + r.normal(size=centers.shape))
     assert (np.diff(labels, axis=0) != 0).any()
+
+
+def test_evaluations_are_counted():
+    """Each but those of another subgradient, and none after the check has raised."""
+    x = table()
+    function, checks = ClusteringFunction(MeasuredRows.of(x), 2), []
+    counted, point = Counted(function, lambda: checks.append(len(checks))), centers_of(x, 2)
+    assert counted.value(point) == function.value(point)
+    np.testing.assert_array_equal(
+        counted.evaluate(point).gradient, function.evaluate(point).gradient
+    )
+    assert counted.second(point) is None
+    assert counted.n == len(checks) == 2
+    with pytest.raises(ZeroDivisionError):
+        Counted(function, lambda: 1 / 0).value(point)
+
+
+def test_inner_products_are_rounded_once():
+    assert inner(np.array([[1e16, 1.0], [-1e16, 1.0]]), np.ones((2, 2))) == 2.0
+
+
+@pytest.mark.parametrize("beta", [(0.0, 0.0, 0.0), (0.0, 0.3, 1.0), (5.0, 0.0, 5.0)])
+def test_multipliers_are_the_best_of_the_simplex(beta):
+    """No worse than a fine grid of shares; at corners, on edges and inside."""
+    share = np.arange(0, 1.0001, 1 / 64)
+    grid = np.array([(a, b, 1 - a - b) for a in share for b in share if a + b <= 1])
+    zeros = set()
+    for seed in range(40):
+        r = np.random.default_rng(seed)
+        xi, D = [r.normal(size=4) + (seed % 3) for _ in range(3)], r.uniform(0.1, 2, 4)
+
+        def value(lam, xi=xi, D=D):
+            mixed = sum(a * v for a, v in zip(lam, xi, strict=True))
+            return float((mixed * D * mixed).sum() + 2 * np.dot(lam, beta))
+
+        found = multipliers(tuple(xi), beta, D)
+        assert found.min() >= 0
+        assert found.sum() == pytest.approx(1.0)
+        assert value(found) <= min(map(value, grid)) + 1e-12
+        zeros.add(int((found == 0).sum()))
+    assert zeros == {0, 1, 2}
+
+
+def test_tied_rows_leave_along_one_direction():
+    """Five rows on a line, both centres at 0: the farthest gives u, the others follow it."""
+    function = ClusteringFunction(MeasuredRows.of(np.array([[-3.0], [-1], [0], [1], [3]])), 2)
+    at = np.zeros((2, 1))
+    found, other = function.evaluate(at), function.second(at)
+    assert found.value == 4.0
+    v = found.gradient - other
+    assert function.value(at - 0.1 * v / np.abs(v).max()) < 3.7

@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import norm
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.mixtures import log_joint, pack_mixture
+from largek_dask.kernels.mixtures import log_joint, pack_equal, pack_mixture
 
 SHAPES = {"iso": (1, 1), "isoflex": (5, 1), "diag": (5, 3)}
 
@@ -70,3 +70,12 @@ def test_retired_components():
 def test_what_does_not_fit_is_refused(changes, match):
     with pytest.raises(ParameterError, match=match):
         packed_of("iso", **changes)
+
+
+def test_equal_components_are_components_of_one_variance_and_weight():
+    means, shift = np.random.default_rng(3).normal(size=(5, 3)), np.ones(3)
+    found = pack_equal(means, 0.25, shift)
+    expected = pack_mixture(means, np.full((1, 1), 0.25), np.full(5, -np.log(5.0)), shift)
+    np.testing.assert_allclose(found.log_weights, expected.log_weights, rtol=1e-15)
+    np.testing.assert_allclose(found.constants, expected.constants, rtol=1e-15)
+    np.testing.assert_array_equal(found.variances, expected.variances)

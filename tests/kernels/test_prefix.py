@@ -145,6 +145,18 @@ def test_a_panel_meets_no_more_centres_than_a_dense_one_costs():
     assert len(searched(prefix, np.repeat(centers[:1], width, axis=0), packed)[1]) == width
 
 
+def test_rows_that_open_most_tiles_are_left():
+    """All of a panel, before their centres are counted."""
+    r, d, k = np.random.default_rng(3), 40, 2_000
+    packed = pack_centers(r.normal(size=(k, d)).astype("f4"), np.zeros(d, "f4"))
+    prefix = Prefix(packed, principal_directions(packed.values, 8))
+    assert prefix.most < k // 8, "fewer than there are tiles"
+    x = 3 * r.normal(size=(prefix.tile.vectors * prefix.tile.lanes, d)).astype("f4")
+    labels, left, n_evaluated = searched(prefix, x, packed)
+    assert (len(left), n_evaluated) == (len(x), 0)
+    np.testing.assert_array_equal(labels, nearest(x, packed))
+
+
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("gap", [1e-2, *slow(1e-4), 1e-6])
 def test_tight_groups_of_many_features(monkeypatch, dtype, gap):

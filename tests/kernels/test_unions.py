@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.bounds import unions
-from largek_dask.kernels.bounds.unions import PairSums, search_unions
+from largek_dask.kernels.bounds.unions import PairSums, search_unions, steps_of_pairs
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.helpers.covering import every_two
 from tests.oracles import mixtures as oracles
@@ -89,3 +89,10 @@ def test_neighbourhoods_keep_what_nothing_nearer_was_met_for():
     before = np.array([[0, 3, 1], [1, 2, 0], [2, 0, 1], [3, 1, 2]], np.int32)
     expected = [[0, 2, 1], [1, 3, 2], [2, 0, 1], [3, 0, 1]]
     assert pairs.neighbourhoods(before).tolist() == expected
+
+
+@pytest.mark.parametrize(("d", "largest"), [(1, 1.0), (784, 255.0), (3, 1e-20), (64, 1e15)])
+def test_steps_hold_the_largest_squared_distance(d, largest):
+    steps = steps_of_pairs(d, largest)
+    assert 2.0**38 < steps * 4 * d * largest**2 <= 2.0**40
+    assert np.log2(steps) % 1 == 0
