@@ -42,7 +42,8 @@ def scraped(service, job_id):
     """Seconds of a job by kind, of the page for Prometheus."""
     # Of workers in this process a link of Dask names another interface than the page's.
     port = service.client.scheduler_info()["services"]["dashboard"]
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as page:
+        text = page.read().decode()
     mark = f'largek_job_seconds_total{{job_id="{job_id}",kind="'
     lines = [line.removeprefix(mark) for line in text.splitlines() if line.startswith(mark)]
     return {kind: float(value) for kind, _, value in (line.partition('"} ') for line in lines)}
