@@ -308,6 +308,24 @@ def test_numbers_are_compared_again_when_the_work_has_doubled(sizes_tried):
     assert sizes_tried(work, expected=10**9) == ({8, 4, 2}, 2)
 
 
+def test_directions_of_other_rows_are_found_anew(limits):
+    """Tables of the same shape, whose centres differ elsewhere; few rows of each."""
+    limits(WORTH=0.75, TRIED=64)
+    r, d, k = np.random.default_rng(4), 400, 400
+
+    def table(axes):
+        centers = np.zeros((k, d), np.float32)
+        places = r.normal(size=(k, 6))  # of one length, which tells nothing
+        centers[:, axes] = 30 * places / np.linalg.norm(places, axis=1, keepdims=True)
+        x = centers[r.integers(k, size=200)] + r.normal(size=(200, d)).astype(np.float32)
+        return x, pack_centers(centers, np.zeros(d, np.float32))
+
+    for axes in (slice(6), slice(100, 106), slice(200, 206)):
+        x, packed = table(axes)
+        assert 200 * k * d < pruned.FOUND
+        assert label(x, packed) < 0.1 * 200 * k
+
+
 def test_centres_that_differ_in_few_directions(limits, searched):
     """There are fewer principal directions than are asked for: others are as good."""
     x, packed = clusters(20, 60, 40)

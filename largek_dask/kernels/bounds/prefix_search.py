@@ -147,7 +147,7 @@ def _opened(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 @inner
 def _most_of(counts, most):
-    """How many open centres a row of a panel may have, so that the panel costs less than dense."""
+    """Maximum of open centres per row, so that a panel costs less than the dense search."""
     total = 0
     for q in range(counts.size):
         total += counts[q] if counts[q] <= most else 0

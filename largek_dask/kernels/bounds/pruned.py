@@ -46,7 +46,7 @@ MOST_SPARED = 31
 up to this many, unless rows are as many as `LEAST_WORK` takes."""
 
 FOUND = 2.0**34
-"""Work for which directions are kept, thirty times that of finding them (mnist, k = 1,000)."""
+"""Work for which directions are kept, about thirty times that of finding them."""
 TRIED = 256
 """Rows of a trial."""
 PIECE = 4_096
@@ -247,10 +247,12 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
         return None
     sizes = [size for size in SIZES if 2 * size <= d and least_work(k, d, size) < WORTH * k * d]
     at = min(len(sizes) - 1, sizes.index(past.size) if past.size else FIRST)
-    if past.directions is None or past.work >= past.found + FOUND:
-        past.directions = principal_directions(moved, sizes[at], past.directions)
+    work = max(past.work - past.found, float(course.expected) * k * d)
+    kept = past.directions if work < FOUND else None
+    if kept is None:
         past.found = past.work
-    directions, tried = past.directions, {}
+    directions = principal_directions(moved, sizes[at], past.directions) if kept is None else kept
+    tried: dict[int, tuple[float, Prefix]] = {}
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
 
     def work_of(size: int) -> float:
@@ -269,6 +271,9 @@ def _best_prefix(packed: PackedCenters, course: _Course, x: Array) -> Prefix | N
             while 0 <= at + step < len(sizes) and work_of(sizes[at + step]) < work_of(sizes[at]):
                 at += step
     pays = work_of(sizes[at]) < WORTH * len(x) * k * d
+    if not pays and kept is not None:  # the directions may be those of other rows
+        past.directions = None
+        return _best_prefix(packed, course, x)
     past.size, past.directions = sizes[at] if pays else 0, directions
     if not pays:
         course.failed()
