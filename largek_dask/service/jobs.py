@@ -332,7 +332,8 @@ class Jobs(Queue):
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
-            if folder.exists(MODEL) and job.record.result is not None:
+            # It was there: it is torn, or was removed by hand or by an interrupted deletion.
+            if job.record.result is not None and job.record.result.digest is not None:
                 raise ModelFormatError(
                     f"{error} Use submit(resume={job_id!r}) to compute it again."
                 ) from None

@@ -400,6 +400,7 @@ class Orders(Program):
             say("cancelled", cancelled)
             for job_id in (doomed, longer):
                 say("digest", job_id, ended(jobs, job_id)["result"]["digest"])
+            say("deleting", doomed)
             jobs.delete(doomed)
             say("deleted", doomed)
             jobs.resume(longer, {"max_iter": 2 * MAX_ITER}, {})
@@ -421,7 +422,14 @@ class Orders(Program):
                 assert status["state"] in ("finished", "cancelled"), status
                 if status["state"] == "finished":
                     digest = status["result"]["digest"]
-                    assert jobs.model(job_id).digest() == digest
+                    if said.get(("deleting",)) == job_id:
+                        # An interrupted deletion may leave the job without its model.
+                        with contextlib.suppress(ModelFormatError):
+                            assert jobs.model(job_id).digest() == digest
+                        jobs.delete(job_id)
+                        assert job_id not in {status["id"] for status in jobs.listed()}
+                    else:
+                        assert jobs.model(job_id).digest() == digest
                     if job_id == longer:
                         is_longer = status["result"]["n_iter"] > MAX_ITER
                         assert is_longer or ("resumed",) not in said
