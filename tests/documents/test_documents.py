@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import os
 import re
 import shutil
@@ -11,7 +12,7 @@ import socket
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,6 +47,26 @@ def test_examples_in_docstrings():
     for name in WITH_EXAMPLES:
         failed, tried = doctest.testmod(importlib.import_module(name))
         assert (failed, tried > 0) == (0, True), name
+
+
+def members(name: str) -> Iterator[tuple[str, object]]:
+    """Yield a public name and, of a class of this package, its public methods and properties."""
+    value = getattr(largek_dask, name)
+    yield name, value
+    for attribute in dir(value) if isinstance(value, type) else ():
+        kind = inspect.getattr_static(value, attribute)
+        if not attribute.startswith("_") and (
+            inspect.isroutine(kind) or isinstance(kind, property)
+        ):
+            yield f"{name}.{attribute}", getattr(value, attribute)
+
+
+def test_everything_public_is_described():
+    found = dict(pair for name in largek_dask.__all__ for pair in members(name))
+    assert len(found) > 2 * len(largek_dask.__all__)
+    assert not [
+        name for name, value in found.items() if callable(value) and not inspect.getdoc(value)
+    ]
 
 
 RUN_ALL = """
