@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
+from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import yaml
 from sphinx.util.nodes import make_refnode
 
 from largek_dask.service import metrics
@@ -79,7 +82,28 @@ def metrics_table() -> str:
     return "\n".join(rows)
 
 
-myst_substitutions = {"metrics": metrics_table()}
+def settings_table() -> str:
+    """Return a table of the settings, with defaults and descriptions from the package's YAML."""
+    folder = files("largek_dask")
+    defaults = yaml.safe_load((folder / "largek.yaml").read_text())
+    schema = yaml.safe_load((folder / "largek-schema.yaml").read_text())
+    rows = ["| setting | default | meaning |", "|---|---|---|"]
+
+    def add(name: str, default: Any, described: dict[str, Any]) -> None:
+        if "properties" in described:
+            for key, inner in described["properties"].items():
+                add(f"{name}.{key}" if name else key, default[key], inner)
+        else:
+            choices = ", ".join(f"`{choice}`" for choice in described.get("enum", ()))
+            meaning = described["description"] + (f" One of {choices}." if choices else "")
+            shown = yaml.safe_dump(default, default_flow_style=True).splitlines()[0]
+            rows.append(f"| `{name}` | `{shown}` | {meaning} |")
+
+    add("", defaults, schema)
+    return "\n".join(rows)
+
+
+myst_substitutions = {"metrics": metrics_table(), "settings": settings_table()}
 
 # --- pages made from documents of the project -----------------------------------------------------
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+import yaml
 
 import largek_dask as lk
-from largek_dask import config
 from largek_dask.cli import main
 from largek_dask.service.metrics import JOB_METRICS
 from tests.helpers import browser, needs
+from tests.package.test_config import settings
 
 needs.module("sphinx")
 pytestmark = pytest.mark.slow
@@ -127,30 +128,14 @@ def test_every_command_and_option_is_told(site):
                 assert parameter.human_readable_name in part
 
 
-def keys(values, above="largek"):
-    for name, value in values.items():
-        # What is empty is filled by whoever sets it up.
-        if isinstance(value, dict) and value:
-            yield from keys(value, f"{above}.{name}")
-        else:
-            yield f"{above}.{name}", value
-
-
 def test_every_setting_is_told_with_its_default(site):
     told = text_of(site, "reference/configuration")
-    lines = Path(config.__file__).read_text().splitlines()
-    for name, default in keys(config.DEFAULTS):
-        key = name.rpartition(".")[2]
-        assert f'"{key}":' in told
-        assert str(default) in told or str(default).encode().isdigit()
-        places = [
-            i
-            for i, line in enumerate(lines)
-            if line.strip().startswith(f'"{key}":')
-            and (isinstance(default, dict) or line[-1] == ",")
-        ]
-        assert places
-        assert all(lines[i - 1].strip().startswith("#") for i in places), f"{key}: no comment"
+    found = list(settings())
+    assert len(found) > 20
+    for name, default, described in found:
+        assert name in told
+        assert yaml.safe_dump(default).splitlines()[0] in told
+        assert " ".join(described["description"].replace("`", "").split()) in told
 
 
 def test_every_metric_is_told(site):
