@@ -95,6 +95,6 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """What is public, loaded or not: neither what is imported here nor what submodules are."""
+    """Return the public names, loaded or not."""
     special = (name for name in globals() if name.startswith("__"))
     return sorted({*__all__, *special})

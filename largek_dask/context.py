@@ -1,4 +1,4 @@
-"""The job that a thread works for, by its id, so that log lines can name it."""
+"""Id of the job that a thread works for, so that log lines can name it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def working_for(job_id: str | None) -> Iterator[None]:
 
 
 def carried(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Return ``function``, to be called once by another thread, for the same job as here."""
+    """Return ``function`` for a single call on another thread, in the job of this thread."""
     if _job.get() is None:
         return function
     run: Any = contextvars.copy_context().run

@@ -1,6 +1,6 @@
-"""Every error and warning a user meets.
+"""Errors and warnings of this package.
 
-Each message says what is wrong, where (row, chunk, URL, parameter), and what to do next.
+Each message says what is wrong, where (row, chunk, URL, parameter), and what to do.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ __all__ = [
     "SchedulerAwayError",
     "VersionMismatchError",
     "VersionMismatchWarning",
+    "handle_warnings",
     "raised_on",
     "warn",
-    "warnings_heard_by",
     "without_causes",
     "worker_of",
 ]
@@ -57,24 +57,24 @@ PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 P = ParamSpec("P")
 T = TypeVar("T")
 Error = TypeVar("Error", bound=BaseException)
-Hearer = Callable[[str, type[Warning]], None]
-_hearer: ContextVar[Hearer | None] = ContextVar("largek-warnings", default=None)
+Handler = Callable[[str, type[Warning]], None]
+_handler: ContextVar[Handler | None] = ContextVar("largek-warnings", default=None)
 
 
 @contextmanager
-def warnings_heard_by(hearer: Hearer) -> Iterator[None]:
-    """Hand warnings of this thread to ``hearer``, as Python's own filters belong to all threads."""
-    token = _hearer.set(hearer)
+def handle_warnings(handler: Handler) -> Iterator[None]:
+    """Pass warnings of this thread to ``handler``; Python's own filters affect all threads."""
+    token = _handler.set(handler)
     try:
         yield
     finally:
-        _hearer.reset(token)
+        _handler.reset(token)
 
 
 def warn(message: str, category: type[Warning]) -> None:
-    """Warn, pointing at the line outside this package that led here."""
-    if (hearer := _hearer.get()) is not None:
-        hearer(message, category)
+    """Issue a warning that points at the calling line outside this package."""
+    if (handler := _handler.get()) is not None:
+        handler(message, category)
         return
     # Level 1 is the line below, 2 the caller. (From Python 3.12 on: skip_file_prefixes.)
     level = 2
@@ -86,7 +86,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 def raised_on(worker: str, error: Error) -> Error:
-    """Return ``error`` with the address of the worker that it comes from, if it is known."""
+    """Return ``error`` with the address of the worker that raised it, if known."""
     if worker:
         with suppress(AttributeError):
             error.largek_worker = worker  # type: ignore[attr-defined]
@@ -94,19 +94,20 @@ def raised_on(worker: str, error: Error) -> Error:
 
 
 def worker_of(error: BaseException) -> str | None:
-    """Return the address of the worker that an error comes from; None if it is not known."""
+    """Return the address of the worker that raised an error; None if it is not known."""
     found: str | None = getattr(error, "largek_worker", None)
     return found
 
 
 class LargekError(Exception):
-    """Base of every error raised on purpose by this package."""
+    """Base class of all errors of this package."""
 
 
 def without_causes(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorate a public function: its errors show no other errors, as their texts say it all.
+    """Decorate a public function so that its errors do not show their causes.
 
-    Inside of a job causes are kept: they tell whether storage is away, and is to be waited for.
+    Their messages are complete. Inside a job causes are kept, because they show whether storage is
+    unavailable and worth waiting for.
     """
 
     @wraps(function)
@@ -114,7 +115,7 @@ def without_causes(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except LargekError as error:
-            if _hearer.get() is not None:
+            if _handler.get() is not None:
                 raise
             raise error from None
 
@@ -122,11 +123,11 @@ def without_causes(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class ParameterError(LargekError, ValueError):
-    """A parameter has a value that cannot work with these data."""
+    """A parameter has an invalid value, or one that does not fit the data."""
 
 
 class MissingOptionError(ParameterError):
-    """A storage option has no value: it was in memory, or in an environment, that is gone."""
+    """A storage option has no value: its process or environment has ended."""
 
 
 class DataError(LargekError, ValueError):
@@ -134,11 +135,11 @@ class DataError(LargekError, ValueError):
 
 
 class BadRowsError(DataError):
-    """Rows hold NaN or infinity; the message names the first row and its chunk."""
+    """Rows contain NaN or infinity; the message names the first such row and its chunk."""
 
 
 class IncompleteStoreError(DataError):
-    """A store whose writing did not end: it is refused as data."""
+    """A store was not written completely."""
 
 
 class DataChangedError(DataError):
@@ -150,19 +151,19 @@ class MissingDependencyError(LargekError, ImportError):
 
 
 class OutputError(LargekError, OSError):
-    """An output exists already or cannot be written."""
+    """An output exists already, or cannot be written."""
 
 
 class CheckpointError(LargekError):
-    """A checkpoint folder holds another job, or nothing that can be read."""
+    """A checkpoint folder belongs to another job, or cannot be read."""
 
 
 class ModelFormatError(LargekError, ValueError):
-    """A file is not a model of a format this version reads."""
+    """A file is not a model, is damaged, or has a format that this version cannot read."""
 
 
 class NoModelError(LargekError, RuntimeError):
-    """The fit was stopped (time limit, cancel) before it had a model.
+    """A fit was stopped (by its time limit or cancelled) before it had a model.
 
     ``reason`` is "max_time" or "cancelled".
     """
@@ -178,67 +179,67 @@ class NoModelError(LargekError, RuntimeError):
 
 
 class NotEnoughMemoryError(LargekError, MemoryError):
-    """The plan does not fit the memory there is; found before computing."""
+    """A fit needs more memory than there is; raised before it starts."""
 
 
 class ClusterError(LargekError, RuntimeError):
-    """The Dask cluster cannot do the work; the message names worker and chunk."""
+    """The Dask cluster cannot do the work; the message names the worker and chunk."""
 
 
 class VersionMismatchError(ClusterError):
-    """Workers run another version of this package."""
+    """Workers have another version of this package."""
 
 
 class SchedulerAwayError(ClusterError):
-    """A scheduler has not answered for as long as a client waits; jobs go on when it is back."""
+    """A scheduler did not answer within the client's timeout; its jobs continue later."""
 
 
 class OtherSchedulerError(ClusterError):
-    """The jobs are those of another scheduler; the message says where that one is."""
+    """The jobs belong to another scheduler; the message gives its address."""
 
 
 class LostJobError(LargekError, RuntimeError):
-    """Another scheduler has taken over a job; this one must not write it any more."""
+    """Another scheduler has taken over a job, and this one must not write its files any more."""
 
 
 class JobNotFoundError(LargekError, LookupError):
-    """There is no such job."""
+    """No job has this id."""
 
 
 class FailedJobError(LargekError, RuntimeError):
-    """A job failed with an error that is none of this package's; the message tells it."""
+    """A job failed with an error of another package; the message contains it."""
 
 
 class CancelledJobError(LargekError, RuntimeError):
-    """A job was cancelled: it has no result, though perhaps a best model so far."""
+    """A job was cancelled; it has no result, but may have a model."""
 
 
 class CancelledFit(LargekError):
-    """Raised inside a pass when the driver asked for a stop; never reaches a user."""
+    """Raised inside a pass after the driver has requested a stop; never reaches users."""
 
 
 class DataWarning(UserWarning):
-    """Data are not taken as they lie there, or not all that they say can be checked; says what."""
+    """Data are converted on reading, or cannot be checked completely."""
 
 
 class DegenerateDataWarning(UserWarning):
-    """The data have fewer distinct rows than clusters were asked for."""
+    """The data have fewer distinct rows than requested clusters."""
 
 
 class InterruptedFitWarning(UserWarning):
-    """The fit was interrupted; the model is the best one so far."""
+    """A fit was interrupted; the model is the best so far."""
 
 
 class MissingChunksWarning(UserWarning):
-    """A store lacks some of its chunks, which are read as its fill value; says how many."""
+    """A store lacks some chunks, which are read as its fill value."""
 
 
 class ParameterWarning(UserWarning):
-    """A parameter is not taken as it was given; says what is taken instead."""
+    """A parameter value is replaced by another."""
 
 
 class RecoveryWarning(UserWarning):
-    """Something was damaged or lost and has been worked around; says what."""
+    """Something was damaged or lost, and was recovered from."""
 
 
 class VersionMismatchWarning(UserWarning):

@@ -1,6 +1,6 @@
-"""Named points of a job at which tests inject faults; nothing happens there otherwise.
+"""Named points of a job at which tests inject faults; they have no effect otherwise.
 
-Tests kill processes at each of them, and fail if one is never reached.
+Tests kill processes at each point, and fail if one is never reached.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _watcher: Watcher | None = None
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Call ``watcher("before" or "after", point)`` in this process from now on, unless None."""
+    """Call ``watcher("before" or "after", point)`` at every point from now on; None stops it."""
     global _watcher
     _watcher = watcher
 
 
 def at(point: str) -> AbstractContextManager[None]:
-    """Report the begin and the end of a block to the watcher; not the end if the block fails."""
+    """Report the start of a block to the watcher, and its end unless it fails."""
     return UNSEEN if _watcher is None else _seen(point, _watcher)
 
 

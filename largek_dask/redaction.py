@@ -1,4 +1,4 @@
-"""Secrets are left out of every text that is written or sent: events, errors, lines of a log."""
+"""Removal of secrets from all text that is written or sent: events, errors, log lines."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from urllib.parse import quote, quote_plus
 __all__ = ["Redactor", "hide_in_logs", "redacted_line"]
 
 SHORTEST = 4
-"""Fewest characters of a secret; to leave out shorter ones would only garble texts."""
+"""Least length of a secret in characters; replacing shorter ones would garble texts."""
 SHORTEST_FORM = 6
-"""Fewest characters of a secret in another form (JSON, URL, base64), and digits of a number."""
+"""Least length of a secret in another form (JSON, URL, base64), and of a number."""
 PLAIN_FIELDS = frozenset(
     {"event", "time", "job", "run", "state", "topic", "reason", "stop_reason", "error"}
 )
-"""Fields of events whose values are words of this package: an option may have the same value."""
+"""Fields of events whose values are this package's own words, which may equal an option's value."""
 
 
 class Redactor:
     """Replace every value of ``options`` in texts, and in texts inside values, by ``***``.
 
-    A value is found as it is, as a whole and line by line, as Python or JSON shows it, quoted for
-    a URL, and in base64 as in the header of a request. Keys of mappings and the values of
-    ``PLAIN_FIELDS`` stay as they are.
+    Values are recognised literally, as a whole and line by line, as Python or JSON shows them,
+    quoted for a URL, and in base64 as in a request's header. Keys of mappings and values of
+    ``PLAIN_FIELDS`` are not changed.
 
     Examples
     --------
@@ -43,7 +43,7 @@ class Redactor:
 
     @classmethod
     def joined(cls, redactors: Iterable[Redactor]) -> Redactor:
-        """Return one that replaces what any of these does."""
+        """Return a redactor of all values of the given ones."""
         made = cls(None)
         made._set({form for each in redactors for form in each._forms})
         return made
@@ -53,7 +53,7 @@ class Redactor:
         if isinstance(value, str):
             for form in self._forms:
                 if form in value:
-                    # A number counts by itself only, not as a part of a longer one.
+                    # A number is not replaced inside a longer one.
                     value = (
                         re.sub(rf"(?<![\d.]){form}(?!\d)", "***", value)
                         if form.isdecimal()
@@ -68,7 +68,7 @@ class Redactor:
 
 
 def _values(options: Any) -> Iterator[str | bytes]:
-    """Every text, number and string of bytes inside a value, however deep."""
+    """Yield every text, number and byte string inside a nested value."""
     left = [options]
     while left:
         value = left.pop()
@@ -81,12 +81,12 @@ def _values(options: Any) -> Iterator[str | bytes]:
         elif isinstance(value, list | tuple | set | frozenset):
             left.extend(value)
         elif len(text := str(value)) >= SHORTEST_FORM:
-            # A number, a path, or an object that shows what it holds; True and None are too short.
+            # A number, a path, or an object whose text shows its content; not True or None.
             yield text
 
 
 def _forms(value: str | bytes) -> Iterator[str]:
-    """Yield a secret, and each of its lines, as it may appear in a text."""
+    """Yield the forms in which a secret, or one of its lines, may appear in a text."""
     whole = value.decode("utf-8", "replace") if isinstance(value, bytes) else value
     for text in {whole, *map(str.strip, whole.splitlines())}:
         if len(text) >= SHORTEST:
@@ -100,12 +100,12 @@ def _forms(value: str | bytes) -> Iterator[str]:
 def _other_forms(text: str, data: bytes) -> Iterator[str]:
     for shown in (repr(text)[1:-1], json.dumps(text)[1:-1], repr(data)[2:-1]):
         yield shown
-        # As a part of something that is shown itself, such as a tuple of arguments.
+        # Inside another value that is shown, such as a tuple of arguments.
         yield repr(shown)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     yield from (quote(data), quote(data, safe=""), quote_plus(data))
     for before in range(3):
-        # Among other bytes, as in "user:password", only what depends on these alone.
+        # Inside longer data, as in "user:password": the characters that depend on these bytes only.
         encoded = base64.b64encode(bytes(before) + data).decode()
         yield encoded[-(-8 * before // 6) : 8 * (before + len(data)) // 6]
 
@@ -114,12 +114,12 @@ _hidden_in_logs: weakref.WeakSet[Redactor] = weakref.WeakSet()
 
 
 def hide_in_logs(redact: Redactor) -> None:
-    """Apply ``redact`` to this process's log lines, as long as somebody keeps it."""
+    """Apply ``redact`` to this process's log lines while a reference to it exists."""
     _hidden_in_logs.add(redact)
 
 
 def redacted_line(text: str) -> str:
-    """Return a log line without the secrets of any job that this process works for."""
+    """Return a log line without the secrets of this process's jobs."""
     for redact in list(_hidden_in_logs):
         text = redact(text)
     return text

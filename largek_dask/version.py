@@ -1,4 +1,4 @@
-"""The package's version, and the check of what another version has written."""
+"""Version of the package, and the check of formats written by other versions."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ __version__ = "0.1.0"
 def check_format(
     document: Mapping[str, Any], where: str, error: type[Exception], reads: int = 1
 ) -> None:
-    """Refuse a document whose format number this version does not know.
+    """Raise an error if the format number of a document is not supported.
 
     Parameters
     ----------
     document : mapping
-        With ``format``, a number; the earliest documents have none. Perhaps with ``version``, that
-        of the package that wrote it.
+        ``format`` is its number, 1 if absent; ``version`` that of the package that wrote it.
     where : str
-        Its place, to begin the message with.
+        Name of its place, for the message.
     error : type
         Class of the error.
     reads : int
-        The latest format that is known.
+        Latest format that is supported.
     """
     number = document.get("format", 1)
     if type(number) is int and number <= reads:

@@ -1,4 +1,4 @@
-"""Base class of estimators: checks parameters, opens inputs of any kind as rows."""
+"""Base class of the estimators: parameter checks, and inputs of any kind as rows."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ if TYPE_CHECKING:
 __all__ = ["RowsEstimator", "Source", "draw_seed"]
 
 LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow", "h5py", "anndata")
-"""Arrays and tables of these packages are never converted as a whole."""
+"""Packages whose arrays and tables are read in chunks, never converted as a whole."""
 
 
 def draw_seed(random_state: Any) -> int:
-    """One integer from None, an integer, a ``RandomState`` or a ``Generator``.
+    """Return a seed from None, an integer, a ``RandomState`` or a ``Generator``.
 
-    An integer stays as it is, so that it can be read back from a model's provenance; the
-    other two move on by one draw.
+    An integer is returned unchanged, so that a model's provenance shows it. One number is drawn
+    from a generator.
 
     Raises
     ------
     ParameterError
-        Anything else.
+        ``random_state`` is none of these.
     """
     if is_integer(random_state):
         if random_state < 0:
@@ -69,19 +69,16 @@ def draw_seed(random_state: Any) -> int:
 
 
 class Source(TypedDict, total=False):
-    """Options of ``open_rows`` for arrays in stores or files."""
+    """Options of ``open_rows`` for stores and files."""
 
     component: str | None
-    """Name of the array inside a store, file or object that holds several."""
+    """Name of the array in a store, file or object that holds several."""
     storage_options: Mapping[str, Any] | None
-    """Options for fsspec, with every URL."""
+    """Options for fsspec, used with every URL."""
 
 
 class RowsEstimator:
-    """Mixin of estimators whose ``X`` may be anything that ``open_rows`` takes.
-
-    Where a fit runs and what it tells meanwhile are parameters of all of them.
-    """
+    """Mixin of estimators whose ``X`` may be anything that ``open_rows`` accepts."""
 
     _model_kind: ClassVar[type[Model]]
 
@@ -104,48 +101,47 @@ class RowsEstimator:
     def fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Self:
-        """Find the clusters, or the components, of ``X``.
+        """Find the clusters, or the mixture's components, of ``X``.
 
         Parameters
         ----------
         X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
-            (n_rows, n_features) numbers; of a mixture dense ones. Only what lies in memory already
-            is held as a whole.
+            Numbers of shape (n_rows, n_features); mixtures require dense rows. Data that are not in
+            memory yet are read in chunks and never loaded as a whole.
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
-            Weight 2 counts as two rows, weight 0 as none.
+            A row of weight 2 counts as two rows, one of weight 0 is ignored.
         **source : component, storage_options
-            How ``X`` is opened, as of :func:`~largek_dask.open_rows`; all methods that take rows
-            take them.
+            Options for opening ``X``, see :func:`~largek_dask.open_rows`. All methods that take
+            rows accept them.
 
         Returns
         -------
         self
-            Also after Ctrl-C (with a warning), with the best model so far.
+            After Ctrl-C, with a warning and the best model so far.
 
         Raises
         ------
         ParameterError
-            A parameter is wrong by itself or for these data.
+            A parameter is invalid, or does not fit the data.
         DataError
-            ``X`` or ``sample_weight`` is no table of finite numbers, or all rows of a mixture are
-            equal; see ``largek_dask.errors``.
+            ``X`` or ``sample_weight`` is not a table of finite numbers, or all rows of a mixture
+            are equal.
 
         Warns
         -----
         DegenerateDataWarning
-            Fewer distinct rows than clusters, or components that are retired.
+            There are fewer distinct rows than clusters, or components were retired.
         InterruptedFitWarning
             The fit was interrupted.
         """
         options = self._check_parameters()
         rows = self._open(X, sample_weight, reset=True, **source)
-        options = self._begun(options, X, self._seed())
+        options = self._prepare_options(options, X, self._seed())
         self._finish(rows, options, *self._run(rows, options))
         if self.stop_reason_ == "interrupted":
             warn(
-                f"The fit was interrupted after {self.n_iter_} steps: the model is the best one "
-                "so far.",
+                f"The fit was interrupted after {self.n_iter_} steps and keeps its best model.",
                 InterruptedFitWarning,
             )
         return self
@@ -153,19 +149,19 @@ class RowsEstimator:
     def fit_predict(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> NDArray[np.int32]:
-        """``fit``, then ``labels_``."""
+        """Fit, and return ``labels_``."""
         return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     @without_causes
     def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
-        """Index of the nearest centre, or of the most probable component, of every row.
+        """Return the index of the nearest centre, or most probable component, of every row.
 
         Parameters
         ----------
         X : as for ``fit``
         out : str, optional
-            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
-            of an ``.npy``, ``.csv`` or ``.parquet`` file.
+            Write the labels to this URL in chunks instead of returning them: a new Zarr array, or
+            an ``.npy``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -175,9 +171,9 @@ class RowsEstimator:
         Raises
         ------
         NotFittedError
-            There is no model yet.
+            The estimator is not fitted.
         ParameterError
-            Another number of columns, or other column names, than in fit.
+            The number of columns or their names differ from those in fit.
         """
         return self._model().predict(self._open(X, reset=False, **source), out=out, **self._where())
 
@@ -185,9 +181,9 @@ class RowsEstimator:
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> float:
-        """Minus the weighted sum of squared distances of the rows to their nearest centres.
+        """Return minus the weighted sum of squared distances to the nearest centres.
 
-        Of a mixture the mean log-likelihood of a row, in nats.
+        For a mixture, return the mean log-likelihood per row, in nats.
         """
         model: Model = self._model()
         return model.score(self._open(X, sample_weight, reset=False, **source), **self._where())
@@ -197,31 +193,27 @@ class RowsEstimator:
         return self.model_
 
     def _where(self) -> dict[str, Any]:
-        """Return the options that say where to compute."""
         return {"client": self.client, "n_threads": self.n_threads}
 
     def _check_parameters(self) -> FitOptions:
-        """The options of a fit, without seed and a function's centres; wrong ones are refused."""
+        """Return the options of a fit, still without its seed, or raise ParameterError."""
         raise NotImplementedError
 
-    def _begun(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
-        """The options with their seed, and with all that is made of ``X``."""
+    def _prepare_options(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
+        """Return the options with the seed, and with all that depends on ``X``."""
         return replace(options, seed=seed)
 
     def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
-        """Keep the model of a fit with these options."""
         self._restore(model)
         self._keep(model)
 
     def _seed(self) -> int:
-        """The seed of this fit: without a ``random_state`` that of the checkpoint, if there is one.
-
-        It is drawn once, and kept in the folder with all else that tells the job from another.
+        """Return the seed: without a ``random_state``, the checkpoint's if there is one.
 
         Raises
         ------
         OutputError
-            The folder holds something else than a fit.
+            The folder does not hold a fit.
         """
         if self.checkpoint is None:
             return draw_seed(self.random_state)
@@ -231,7 +223,6 @@ class RowsEstimator:
         return draw_seed(self.random_state if before is None else before["job"]["seed"])
 
     def _run(self, rows: Rows, options: FitOptions) -> tuple[FitResult, Model]:
-        """Fit with the seed in ``options``; keep the labels; show progress as asked."""
         result = fit(
             rows,
             options,
@@ -242,29 +233,29 @@ class RowsEstimator:
             callbacks=self.callbacks,
         )
         model: Model = Model.of(result)
-        # Only a cancel leaves them out, and nobody can ask for one here.
+        # Only a cancelled job has no labels.
         assert result.labels is not None
         self.labels_ = result.labels
         return result, model
 
     @classmethod
     def from_model(cls, model: Model, **parameters: Any) -> Self:
-        """Return a fitted estimator of a model that was loaded, or is the result of a job.
+        """Return a fitted estimator for a loaded model or the result of a job.
 
-        There are no ``labels_``: ``predict`` returns them.
+        It has no ``labels_``; use ``predict``.
 
         Parameters
         ----------
-        model : CentersModel or, of ``Mixture``, MixtureModel
-            Such as ``load_model(url)`` or ``job.result()``.
+        model : CentersModel, or MixtureModel for ``Mixture``
+            For example ``load_model(url)`` or ``job.result()``.
         **parameters
-            Parameters of the estimator beyond those that the model has, such as ``client``; those
+            Parameters of the estimator that the model does not determine, such as ``client``. Those
             of its fit are in ``model.provenance["parameters"]``.
 
         Raises
         ------
         ParameterError
-            Another kind of model than this estimator fits.
+            The model is of another kind than this estimator fits.
 
         Examples
         --------
@@ -277,7 +268,7 @@ class RowsEstimator:
         """
         if not isinstance(model, cls._model_kind):
             raise ParameterError(
-                f"{cls.__name__}.from_model takes a {cls._model_kind.__name__}, such as "
+                f"{cls.__name__}.from_model needs a {cls._model_kind.__name__}, such as "
                 f"load_model(url) or job.result(), got {type(model).__name__}."
             )
         made = cls(**{**cls._parameters_of(model), **parameters})
@@ -291,11 +282,10 @@ class RowsEstimator:
         raise NotImplementedError
 
     def _keep(self, model: Any) -> None:
-        """Set ``model_`` and the attributes that are read from it."""
+        """Set ``model_`` and the attributes derived from it."""
         raise NotImplementedError
 
     def _restore(self, model: Model) -> None:
-        """Set the attributes that describe the fit of a model."""
         self.n_features_in_ = model.n_features
         if model.feature_names is not None:
             self.feature_names_in_ = np.array(model.feature_names, dtype=object)
@@ -304,8 +294,7 @@ class RowsEstimator:
             if name in model.provenance:
                 setattr(self, f"{name}_", model.provenance[name])
 
-    def _check_surroundings(self) -> None:
-        """Refuse what a fit cannot run on or write to."""
+    def _check_environment(self) -> None:
         if not isinstance(self.verbose, (bool, np.bool_)):
             check_integer("verbose", self.verbose, 0)
         if self.n_threads is not None:
@@ -327,37 +316,20 @@ class RowsEstimator:
         component: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Rows:
-        """``X`` as rows, its columns checked against those seen in fit.
+        """Open ``X`` as rows and check its columns against those seen in fit.
 
-        Arrays in memory go through scikit-learn's checks (without looking at every number: that
-        is the first pass's work). A URL, a Zarr or Dask array and other lazy things are
-        opened, not read. Names of columns are held to scikit-learn's rules wherever they come from.
-
-        Parameters
-        ----------
-        X : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
-            (n, d) rows.
-        sample_weight : array-like (n,), URL or number, optional
-        reset : bool
-            Whether this is a fit that sets what the columns are.
-        component, storage_options
-            Given to ``open_rows``.
-
-        Raises
-        ------
-        DataError
-            Not a table of numbers, or weights that do not fit it.
-        ParameterError
-            Another number of columns than in fit, or other names of columns, or another order.
+        Arrays in memory pass scikit-learn's checks, except for the search for NaN, which the first
+        pass does. Lazy data are opened but not read. Column names follow scikit-learn's rules for
+        any kind of data. With ``reset``, the columns are those of a new fit.
         """
-        # scikit-learn's checks would take what lies under the mask for numbers.
+        # scikit-learn's checks ignore masks.
         refuse_masked_rows(X)
         is_held = not (is_lazy(X) or is_frame(X) or is_paths(X))
         X = in_memory(X) if is_held else X
         is_table = is_of(X, "pandas", "DataFrame")
         is_checked = is_table or (is_held and is_for_sklearn(X))
         if is_table:
-            # It is converted chunk by chunk; open_rows names the columns that are not numeric.
+            # open_rows converts it in chunks, and names columns that are not numeric.
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif is_checked:
             X = validate_data(
@@ -371,12 +343,11 @@ class RowsEstimator:
         if not is_checked:
             self._check_columns(rows, reset)
         if rows.feature_names is None and hasattr(self, "feature_names_in_"):
-            # That they cannot be compared has been said.
+            # _check_columns has warned that they cannot be compared.
             rows = rows.with_names(tuple(self.feature_names_in_))
         return rows
 
     def _check_columns(self, rows: Rows, reset: bool) -> None:
-        """Hold the columns of opened rows to scikit-learn's rules."""
         names: tuple[str, ...] | None = rows.feature_names
         name = type(self).__name__
         if reset:
@@ -417,6 +388,6 @@ def is_lazy(X: Any) -> bool:
 
 
 def is_for_sklearn(X: Any) -> bool:
-    """Return whether scikit-learn's checks suffice; ``open_rows`` has clearer errors."""
+    """Return whether scikit-learn can check ``X``; otherwise ``open_rows`` has clearer errors."""
     own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
     return own and (is_sparse(X) or X.ndim in (1, 2))

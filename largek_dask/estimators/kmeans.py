@@ -1,4 +1,4 @@
-"""K-means with scikit-learn's face, on anything from an array to a cluster's worth of Zarr."""
+"""K-means estimator with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from largek_dask.driver.final import label_rows
 from largek_dask.driver.options import OPTIONS, FitOptions, is_integer
 from largek_dask.errors import ParameterError, without_causes
 from largek_dask.estimators.base import RowsEstimator, Source, draw_seed, is_lazy
-from largek_dask.estimators.online import first_model, vote
+from largek_dask.estimators.online import initial_model, update
 from largek_dask.model import CentersModel, PathModel
 from largek_dask.passes.local import LocalPasses
 
@@ -34,108 +34,107 @@ if TYPE_CHECKING:
 __all__ = ["KMeans"]
 
 SKLEARN_STARTS = 10
-"""Starts of scikit-learn's ``n_init="auto"`` where first centres are drawn without a look at the
-others."""
+"""Number of starts of scikit-learn's ``n_init="auto"`` if centres are drawn independently."""
 
 
 class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
     """K-means clustering of rows in memory, on disk, in an object store or on a Dask cluster.
 
-    The same data, seed and versions give the same bits, whatever the number of threads and
+    The same data, seed and versions give bit-identical results for any number of threads and
     workers.
 
     Parameters
     ----------
     n_clusters : int
-        Clusters to form, and centres to find.
+        Number of clusters to form and of centres to find.
     algorithm : str or object
-        How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", "minibatch",
-        "nmbatch", "nmbatch-paper", "partition-path", "truncated", "vc-gmm", "vc-gmm-paper" or
-        "vrkm". Or an object with parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" is
-        the fastest way there is to any inertia, and ends lower than the others: truncated search
-        with moves, or what suits sparse rows.
-        "partition-path" finds every partition into up to ``n_clusters`` clusters (``path_``), near
-        the lowest there is. "lloyd" is exact k-means, and so are "elkan" and "full", its
-        names in scikit-learn and dask-ml. "vc-gmm" gives the means of a mixture of
-        Gaussians; ``Mixture`` has the mixture itself.
+        "auto", "dcd-bundle", "incremental", "lloyd", "minibatch", "nmbatch", "nmbatch-paper",
+        "partition-path", "truncated", "vc-gmm", "vc-gmm-paper" or "vrkm"; or an object with
+        parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" reaches any inertia fastest and
+        ends lower than the others: it searches with few candidates per row and moves centres, or
+        uses what suits sparse rows. "partition-path" finds a partition for every number of clusters
+        up to ``n_clusters`` (``path_``), close to the lowest inertia known. "lloyd" is exact
+        k-means; "elkan" and "full", its names in scikit-learn and dask-ml, are accepted. "vc-gmm"
+        returns the means of a mixture of Gaussians; ``Mixture`` returns the mixture itself.
     init : str, array or callable
-        How the first centres are chosen: "random", "two-level", "k-means++", "greedy-k-means++",
-        "k-means||", "afk-mc2", or "auto", one of these by the number of clusters. Or the
-        (n_clusters, n_features) centres themselves, or those of several starts, (n_init,
-        n_clusters, n_features). "auto" is k-means++ up to 100 clusters and random rows above;
-        Truncated and NMBatch find their own, on a sample. cuML's "scalable-k-means++" is
-        "k-means||". A function is called as scikit-learn does, ``init(X, n_clusters,
-        random_state=RandomState)``, once a start: with an array or CSR matrix where the rows are in
-        memory, neither centred nor normalised, else with what ``fit`` was given.
+        Method for the initial centres: "random", "two-level", "k-means++", "greedy-k-means++",
+        "k-means||", "afk-mc2" or "auto"; or the centres themselves, of shape (n_clusters,
+        n_features), or (n_init, n_clusters, n_features) for several starts. "auto" uses k-means++
+        for up to 100 clusters and random rows above; Truncated and NMBatch find initial centres on
+        a sample. cuML's "scalable-k-means++" is "k-means||". A function is called once per start,
+        as in scikit-learn: ``init(X, n_clusters, random_state=RandomState)``, with an array or CSR
+        matrix if the rows are in memory, neither centred nor normalised, otherwise with the
+        argument of ``fit``.
     n_init : int or "auto"
-        Starts with different first centres, at least; the best one is kept.
-        ``algorithm="auto"`` may take more where they cost little. "auto": 10 of "lloyd" where
-        ``init`` is "random" or a function, as scikit-learn's, else 1: other algorithms move centres
-        that a bad start has left in the wrong place, or make starts of their own.
+        Minimum number of starts with different initial centres; the best one is kept.
+        ``algorithm="auto"`` makes more where they cost little. "auto" is 10 for "lloyd" if ``init``
+        is "random" or a function, as in scikit-learn, otherwise 1: the other algorithms move badly
+        placed centres or make starts of their own.
     max_iter : int
-        Steps of one start at most. Every step assigns rows once: all of them, or those of the
-        batch or sample whose turn it is. ``n_iter_`` counts them.
+        Maximum number of steps per start. A step assigns rows once: all of them, or those of the
+        current batch or sample. ``n_iter_`` counts steps.
     tol : float
-        Stop when the squared movement of the centres is at most this share of the mean variance of
-        the features. 0: when no label changes. Truncated goes on by moves where centres have come
-        to rest, and ends when five rounds of them have lowered the cost by shares of less than
-        ``tol / 50``, or not at all.
+        Stop when the squared movement of the centres is at most this fraction of the mean variance
+        of the features; 0 to stop when no label changes. Truncated then moves centres, and stops
+        when five rounds of moves each lower the cost by less than the fraction ``tol / 50``.
     max_time : float or str, optional
-        Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of runs before
-        a resume, of the last pass and of compiling kernels counts. There is always a model then,
+        Time limit in seconds, or a string such as "90s", "30m" or "6h". It includes earlier runs of
+        a resumed fit, the last pass and the compilation of kernels. The fit always returns a model;
         see ``stop_reason_``.
     empty_clusters : {"relocate", "keep"}
-        What becomes of a centre without rows: it moves to the rows farthest from theirs, or stays.
+        Whether a centre without rows is moved to the rows farthest from their centres, or kept.
     on_bad_rows : {"raise", "skip"}
-        What becomes of rows with NaN or infinity; skipped ones get the label -1.
+        Whether rows with NaN or infinity raise an error, or are skipped and labelled -1.
     normalize : {None, "l2"}
-        "l2": every row is given unit length; part of the model. Centres are means of such rows,
-        which are shorter: ``SphericalKMeans`` has centres of unit length.
+        "l2" scales every row to unit length, in ``predict`` too. Centres are means of such rows and
+        shorter than 1; use ``SphericalKMeans`` for centres of unit length.
     effort : {"fast", "balanced", "best"}
-        How long the algorithms "auto" and "partition-path" look for a lower inertia; an algorithm
-        object says its own.
+        How long "auto" and "partition-path" search for a lower inertia. Ignored if ``algorithm`` is
+        an object.
     random_state : int, RandomState, Generator or None
-        Source of the one seed of the fit. Same data, seed and versions give the same bits.
+        Source of the seed of the fit.
     client : distributed.Client, optional
-        Compute on that cluster; None: threads of this process.
+        Cluster to compute on; None for threads of this process.
     n_threads : int, optional
-        Computing threads of this process; None: one a core.
+        Number of threads of this process; None for one per core.
     memory_limit : int or str, optional
-        Most that a process keeps for its rows from step to step (labels, bounds): bytes, or a size
-        such as "2GiB". It changes speed only.
+        Maximum memory per process for data kept per row between steps (labels, bounds), in bytes or
+        as a string such as "2GiB". Affects speed only.
     checkpoint : str or path, optional
-        Folder (any fsspec URL) to write checkpoints to, and to resume from if it holds this very
-        job: same data, parameters and seed (with ``random_state=None`` the one that is kept
-        there); the stop rules may differ. Any other folder that is not empty is refused.
+        Folder (a path or fsspec URL) for checkpoints. The fit resumes if the folder holds a
+        checkpoint of the same data, parameters and seed (with ``random_state=None``, the seed
+        stored there); stopping criteria may differ. Any other non-empty folder is refused.
     verbose : int or bool
-        1 or True: a line of progress on standard error; in a notebook a card.
+        1 or True shows progress: a line on standard error, or a card in a notebook.
     callbacks : sequence of callable
-        Each is called with a ``Snapshot`` after every step; a true result stops the fit.
+        Functions called with a ``Snapshot`` after every step; the fit stops if one returns a true
+        value.
 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
     labels_ : ndarray of shape (n_rows,), int32
-        Index of each row's nearest centre, -1 for skipped rows.
+        Index of the nearest centre of each row, -1 for skipped rows.
     inertia_ : float
-        Σ w d² of the fitted rows to their nearest of ``cluster_centers_``.
+        Weighted sum of squared distances of the fitted rows to their nearest centre.
     n_iter_ : int
+        Number of steps.
     n_features_in_ : int
     feature_names_in_ : ndarray of shape (n_features,)
-        Names of the columns, where the rows of the fit had such.
+        Column names, if the fitted rows had any.
     history_ : tuple of dict
-        One entry a step: ``step cost rows seconds n_changed shift converged extra``.
+        One entry per step: ``step cost rows seconds n_changed shift converged extra``.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "max_time_without_last_pass" (then ``labels_``
-        and ``inertia_`` are those of a search that did not look at all centres),
-        "max_time_without_search" (before there were any centres: they are rows of a sample, or the
-        ``init`` that was given), "callback", "cancelled" or "interrupted".
+        "converged", "tol", "max_iter", "max_time", "callback", "cancelled" or "interrupted";
+        "max_time_without_last_pass" if ``labels_`` and ``inertia_`` come from a search that did not
+        compare rows with all centres; "max_time_without_search" if time ran out before the search,
+        and the centres are rows of a sample or the given ``init``.
     model_ : CentersModel
-        What ``save`` writes.
+        The fitted model, with ``save``.
     path_ : Path
-        After ``algorithm="partition-path"`` or "dcd-bundle" only: every partition into 1 to
-        ``n_clusters`` clusters, or to as many as there are distinct rows, with ``inertia``,
-        ``lower_bound``, ``centers(l)``, ``model(l)``, ``records()`` and ``suggest_k()``.
+        Only after "partition-path" and "dcd-bundle": the partitions into 1 to ``n_clusters``
+        clusters (or as many as there are distinct rows), with ``inertia``, ``lower_bound``,
+        ``centers(l)``, ``model(l)``, ``records()`` and ``suggest_k()``.
 
     Examples
     --------
@@ -202,24 +201,23 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
 
     @property
     def _n_features_out(self) -> int:
-        """Columns of ``transform``: scikit-learn's names for them ask for it."""
+        """Number of columns of ``transform``, which scikit-learn names."""
         return len(self.cluster_centers_)
 
     @property
     def path_(self) -> Path:
-        """Every partition that the fit has found, if its algorithm looks for all of them.
+        """Partitions into every number of clusters.
 
         Raises
         ------
         AttributeError
-            It does not, or ``partial_fit`` has moved the centres since.
+            The algorithm finds one partition only, or ``partial_fit`` has moved the centres.
         """
         model = getattr(self, "model_", None)
         if not isinstance(model, PathModel):
             raise AttributeError(
-                f"{type(self).__name__} has no path_ but after a fit with "
-                "algorithm='partition-path', which finds the partitions into all smaller numbers "
-                "of clusters as well."
+                f"{type(self).__name__} has no path_: fit it with algorithm='partition-path', "
+                "which finds a partition for every number of clusters up to n_clusters."
             )
         return model.path_
 
@@ -231,12 +229,12 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Any:
-        """``fit``, then ``transform`` of the same rows."""
+        """Fit, and return the distances of the same rows to the centres."""
         return self.fit(X, sample_weight=sample_weight, **source).transform(X, **source)
 
     @without_causes
     def transform(self, X: Any, **source: Unpack[Source]) -> Any:
-        """Distance of every row to every centre, (n_rows, n_clusters)."""
+        """Return the distance of every row to every centre, of shape (n_rows, n_clusters)."""
         model: CentersModel = self._model()
         return model.transform(self._open(X, reset=False, **source), **self._where())
 
@@ -244,12 +242,11 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     def partial_fit(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Self:
-        """Let a batch of rows vote for their nearest centres, as mini-batch k-means does.
+        """Update the centres with a batch of rows, as mini-batch k-means does.
 
-        Whatever ``algorithm`` says: every centre is the mean of all rows that ever voted for
-        it. The first call chooses the first centres among its rows; after a ``fit`` its
-        clusters go on with the weight they have, and there is no ``path_`` any more. Computed on
-        threads of this process.
+        Regardless of ``algorithm``, each centre is the mean of all rows ever assigned to it. The
+        first call chooses initial centres among its rows. After ``fit``, clusters keep their weight
+        and ``path_`` is removed. The computation runs on threads of this process.
 
         Parameters
         ----------
@@ -265,7 +262,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         Raises
         ------
         ParameterError
-            The first batch has fewer rows than there are clusters, or a later one other columns.
+            The first batch has fewer rows than clusters, or a later one has other columns.
         """
         options = self._check_parameters()
         first = not hasattr(self, "model_")
@@ -278,12 +275,12 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         ) as passes:
             if first:
                 seed = draw_seed(self.random_state)
-                begun = self._begun(replace(options, n_init=1), X, seed)
-                first_centers = first_model(passes, begun.n_clusters, begun.init, seed)
-                model = self._as_kept(first_centers)
+                prepared = self._prepare_options(replace(options, n_init=1), X, seed)
+                started = initial_model(passes, prepared.n_clusters, prepared.init, seed)
+                model = self._constrain(started)
             else:
                 model = self.model_
-            model = self._as_kept(vote(passes, model))
+            model = self._constrain(update(passes, model))
             found = label_rows(passes, nearest_center(model.arrays, rows.dtype))
         self._keep(model)
         assert found.labels is not None
@@ -291,8 +288,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         self.n_iter_ = model.provenance["n_iter"]
         return self
 
-    def _as_kept(self, model: CentersModel) -> CentersModel:
-        """The model before or after a batch has voted, with centres of the kind that is kept."""
+    def _constrain(self, model: CentersModel) -> CentersModel:
+        """Hook of subclasses that constrain the centres of ``partial_fit``."""
         return model
 
     def _keep(self, model: CentersModel) -> None:
@@ -300,34 +297,30 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         self.cluster_centers_ = model.centers
 
     def _check_parameters(self) -> FitOptions:
-        """The options of a fit, without seed and a function's centres; wrong ones are refused."""
-        mine = (name for name, option in OPTIONS.items() if option.part != "mixture")
-        asked = {name: getattr(self, name) for name in mine if name != "seed"}
-        asked["n_init"] = self._n_init()
-        options = FitOptions(**asked)
+        names = (name for name, option in OPTIONS.items() if option.part != "mixture")
+        values = {name: getattr(self, name) for name in names if name != "seed"}
+        options = FitOptions(**{**values, "n_init": self._n_init()})
         solves = options.make_algorithm().solves
         if not issubclass(solves, KMeansProblem):
             raise ParameterError(
-                f"algorithm must be one for k-means, and {self.algorithm!r} answers a "
-                f"{solves.__name__}."
+                f"algorithm must be one for k-means; {self.algorithm!r} solves a {solves.__name__}."
             )
-        self._check_surroundings()
+        self._check_environment()
         return options
 
     def _n_init(self) -> Any:
-        """Return the number of starts."""
         if not isinstance(self.n_init, str) or self.n_init != "auto":
             if not is_integer(self.n_init):
                 raise ParameterError(
-                    f"n_init must be an integer of at least 1, or 'auto', got {self.n_init!r}."
+                    f"n_init must be a positive integer or 'auto', got {self.n_init!r}."
                 )
             return self.n_init
         is_drawn = callable(self.init) or (isinstance(self.init, str) and self.init == "random")
         is_exact = isinstance(algorithm_of(self.algorithm, self.effort), Lloyd)
         return SKLEARN_STARTS if is_drawn and is_exact else 1
 
-    def _begun(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
-        """The options with their seed, and with the centres that a function gives for ``X``."""
+    def _prepare_options(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
+        """Return the options with the seed and, if ``init`` is a function, its centres."""
         if not callable(self.init):
             return replace(options, seed=seed)
         given = X
@@ -341,11 +334,11 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
             found = np.asarray(self.init(given, options.n_clusters, random_state=source))
             if found.dtype.kind not in "iuf":
                 width = f"({options.n_clusters}, {self.n_features_in_})"
-                raise ParameterError(f"init must give {width} numbers, and has given {found!r}.")
+                raise ParameterError(f"init must return {width} numbers, got {found!r}.")
             if starts and found.shape != starts[0].shape:
                 raise ParameterError(
-                    f"init has given centres of shape {starts[0].shape}, then of {found.shape}: "
-                    "they must be the same."
+                    "init must return centres of the same shape for each start, got "
+                    f"{starts[0].shape}, then {found.shape}."
                 )
             starts.append(found)
         init = starts[0] if len(starts) == 1 else np.stack(starts)

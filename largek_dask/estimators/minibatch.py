@@ -1,4 +1,4 @@
-"""Mini-batch k-means by the name that scikit-learn gives it."""
+"""Mini-batch k-means under its name in scikit-learn."""
 
 from __future__ import annotations
 
@@ -26,30 +26,31 @@ __all__ = ["MiniBatchKMeans"]
 
 
 class MiniBatchKMeans(KMeans):
-    """``KMeans(algorithm=MiniBatch(batch_rows=batch_size))`` by scikit-learn's name.
+    """Mini-batch k-means (Sculley 2010), as ``KMeans(algorithm=MiniBatch(batch_rows=...))``.
 
-    Sculley's mini-batch k-means: every centre is the mean of all rows that were ever assigned to
-    it. ``KMeans`` with its defaults ends at a lower inertia, mostly in less time.
+    Each centre is the mean of all rows that were ever assigned to it. ``KMeans`` with its defaults
+    reaches a lower inertia, usually in less time.
 
     Parameters
     ----------
     n_clusters : int
-        Clusters to form, and centres to find.
+        Number of clusters to form and of centres to find.
     batch_size : int or "auto"
-        Rows of a batch; "auto" is ten rows per cluster and at least 4,096.
+        Number of rows per batch; "auto" is ten per cluster and at least 4,096.
     max_iter : int
-        Passes over all rows at most, as in scikit-learn. The fit does not end before, unless by
-        ``max_time`` or a callback: running means do not converge.
+        Number of passes over all rows, as in scikit-learn. Only ``max_time`` and callbacks end the
+        fit earlier, because running means do not converge.
     init, n_init, tol, max_time, empty_clusters, on_bad_rows, normalize, random_state, client, \
 n_threads, memory_limit, checkpoint, verbose, callbacks
-        As of :class:`KMeans`; a step is one batch.
+        See :class:`KMeans`; a step is one batch.
 
     Attributes
     ----------
     n_iter_ : int
-        Passes over all rows, the last one perhaps in part; after ``partial_fit`` one per call.
+        Number of passes over all rows, including a partial last one; after ``partial_fit``, the
+        number of calls.
     history_ : tuple of dict
-        One entry per batch. The other attributes are those of :class:`KMeans`.
+        One entry per batch. For the other attributes see :class:`KMeans`.
 
     Examples
     --------

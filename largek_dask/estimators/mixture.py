@@ -1,4 +1,4 @@
-"""Mixtures of very many Gaussians with scikit-learn's face."""
+"""Estimator of mixtures of very many Gaussians, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,107 +33,109 @@ __all__ = ["Mixture"]
 
 
 class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """Mixture of very many Gaussians of rows in memory, on disk, in an object store or a cluster.
+    """Mixture of very many Gaussians, for rows in memory, on disk, in an object store or a cluster.
 
-    By vc-GMM, truncated variational EM: the cost of an iteration grows far more slowly than the
-    number of components, and no table of all rows by all components is ever held. The same data,
-    seed and versions give the same bits, whatever the number of threads and workers.
+    The algorithm is vc-GMM, truncated variational EM: the cost per iteration grows far more slowly
+    than the number of components, and no array of rows × components is ever held. The same data,
+    seed and versions give bit-identical results for any number of threads and workers.
 
     Parameters
     ----------
     n_components : int
-        Gaussians of the mixture.
+        Number of Gaussians.
     covariance : {"iso", "isoflex", "diag"}
-        "iso": one variance for all, and equal weights. "isoflex": a variance and a weight for each
-        component. "diag": a variance for each component and feature, and a weight for each
-        component. "iso" and "isoflex" measure all features by one variance: scale features of
-        different units first. "diag" needs no scaling, but the means that ``init="k-means"`` finds
+        "iso": equal weights and one variance for all components. "isoflex": a weight and a variance
+        per component. "diag": a weight per component and a variance per component and feature.
+        "iso" and "isoflex" use the same variance for all features, so features of different units
+        should be scaled first. "diag" needs no scaling, but the means found by ``init="k-means"``
         follow the features with the largest variances.
     init : {"k-means", "two-level", "afk-mc2", "random", "auto"} or array
-        How the first components are found. "k-means": truncated search with moves, whose clusters
-        are the first components; "auto" is the same. Or the (n_components, n_features) means
-        themselves, such as ``cluster_centers_`` of a ``KMeans``; with ``weights_init`` and
-        ``precisions_init`` those of another mixture.
+        Method for the initial components. "k-means" and "auto": the clusters of a truncated search
+        with moves. An array of shape (n_components, n_features) contains the means themselves, such
+        as ``cluster_centers_`` of ``KMeans``; with ``weights_init`` and ``precisions_init``, it
+        continues another mixture.
     weights_init : array of shape (n_components,), optional
-        Weights of the first components, but of "iso", where they are equal.
+        Initial weights; not for "iso", where weights are equal.
     precisions_init : array, optional
-        Inverse variances of the first components, (n_components,), or of "diag"
-        (n_components, n_features).
+        Initial inverse variances, of shape (n_components,), or (n_components, n_features) for
+        "diag".
     candidates : int or "auto"
-        Components that a row is shared out among, 1 to 32. More cost more, and raise the
-        likelihood where components overlap; "auto": 5, or 16 of "isoflex".
+        Number of components among which the posterior of a row is distributed, 1 to 32. More are
+        slower, and raise the likelihood if components overlap. "auto" is 16 for "isoflex", else 5.
     neighbours : int or "auto"
-        Components near its best one that a row meets in an iteration.
+        Number of components near the best one that are compared with a row in an iteration.
     explore : int
-        Components drawn at random that a row meets besides.
+        Number of random components that are compared with a row in addition.
     coreset : int, optional
-        Learn from about so many rows, which stand for all; None, or where there are no more: from
-        all rows.
+        Approximate number of weighted rows to learn from; None, or a number not below that of the
+        rows, to learn from all rows.
     reg_covar : float
-        Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
-        variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
-        added to variances (scikit-learn adds an absolute ``reg_covar``). 0 leaves the limit of
-        what sums resolve, which always holds: at most 1e-12 of the variance for float64 rows, and
-        1e-7 for 10^8 rows of float32, where no row lies farther than four standard deviations from
-        the mean. A feature that never varies has the square of the rounding of its value.
+        Smallest variance of a component, as a fraction of the variance of the rows: of that feature
+        for "diag", otherwise of the mean over features. It is a lower limit and never added to a
+        variance, unlike scikit-learn's absolute ``reg_covar``. The resolution of sums is a limit in
+        any case: at most 1e-12 of the variance for float64 rows, and 1e-7 for 10^8 float32 rows
+        within four standard deviations of the mean. For a constant feature it is the square of the
+        rounding of its value.
     least_variance : float
-        Smallest variance of a component in the units of the rows; the larger limit counts.
+        Smallest variance of a component in the units of the rows; the larger limit holds.
     moves : bool
-        Components of "isoflex" and "diag" that collapse onto single rows, or are hardly missed, are
-        tried where the likelihood would rise most.
+        Whether components of "isoflex" and "diag" that collapse onto single rows, or contribute
+        little, are moved to where the likelihood would increase most.
     n_init : int
-        Starts with different first components; the likeliest is kept.
+        Number of starts with different initial components; the likeliest result is kept.
     max_iter : int
-        Steps of one start at most: those of the search for first means, and iterations of EM.
+        Maximum number of steps per start, counting both the search for initial means and the
+        iterations of EM.
     tol : float
-        Stop when an iteration raises F by less than ``tol / 2`` nats a row and feature: about the
-        relative change of the variance, whatever the unit of the data.
+        Stop when an iteration raises F by less than ``tol / 2`` nats per row and feature. This is
+        about the relative change of the variance, in any unit.
     dither : bool
-        Noise in [0, 1) is added to rows of integers, such as images, which have no density without
-        it; part of the model.
+        Whether uniform noise in [0, 1) is added to rows of integers, such as images, which have no
+        density otherwise. It is part of the model.
     max_time, on_bad_rows, normalize, random_state, client, n_threads, memory_limit, checkpoint, \
 verbose, callbacks
-        As of :class:`KMeans`.
+        See :class:`KMeans`.
 
     Attributes
     ----------
     weights_ : ndarray of shape (n_components,)
-        0 of a component that is retired.
+        0 for a retired component.
     means_ : ndarray of shape (n_components, n_features)
     covariances_, precisions_ : ndarray
-        Variances and their inverses: of "diag" (n_components, n_features), else (n_components,), as
-        scikit-learn's "diag" and "spherical".
+        Variances and their inverses, in the shapes of scikit-learn's "diag", (n_components,
+        n_features), or "spherical", (n_components,).
     lower_bound_ : float
-        F of the last iteration over the weight of the rows that it learnt from: a lower bound of
-        their mean log-likelihood. Without any iteration it is this mean itself.
+        F per unit of weight in the last iteration: a lower bound of the mean log-likelihood of the
+        rows it learnt from. If there was no iteration, that mean itself.
     log_likelihood_ : float
-        Of the fitted rows, each counted by its weight: exact, over all components.
+        Weighted sum of the log-likelihoods of the fitted rows, over all components.
     labels_ : ndarray of shape (n_rows,), int32
-        Index of each row's most probable component, -1 for skipped rows.
+        Index of the most probable component of each row, -1 for skipped rows.
     converged_ : bool
         Whether ``tol`` was reached.
     n_iter_ : int
-        Steps, as ``max_iter`` counts them.
+        Number of steps, as counted by ``max_iter``.
     n_features_in_, feature_names_in_
-        As of :class:`KMeans`.
+        See :class:`KMeans`.
     history_ : tuple of dict
-        One entry a step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
-        F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both
-        of a row: they need not agree which model is the better one, and decisions follow F.
+        One entry per step: ``step cost rows seconds n_changed shift converged extra``. ``cost`` is
+        F; ``extra["lower_bound"]`` is F and ``extra["energy"]`` the mean squared distance, both per
+        row. The two may rank models differently; the algorithm follows F.
     stop_reason_ : str
-        "converged", "tol", "max_iter", "max_time", "max_time_without_search" (before there was any
-        mixture: its means are rows of a sample), "callback", "cancelled" or "interrupted".
+        "converged", "tol", "max_iter", "max_time", "callback", "cancelled" or "interrupted";
+        "max_time_without_search" if time ran out before the search, and the means are rows of a
+        sample.
     model_ : MixtureModel
-        What ``save`` writes.
+        The fitted model, with ``save``.
 
     Notes
     -----
-    What rises in every iteration is F = Σ w log Σ π N(x; μ, σ²), the inner sum over the candidates
-    of a row only (Hirschberger et al., section 2, equation 4). Rows are shared out by their
-    truncated posteriors (equation 3), and the M-step is equation 6. A component becomes a candidate
-    where its joint density is larger than that of another (proposition 1, equation 7); it is looked
-    for near the best one (section 3). ``lower_bound_`` is F of a row. ``log_likelihood_`` has the
-    inner sum over all components, equation 2. What differs from the paper is in DESIGN.md.
+    Every iteration increases F = Σ w log Σ π N(x; μ, σ²), where the inner sum runs over the
+    candidates of a row (Hirschberger et al., section 2, equation 4). Posteriors are truncated to
+    the candidates (equation 3); the M-step is equation 6. A component replaces a candidate of lower
+    joint density (proposition 1, equation 7) and is searched for near the best one (section 3). The
+    inner sum of ``log_likelihood_`` runs over all components (equation 2). DESIGN.md lists the
+    differences from the paper.
 
     J. Lücke, D. Forster, k-means as a variational EM approximation of Gaussian mixture models,
     Pattern Recognition Letters 125, 2019. F. Hirschberger, D. Forster, J. Lücke, A variational EM
@@ -224,9 +226,8 @@ verbose, callbacks
         try:
             return super()._run(rows, options)
         except ParameterError as error:
-            # Whoever computes calls components of a mixture clusters, too.
-            told = str(error).replace("n_clusters", "n_components")
-            raise type(error)(told) from error
+            message = str(error).replace("n_clusters", "n_components")
+            raise type(error)(message) from error
 
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
@@ -240,17 +241,16 @@ verbose, callbacks
         }
 
     def _keep(self, model: MixtureModel) -> None:
-        """The model, and what it tells, as attributes."""
         arrays = model.arrays
         self.model_ = model
         self.means_ = arrays.means
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)
         self.precisions_ = 1 / self.covariances_
-        # Of a model that was made by hand nothing is told of a fit.
+        # A model that was made by hand has no objective.
         value = model.provenance.get(model.objective.name)
         if value is not None:
-            # Where there was no time for a step this is the bound.
+            # Without any step, the objective is the bound.
             self.lower_bound_ = value / float(np.cumsum(arrays.counts)[-1])
         if model.history:
             bound = model.history[-1]["extra"]["lower_bound"]
@@ -264,17 +264,17 @@ verbose, callbacks
     def predict_proba(
         self, X: Any, *, dense: bool | None = None, out: str | None = None, **source: Unpack[Source]
     ) -> Any:
-        """Probabilities that rows come from components.
+        """Return the posterior probabilities of the components for every row.
 
         Parameters
         ----------
         X : as for ``fit``
         dense : bool, optional
-            Whether in a dense array, or in a sparse one of those above 2^-20, of which each row
-            adds up to 1; None: dense up to 1,000 components.
+            Whether to return a dense array, or a sparse one of the probabilities above 2^-20,
+            scaled to sum to 1 per row; None for dense up to 1,000 components.
         out : str, optional
-            URL of a new Zarr group to write them to, chunk by chunk, instead of returning them:
-            sparse (CSR), in AnnData's layout.
+            Write them in chunks to a new Zarr group at this URL, as CSR in AnnData's layout,
+            instead of returning them.
 
         Returns
         -------
@@ -285,16 +285,16 @@ verbose, callbacks
 
     @without_causes
     def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
-        """Log-likelihood of every row, over all components: the strangest row's is the lowest.
+        """Return the log-likelihood of every row, over all components; outliers have low values.
 
-        But for rows so far out that a component has them alone: ``model_.counts`` tells which.
+        An exception are outliers that form a component of their own: see ``model_.counts``.
 
         Parameters
         ----------
         X : as for ``fit``
         out : str, optional
-            URL to write them to, chunk by chunk, instead of returning them: of a new Zarr array, or
-            of an ``.npy``, ``.csv`` or ``.parquet`` file.
+            Write them to this URL in chunks instead of returning them: a new Zarr array, or an
+            ``.npy``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -306,12 +306,12 @@ verbose, callbacks
         )
 
     def bic(self, X: Any, **source: Unpack[Source]) -> float:
-        """Bayesian information criterion on ``X``: the lower the better."""
+        """Return the Bayesian information criterion on ``X``; lower is better."""
         total, weight = self._log_likelihood(X, source)
         return float(self.model_.n_parameters * log(np.array([weight]))[0] - 2 * total)
 
     def aic(self, X: Any, **source: Unpack[Source]) -> float:
-        """Akaike information criterion on ``X``: the lower the better."""
+        """Return the Akaike information criterion on ``X``; lower is better."""
         return 2 * self.model_.n_parameters - 2 * self._log_likelihood(X, source)[0]
 
     def _log_likelihood(self, X: Any, source: Source) -> tuple[float, float]:
@@ -329,14 +329,14 @@ verbose, callbacks
         ----------
         n_samples : int
         random_state : int, RandomState, Generator or None
-            None: that of the estimator.
+            None to use that of the estimator.
 
         Returns
         -------
         rows : array (n_samples, n_features)
-            Of the type that fits compute in, in random order.
+            In random order, in the compute type of fits.
         components : int32 array (n_samples,)
-            Which each was drawn from.
+            Index of the component that each row was drawn from.
         """
         arrays = self._model().arrays
         check_integer("n_samples", n_samples, 1)
@@ -345,7 +345,7 @@ verbose, callbacks
         rng = np.random.default_rng(seed)
         mass = np.cumsum(exp(arrays.log_weights - arrays.log_weights.max()))
         places = np.searchsorted(mass, rng.random(n_samples) * mass[-1], side="right")
-        # rounding may lead to the end: the last component with a weight
+        # Rounding may give the index after the last component of positive weight.
         components = np.minimum(places, np.searchsorted(mass, mass[-1])).astype(np.int32)
         rows = rng.standard_normal((n_samples, self.n_features_in_))
         rows *= np.sqrt(np.broadcast_to(arrays.variances, arrays.means.shape))[components]
@@ -353,11 +353,11 @@ verbose, callbacks
         return rows.astype(arrays.means.dtype), components
 
     def to_sklearn(self) -> GaussianMixture:
-        """A fitted ``sklearn.mixture.GaussianMixture`` with the same components.
+        """Return a fitted ``sklearn.mixture.GaussianMixture`` with the same components.
 
-        Its ``score_samples`` agrees to 1e-5 for rows of float64. Those of float32 it squares as
-        they are, and loses digits where they are large beside their variances: convert them. It
-        neither normalises nor dithers: with ``normalize="l2"`` give it rows of unit length.
+        Its ``score_samples`` agrees to 1e-5 for float64 rows. It squares float32 rows in float32,
+        which loses digits if values are large compared with the variances; convert them first. It
+        neither normalises nor dithers: with ``normalize="l2"``, pass rows of unit length.
         """
         from sklearn.mixture import GaussianMixture
 
@@ -381,7 +381,6 @@ verbose, callbacks
     # --- parameters -------------------------------------------------------------------------------
 
     def _check_parameters(self) -> FitOptions:
-        """The options of a fit, but for its seed; wrong parameters are refused."""
         check_integer("n_components", self.n_components, 1)
         if not isinstance(self.dither, (bool, np.bool_)):
             raise ParameterError(f"dither must be True or False, got {self.dither!r}.")
@@ -395,7 +394,7 @@ verbose, callbacks
             least_variance=self.least_variance,
             moves=self.moves,
         )
-        self._check_surroundings()
+        self._check_environment()
         return FitOptions(
             n_clusters=self.n_components,
             algorithm=algorithm,
@@ -422,7 +421,7 @@ def _covariance_of(arrays: MixtureArrays) -> Covariance:
 
 
 def _variances(arrays: MixtureArrays, covariance: Covariance) -> NDArray[np.float64]:
-    """(k, d) variances of "diag", of the others (k,); means over features where these differ."""
+    """Return variances of shape (k, d) for "diag", else their means over features, (k,)."""
     k, d = arrays.means.shape
     variances = arrays.variances
     if covariance == "diag":

@@ -1,4 +1,4 @@
-"""Mini-batch k-means fed from outside: what ``partial_fit`` does with a batch."""
+"""Mini-batch k-means with batches of the caller, for ``partial_fit``."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from largek_dask.errors import ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.passes.local import LocalPasses
 
-__all__ = ["first_model", "vote"]
+__all__ = ["initial_model", "update"]
 
 
-def first_model(
+def initial_model(
     passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int
 ) -> CentersModel:
-    """Centres without votes, chosen among the rows of the first batch.
+    """Return centres of weight 0, chosen among the rows of the first batch.
 
     Raises
     ------
     ParameterError
-        The batch has fewer rows than there are clusters.
+        The batch has fewer rows than clusters.
     DataError
         Squared distances of its rows underflow.
     """
@@ -39,7 +39,7 @@ def first_model(
     if n_rows < n_clusters:
         raise ParameterError(
             f"n_samples={n_rows} should be >= n_clusters={n_clusters} in the first call of "
-            "partial_fit, which chooses the first centres: begin with a larger batch, or ask for "
+            "partial_fit, which chooses the initial centres: start with a larger batch, or use "
             "fewer clusters."
         )
     check_scale(passes.statistics)
@@ -61,12 +61,12 @@ def first_model(
     return CentersModel(arrays, passes.normalize, passes.on_bad_rows, (), provenance, names)
 
 
-def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
-    """The model after all rows of one batch have voted for their nearest centre, once each.
+def update(passes: LocalPasses, model: CentersModel) -> CentersModel:
+    """Return the model after every row of a batch was assigned to its nearest centre, once.
 
-    Sums are exact, so neither chunks nor threads matter. Rows of a wider type than the centres make
-    these of that type. Of a model that holds other partitions as well only its own goes on: what is
-    known of the others is not of these rows.
+    Sums are exact, so the result does not depend on chunks or threads. Rows of a wider type than
+    the centres convert them to that type. The partitions of a path are dropped, because they say
+    nothing about these rows.
 
     Raises
     ------
@@ -84,10 +84,10 @@ def vote(passes: LocalPasses, model: CentersModel) -> CentersModel:
         combine=AssignmentTotal.combine,
     )
     means, votes = running_means(arrays.centers.astype(np.float64), arrays.counts, total)
-    voted = CenterArrays(means.astype(packed.dtype), votes, packed.shift)
+    updated = CenterArrays(means.astype(packed.dtype), votes, packed.shift)
     provenance = {**model.provenance, "n_iter": model.provenance.get("n_iter", 0) + 1}
     return CentersModel(
-        voted,
+        updated,
         model.normalize,
         model.on_bad_rows,
         model.history,

@@ -1,4 +1,4 @@
-"""Spherical k-means: rows are compared by their directions, and centres are directions."""
+"""Spherical k-means: k-means by cosine similarity, with centres of unit length."""
 
 from __future__ import annotations
 
@@ -41,48 +41,48 @@ if TYPE_CHECKING:
 __all__ = ["SphericalKMeans"]
 
 SEARCH_SHARE = 0.75
-"""Share of ``max_time`` for the search; the rest is for steps with unit centres."""
-HAS_TIME = ("converged", "tol", "max_iter")
-"""Why a search ends after which nobody waits."""
+"""Fraction of ``max_time`` for the search; the rest is for steps with unit centres."""
+SEARCHED = ("converged", "tol", "max_iter")
+"""Stop reasons of a search after which steps with unit centres follow."""
 
 
 class SphericalKMeans(KMeans):
-    """K-means by cosine: centres of unit length, every row with the one of the nearest direction.
+    """K-means by cosine similarity, with centres of unit length.
 
-    What faiss does with ``spherical=True``; but rows need not have unit length, they are given it.
-    The search is that of ``KMeans(normalize="l2")``, whose centres are means and shorter than 1.
-    Then steps of spherical k-means follow until no centre turns: every row goes to the centre of
-    the largest cosine, every centre to the direction of its rows' sum.
+    Equivalent to faiss with ``spherical=True``; rows are scaled to unit length first. The search is
+    that of ``KMeans(normalize="l2")``, whose centres are means and shorter than 1. Steps of
+    spherical k-means follow until the centres stay the same: each row is assigned to the centre of
+    largest cosine, and each centre becomes the normalised sum of its rows.
 
     Parameters
     ----------
     n_clusters : int
-        Clusters to form, and centres to find.
+        Number of clusters to form and of centres to find.
     max_iter : int
-        Steps at most, those of the search and those that follow it.
+        Maximum number of steps, of the search and after it.
     tol : float
-        As of :class:`KMeans`, of both.
+        See :class:`KMeans`; used in the search and after it.
     max_time : float or str, optional
-        As of :class:`KMeans`; a quarter of it is kept for the steps that follow the search.
+        See :class:`KMeans`; a quarter of it is reserved for the steps after the search.
     algorithm, init, n_init, empty_clusters, on_bad_rows, effort, random_state, client, n_threads, \
 memory_limit, checkpoint, verbose, callbacks
-        As of :class:`KMeans`. A checkpoint and what is told meanwhile are of the search; a resume
-        makes the steps that follow it again, with the same bits.
+        See :class:`KMeans`. Checkpoints, progress and callbacks cover the search; a resumed fit
+        repeats the steps after it, with the same result.
 
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
         Of unit length.
     labels_ : ndarray of shape (n_rows,), int32
-        Index of the centre with the largest cosine, -1 for skipped rows. A row of zeros has no
-        direction and lies at distance 1 of all centres.
+        Index of the centre of largest cosine, -1 for skipped rows. A row of zeros has distance 1
+        to every centre.
     inertia_ : float
-        ``Σ w |x / |x| - c|²`` = 2 Σ w (1 - cos): ``score`` is minus that, of the rows it is given,
-        and ``transform`` gives the distances √(2 - 2 cos).
+        ``Σ w |x / |x| - c|²`` = 2 Σ w (1 - cos). ``score`` is its negative for the given rows, and
+        ``transform`` returns the distances √(2 - 2 cos).
     n_iter_ : int
-        Steps of the search and those that followed.
+        Number of steps, of the search and after it.
     history_ : tuple of dict
-        Of the search, whose costs are of means: lower than what unit centres come to.
+        Steps of the search. Their costs belong to means, and are lower than those of unit centres.
 
     Examples
     --------
@@ -135,9 +135,9 @@ memory_limit, checkpoint, verbose, callbacks
         return super()._run(rows, replace(options, max_time=limit))
 
     def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
-        """Turn the centres of the search until none moves, and label rows by them."""
+        """Run spherical k-means from the centres of the search, and label the rows."""
         began = time.monotonic() - result.seconds
-        steps = options.max_iter - result.n_iter if result.stop_reason in HAS_TIME else 0
+        steps = options.max_iter - result.n_iter if result.stop_reason in SEARCHED else 0
         with open_passes(
             rows,
             client=self.client,
@@ -148,45 +148,45 @@ memory_limit, checkpoint, verbose, callbacks
             statistics=result.statistics,
         ) as passes:
             assert isinstance(result.arrays, CenterArrays), "k-means gives centres"
-            turning = _Turning(result.arrays, result.stop_reason)
-            turning.go(passes, steps, options.tol, began + options.stop.seconds)
-            found = _last_pass(passes, turning.arrays, options.empty_clusters)
+            spherical = _UnitSteps(result.arrays, result.stop_reason)
+            spherical.run(passes, steps, options.tol, began + options.stop.seconds)
+            found = _last_pass(passes, spherical.arrays, options.empty_clusters)
         assert found.labels is not None
         self.labels_ = found.labels
         provenance = {
             **result.provenance,
-            "n_iter": result.n_iter + turning.steps,
-            "stop_reason": turning.reason,
+            "n_iter": result.n_iter + spherical.steps,
+            "stop_reason": spherical.reason,
             result.objective.name: found.value,
-            "unit_centers": {"steps": turning.steps},
+            "unit_centers": {"steps": spherical.steps},
         }
-        # Also of a model that holds other partitions: what is known of these is of their means.
+        # The partitions of a path are dropped: their centres are means.
         kept = {f.name: getattr(model, f.name) for f in fields(Model)}
         model = CentersModel(**{**kept, "arrays": found.arrays, "provenance": provenance})
         super()._finish(rows, options, result, model)
 
-    def _as_kept(self, model: CentersModel) -> CentersModel:
-        """Centres of unit length: each stands for its votes in its own direction."""
-        centers = _begun(model.centers)
+    def _constrain(self, model: CentersModel) -> CentersModel:
+        """Scale the centres of ``partial_fit`` to unit length."""
+        centers = _unit_centers(model.centers)
         return replace(model, arrays=replace(model.arrays, centers=centers))
 
 
 @dataclass
-class _Turning:
-    """Steps of spherical k-means, and how they end."""
+class _UnitSteps:
+    """Steps of spherical k-means."""
 
     arrays: CenterArrays
-    """Arrays that the search has found, then the same with centres of unit length."""
+    """Result of the search, then the same with centres of unit length."""
     reason: StopReason
-    """Why the search ended, then why the steps did."""
+    """Stop reason of the search, then of the steps."""
     steps: int = 0
 
-    def go(self, passes: BasePasses, most: int, tol: float, until: float) -> None:
-        """At most so many steps, until no centre turns by more than ``tol`` allows.
+    def run(self, passes: BasePasses, most: int, tol: float, until: float) -> None:
+        """Run at most ``most`` steps, until the movement is within ``tol``.
 
-        Ends by the moment ``until`` of ``time.monotonic``, with a pass left for the labels.
+        Stops early enough for a last pass before the time ``until`` of ``time.monotonic``.
         """
-        self._take(_begun(self.arrays.centers))
+        self._set_centers(_unit_centers(self.arrays.centers))
         begun = time.monotonic()
         while self.steps < most:
             try:
@@ -201,7 +201,7 @@ class _Turning:
                 return
 
     def _step(self, passes: BasePasses, tol: float) -> StopReason | None:
-        """One pass over all rows; why there is no next one, if there is none."""
+        """Make one pass over all rows; return the stop reason, or None."""
         before = self.arrays.centers
         k, d = before.shape
         total: BatchTotal = passes.reduce(
@@ -210,27 +210,27 @@ class _Turning:
             start=partial(AssignmentTotal, k, d, passes.statistics.grid),
             combine=AssignmentTotal.combine,
         )
-        turned = _directions(total.sums.means_float64(before), before)
-        self._take(turned)
+        centers = _directions(total.sums.means_float64(before), before)
+        self._set_centers(centers)
         self.steps += 1
-        if np.array_equal(turned, before):
+        if np.array_equal(centers, before):
             return "converged"
         variance = total.squares.value / (passes.statistics.total_weight * d)
-        return "tol" if squared_movement(turned, before) <= tol * variance else None
+        return "tol" if squared_movement(centers, before) <= tol * variance else None
 
-    def _take(self, centers: NDArray[Any]) -> None:
+    def _set_centers(self, centers: NDArray[Any]) -> None:
         self.arrays = replace(self.arrays, centers=centers)
 
 
 def _last_pass(passes: BasePasses, arrays: CenterArrays, empty_clusters: EmptyClusters) -> Final:
-    """Labels by the directions that are returned; centres without rows go to far ones."""
+    """Label rows by the final centres, and relocate empty ones if so asked."""
     problem = KMeansProblem(len(arrays.centers), empty_clusters="keep")
     for _ in range(1 + len(arrays.centers)):
         found = problem.finish(passes, arrays, partial(label_rows, passes))
         empty = np.flatnonzero(found.arrays.counts == 0)
         if not len(empty) or empty_clusters == "keep":
             break
-        # A row of zeros is as near as can be to one that is no centre: it is no place for one.
+        # With an extra centre at 0, no centre is relocated to a row of zeros.
         centers = np.concatenate([arrays.centers, np.zeros_like(arrays.centers[:1])])
         packed = pack_centers(centers, arrays.shift)
         moved = relocate_empty(passes, packed, centers, empty)[0][:-1]
@@ -240,11 +240,11 @@ def _last_pass(passes: BasePasses, arrays: CenterArrays, empty_clusters: EmptyCl
     return found
 
 
-def _begun(means: NDArray[Any]) -> NDArray[Any]:
-    """(k, d) unit vectors along the means that a search has found.
+def _unit_centers(means: NDArray[Any]) -> NDArray[Any]:
+    """Return the (k, d) means of a search, scaled to unit length.
 
-    The mean of rows of zeros, or of rows that cancel each other, has no direction: its centre turns
-    away from all others, and goes from there to where it is needed.
+    A mean of 0 has no direction. Its centre becomes the opposite of the sum of the others, from
+    where later steps move it.
     """
     found = normalize_rows(np.ascontiguousarray(means, np.float64))
     away = normalize_rows(-np.cumsum(found, axis=0)[-1:])[0]
@@ -255,8 +255,8 @@ def _begun(means: NDArray[Any]) -> NDArray[Any]:
 
 
 def _directions(means: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
-    """(k, d) unit vectors along the means, of the type of those before; 0 has none, and stays."""
+    """Return the (k, d) means, scaled to unit length; a centre whose mean is 0 stays."""
     found = normalize_rows(np.ascontiguousarray(means, np.float64))
-    gone = ~found.any(axis=1)
-    found[gone] = before[gone]
+    zero = ~found.any(axis=1)
+    found[zero] = before[zero]
     return np.ascontiguousarray(found, before.dtype)

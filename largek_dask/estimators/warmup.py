@@ -1,8 +1,8 @@
-"""Compile beforehand what usual fits need: on this machine, or on those of a cluster.
+"""Compile the kernels of usual fits in advance, on this machine or on those of a cluster.
 
-Kernels are compiled when they are first called, for the types that they are called with, and kept
-in a folder that all processes of a machine share. So small fits of every kind are made here, each
-kind of rows in a process of its own. What they find does not matter.
+A kernel is compiled on its first call, for the types of its arguments, and cached in a folder that
+all processes of a machine share. Warming up therefore runs small fits of every kind, each kind of
+rows in a process of its own, and discards their results.
 """
 
 from __future__ import annotations
@@ -43,68 +43,67 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "MANY", "Warmed", "warmup"]
 
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
-"""Kinds of rows. Kernels for one are of no use for another, so that each has its process."""
+"""Kinds of rows. They share no kernels, so each has its own process."""
 MANY = ("many clusters of float32", "many clusters of float64")
-"""Kinds of fits that only models of very many clusters need."""
+"""Kinds that only fits of very many clusters need."""
 PRUNED = (8, 9, BOXED_FEATURES, BOXED_FEATURES + 1)
-"""Numbers of features: the direct form, each width of boxes, and few directions first."""
+"""Numbers of features that reach the direct form, each width of boxes, and the prefix search."""
 DIRECTIONS = 16
-"""Directions in which a search of many features begins: kernels do not hang on the number."""
+"""Number of directions of a search in few directions; kernels do not depend on it."""
 NOTE = "warmed.json"
-"""File in the cache folder: which kinds have been through, and how many kernels there were then."""
+"""File in the cache folder with the kinds that are done and the number of kernels at that time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """Kernels that a machine has compiled."""
+    """Result of a warm-up on one machine."""
 
     host: str
     folder: str
     """Path of its kernel cache."""
     kernels: int
-    """Kernels that have been compiled now; 0: there was nothing to do."""
+    """Number of kernels that were compiled now."""
     there: int
-    """Kernels that there are."""
+    """Number of kernels in the cache."""
     seconds: float
 
     def words(self) -> str:
-        """One line."""
+        """Return a line of text."""
         if not self.there:
             return f"{self.host}: compiled kernels cannot be saved ({unsaved()})"
         if not self.kernels:
-            return f"{self.host}: nothing to do, {self.there} kernels are there"
+            return f"{self.host}: nothing to do, {self.there} kernels are cached"
         return f"{self.host}: {self.kernels} kernels compiled, {human_seconds(self.seconds)}"
 
 
 def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> list[Warmed]:
-    """Compile what usual fits need, so that no fit waits for it.
+    """Compile the kernels of usual fits in advance.
 
-    That is ``KMeans`` with ``algorithm`` "auto", "lloyd" and "nmbatch", with few clusters and many,
-    of float32 and float64 rows, dense and sparse, in memory and stored, with weights and without;
-    and what a model does: ``predict``, ``transform`` and ``score``. What has been compiled before
-    is not compiled again. Progress is printed on standard error; on workers it is in their logs.
+    Covers ``KMeans`` with ``algorithm`` "auto", "lloyd" and "nmbatch", few and many clusters,
+    float32 and float64, dense and sparse rows in memory and in stores, with and without weights,
+    and the methods ``predict``, ``transform`` and ``score``. Cached kernels are not compiled again.
+    Progress is printed on standard error, or to the logs of workers.
 
-    From 4,096 clusters on (1,536 with up to 8 features, fewer with more than 32) passes over a
-    large table, and a model of it, pass most centres over; that has kernels which nothing else
-    needs.
+    Passes over large tables with at least 4,096 clusters (1,536 with up to 8 features, fewer with
+    more than 32) skip most centres, with kernels of their own: see ``n_clusters``.
 
     Parameters
     ----------
     client : distributed.Client, optional
-        Compile on the machines of its workers, once for each cache folder; None: on this one.
+        Compile on the machines of its workers, once per cache folder; None for this machine.
     n_clusters : int, optional
-        The most that fits are going to have; from 1,536 on, what many clusters need is compiled as
-        well.
+        Largest number of clusters that is planned. From 1,536 on, the kernels for many clusters are
+        compiled as well.
 
     Returns
     -------
     list of Warmed
-        One for each machine.
+        One per machine.
 
     Raises
     ------
     ClusterError
-        The cluster has no workers, or compiling has failed; the message says where.
+        The cluster has no workers, or compiling failed on the machine that the message names.
 
     Examples
     --------
@@ -118,14 +117,14 @@ def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> li
     homes: dict[str, tuple[str, str]] = client.run(_home)
     if not homes:
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
-    # Workers of one machine share its folder: one of them sees to it.
+    # One worker per cache folder.
     chosen = {home: worker for worker, home in homes.items()}
-    # Not as a task: it would take a thread from jobs. A coroutine, so that the worker goes on.
+    # A task would take a thread from jobs, and a function would block the worker's event loop.
     return [*client.run(_warm_on_worker, kinds, workers=list(chosen.values())).values()]
 
 
 def _home() -> tuple[str, str]:
-    """The machine that this is, and where it keeps kernels."""
+    """Return the host name and the cache folder."""
     return socket.gethostname(), str(cache_folder())
 
 
@@ -134,7 +133,6 @@ async def _warm_on_worker(kinds: tuple[str, ...]) -> Warmed:
 
 
 def _warm(kinds: tuple[str, ...]) -> Warmed:
-    """Have processes make the fits of these kinds that have not been made here."""
     begun, before, done = time.monotonic(), _n_kernels(), _done()
     missing = [kind for kind in kinds if kind not in done] if saves_code() else []
     with ThreadPoolExecutor(available_cpus()) as pool:
@@ -146,14 +144,7 @@ def _warm(kinds: tuple[str, ...]) -> Warmed:
 
 
 def _in_process(kind: str) -> None:
-    """Make the fits of one kind in a process of its own.
-
-    Raises
-    ------
-    ClusterError
-        It has failed.
-    """
-    # What this process was told of kernels by dask.config, that one is told by its environment.
+    """Run the fits of one kind in a process of its own, with the same settings."""
     folder, tile = config.get("kernels.cache-dir"), config.get("kernels.tile")
     environment = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(tile)}
     if folder is not None:
@@ -161,8 +152,8 @@ def _in_process(kind: str) -> None:
     code = subprocess.run([sys.executable, "-m", __name__, kind], env=environment).returncode
     if code:
         raise ClusterError(
-            f"the process that compiles for {kind} rows on {socket.gethostname()} has ended with "
-            f"exit code {code}: see standard error, of a worker its log"
+            f"the process that compiles kernels for {kind} rows on {socket.gethostname()} failed "
+            f"with exit code {code}: see standard error, or the worker's log"
         )
 
 
@@ -171,7 +162,7 @@ def _n_kernels() -> int:
 
 
 def _done() -> tuple[str, ...]:
-    """Kinds whose kernels are all there, unless some have been removed since."""
+    """Return the kinds whose kernels are all cached; none if kernels were removed since."""
     try:
         note = json.loads((cache_folder() / NOTE).read_text())
         return tuple(note["kinds"]) if note["kernels"] <= _n_kernels() else ()
@@ -180,7 +171,7 @@ def _done() -> tuple[str, ...]:
 
 
 def _note(kinds: Sequence[str], n_kernels: int) -> None:
-    """Note which kinds are done; where nothing is kept there is nothing to note."""
+    """Store which kinds are done, unless kernels cannot be cached."""
     if not n_kernels:
         return
     path = cache_folder() / NOTE
@@ -195,16 +186,16 @@ def _note(kinds: Sequence[str], n_kernels: int) -> None:
 def fits_of(
     kind: str, folder: Path, narrow: Sequence[int] = tuple(range(1, DIRECT_FEATURES + 1))
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The fits of a kind of rows, each with its name.
+    """Yield the fits of a kind of rows, each with its name.
 
     Parameters
     ----------
     kind : str
         One of ``KINDS`` or ``MANY``.
     folder : Path
-        For rows that are stored.
+        Folder for stored rows.
     narrow : sequence of int
-        Numbers of features, of those that have kernels of their own.
+        Numbers of features that have kernels of their own.
     """
     dtype = np.dtype(kind.rpartition(" ")[2])
     if kind in MANY:
@@ -214,7 +205,7 @@ def fits_of(
     if kind.startswith("sparse"):
         yield from _sparse_fits(dtype)
         return
-    # What rows are kept in, and weights, have kernels that do not hang on the number of features.
+    # Kernels for weights and for stored rows do not depend on the number of features.
     plain = [(n, d, k) for d in narrow if d != 6 for n, k in ((1_500, 8), (24_000, 300))]
     every = [(1_500, 6, 8), (6_000, 6, 60), (24_000, 6, 300), (24_000, 70, 300)]
     for n, d, k in (*plain, *every):
@@ -245,7 +236,7 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
 
 
 def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
-    """Label rows as passes over many clusters do: as many clusters would take longer."""
+    """Label rows as passes over many clusters do, with few clusters."""
     x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
     packed = pack_centers(x, np.zeros(d, dtype))
@@ -254,17 +245,14 @@ def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
 
 
 def _rows(n: int, d: int) -> Any:
-    """Rows in groups that overlap."""
+    """Return rows in overlapping groups."""
     draws = np.random.default_rng(0)
     centers = draws.normal(size=(500, d))
     return centers[draws.integers(len(centers), size=n)] + draws.normal(size=(n, d)) / 2
 
 
 def _fit(x: Any, k: int, *, use: bool = False, sample_weight: Any = None, **options: Any) -> None:
-    """Make a fit, and whatever a model does if it is to be used.
-
-    Two threads: what several have found is added up by kernels as well.
-    """
+    """Fit with two threads, so that totals are combined; with ``use``, call the model's methods."""
     from largek_dask.estimators.kmeans import KMeans
 
     km = KMeans(k, random_state=0, n_threads=2, **options).fit(x, sample_weight=sample_weight)
@@ -275,17 +263,17 @@ def _fit(x: Any, k: int, *, use: bool = False, sample_weight: Any = None, **opti
 
 
 def _fit_stored(x: Any, k: int, path: Path) -> None:
-    """The same of rows that are read chunk by chunk."""
+    """Fit rows that are read in chunks."""
     from largek_dask.data.ingest import ingest
 
     ingest(x, str(path), chunk_rows=-(-len(x) // 5), progress=False)
-    # Chunks are read one by one, as large ones are.
+    # Do not read the small chunks together.
     with dask.config.set({"largek.data.read-chunk-bytes": 1}):
         _fit(str(path), k)
 
 
 def main(kind: str, **which: Any) -> None:
-    """Make the fits of a kind and print what each has compiled."""
+    """Run the fits of a kind and print what each compiled."""
     import tempfile
     import warnings
 

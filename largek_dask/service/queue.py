@@ -18,7 +18,7 @@ from largek_dask.driver.formatting import count_of
 from largek_dask.driver.plan import FitMemory, ProcessMemory
 from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import JobNotFoundError, ParameterError, warnings_heard_by
+from largek_dask.errors import JobNotFoundError, ParameterError, handle_warnings
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
 from largek_dask.service.lease import Tenure, claimed_for
@@ -157,7 +157,7 @@ class Queue:
         records = self._tenure.records
         # What is written while they are read is looked at again.
         stamps = records.stamps()
-        with warnings_heard_by(lambda message, _: logger.warning(message)):
+        with handle_warnings(lambda message, _: logger.warning(message)):
             found = records.all()
         jobs = {record.id: JobState(record, {}, False) for record in found}
         with self.changed:

@@ -33,8 +33,8 @@ from largek_dask.errors import (
     NoModelError,
     RecoveryWarning,
     VersionMismatchError,
+    handle_warnings,
     warn,
-    warnings_heard_by,
     worker_of,
 )
 from largek_dask.fault_injection import at
@@ -111,7 +111,7 @@ class Runner(threading.Thread):
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
-            with warnings_heard_by(self._hear):
+            with handle_warnings(self._hear):
                 self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
             self._put_aside(error)

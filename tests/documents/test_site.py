@@ -106,7 +106,7 @@ def test_every_public_name_has_a_place(site):
         found = InventoryFile.load(file, "", lambda base, uri: uri)
     named = {name for kind, entries in found.items() if kind.startswith("py:") for name in entries}
     wanted = {f"largek_dask.{name}" for name in lk.__all__ if name != "__version__"}
-    helpers = {"warn", "warnings_heard_by"}
+    helpers = {"warn", "handle_warnings"}
     wanted |= {f"largek_dask.errors.{name}" for name in set(lk.errors.__all__) - helpers}
     wanted |= {f"largek_dask.scores.{name}" for name in lk.scores.__all__}
     wanted |= {"largek_dask.KMeans.fit", "largek_dask.service.job.Job.watch"}

@@ -176,7 +176,7 @@ def test_the_second_time_there_is_nothing_to_do(quick: list[str]) -> None:
     assert (first.kernels, first.there, first.folder) == (4, 4, str(cache_folder()))
     (second,) = lk.warmup()
     assert (second.kernels, second.there, len(quick)) == (0, 4, 4)
-    assert "nothing to do, 4 kernels are there" in second.words()
+    assert "nothing to do" in second.words()
     next(cache_folder().glob("*.bin")).unlink()
     (third,) = lk.warmup()
     assert (third.kernels, third.there) == (1, 4), "what was removed is made again"

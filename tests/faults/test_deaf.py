@@ -18,7 +18,7 @@ from largek_dask.data import storage_errors, stores
 from largek_dask.data.sources import open_rows
 from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import warnings_heard_by
+from largek_dask.errors import handle_warnings
 from largek_dask.service.lease import Contender, Keeper
 from tests.faults.inprocess import at_work, ended, quick, scheduler
 from tests.faults.test_away import Strike, document, ingest, seen_waiting
@@ -53,7 +53,7 @@ def within(ask, seconds=SECONDS):
 
     def run():
         try:
-            with warnings_heard_by(lambda *_: None):
+            with handle_warnings(lambda *_: None):
                 ask()
         except Exception as error:
             found.append(error)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import largek_dask as lk
-from largek_dask.errors import LargekError, OutputError, warnings_heard_by
+from largek_dask.errors import LargekError, OutputError, handle_warnings
 
 ROWS = np.random.default_rng(0).normal(size=(60, 2))
 CHAINS = ("direct cause", "During handling")
@@ -74,7 +74,7 @@ def test_causes_are_kept_where_somebody_looks_at_them(tmp_path: Path) -> None:
     Path(tmp_path, "model.zarr").write_text("a file")
     model = lk.KMeans(2, algorithm="lloyd", random_state=0).fit(ROWS).model_
     place = str(tmp_path / "model.zarr" / "inside")
-    with warnings_heard_by(lambda *_: None), pytest.raises(OutputError) as caught:
+    with handle_warnings(lambda *_: None), pytest.raises(OutputError) as caught:
         model.save(place)
     assert isinstance(caught.value.__cause__, OSError)
     with pytest.raises(OutputError) as caught:
