@@ -155,14 +155,14 @@ def test_init_by_a_function_in_partial_fit():
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"n_init": "most"}, "n_init must be an integer of at least 1, or 'auto', got 'most'"),
-        ({"n_init": None}, "n_init must be an integer of at least 1, or 'auto', got None"),
+        ({"n_init": "most"}, "n_init must be a positive integer or 'auto', got 'most'"),
+        ({"n_init": None}, "n_init must be a positive integer or 'auto', got None"),
         ({"n_init": 0}, "n_init must be an integer of at least 1, got 0"),
         ({"verbose": "loud"}, "verbose must be an integer of at least 0, got 'loud'"),
         ({"verbose": -1}, "verbose must be an integer of at least 0, got -1"),
         ({"init": lambda *_, **__: X[:2]}, r"init has shape \(2, 3\)"),
-        ({"init": lambda *_, **__: "random rows"}, r"init must give \(3, 3\) numbers"),
-        ({"init": lambda *_, **__: None}, r"init must give \(3, 3\) numbers"),
+        ({"init": lambda *_, **__: "random rows"}, r"init must return \(3, 3\) numbers"),
+        ({"init": lambda *_, **__: None}, r"init must return \(3, 3\) numbers"),
         ({"init": X[:9].reshape(3, 3, 3)}, r"centres of 3 starts .*, and n_init=1: give n_init=3"),
         ({"init": X[:6].reshape(3, 2, 3), "n_init": 3}, r"init has shape \(2, 3\)"),
         ({"init": np.zeros((1, 1, 3, 3))}, r"init has shape \(1, 1, 3, 3\)"),
@@ -176,7 +176,7 @@ def test_what_is_wrong_gets_one_clear_error(parameters, message):
 
 def test_centres_of_several_shapes():
     given = iter([X[:3], X[:2]])
-    with pytest.raises(ParameterError, match=r"shape \(3, 3\), then of \(2, 3\)"):
+    with pytest.raises(ParameterError, match=r"got \(3, 3\), then \(2, 3\)"):
         lk.KMeans(3, init=lambda *_, **__: next(given), n_init=2).fit(X)
 
 

@@ -105,10 +105,10 @@ def test_a_model_made_by_hand(dtype):
 @pytest.mark.parametrize(
     ("kind", "model", "message"),
     [
-        (lk.KMeans, "model.zarr", r"takes a CentersModel, such as load_model\(url\) .*, got str"),
-        (lk.KMeans, lk.KMeans(2), "takes a CentersModel, .*, got KMeans"),
+        (lk.KMeans, "model.zarr", r"needs a CentersModel, such as load_model\(url\) .*, got str"),
+        (lk.KMeans, lk.KMeans(2), "needs a CentersModel, .*, got KMeans"),
         (lk.KMeans, lk.Mixture(2), "got MixtureModel"),
-        (lk.Mixture, lk.KMeans(2), "takes a MixtureModel, .*, got CentersModel"),
+        (lk.Mixture, lk.KMeans(2), "needs a MixtureModel, .*, got CentersModel"),
         (lk.SphericalKMeans, lk.KMeans(2), "unit length: use KMeans.from_model"),
         (lk.SphericalKMeans, lk.KMeans(2, normalize="l2"), "unit length"),
     ],
