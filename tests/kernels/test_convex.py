@@ -8,7 +8,7 @@ import pytest
 from largek_dask.kernels.convex import (
     AuxiliaryFunction,
     ClusteringFunction,
-    Counted,
+    CountedFunction,
     MeasuredRows,
     inner,
     multipliers,
@@ -172,7 +172,7 @@ def test_evaluations_are_counted():
     """Each but those of another subgradient, and none after the check has raised."""
     x = table()
     function, checks = ClusteringFunction(MeasuredRows.of(x), 2), []
-    counted, point = Counted(function, lambda: checks.append(len(checks))), centers_of(x, 2)
+    counted, point = CountedFunction(function, lambda: checks.append(len(checks))), centers_of(x, 2)
     assert counted.value(point) == function.value(point)
     np.testing.assert_array_equal(
         counted.evaluate(point).gradient, function.evaluate(point).gradient
@@ -180,7 +180,7 @@ def test_evaluations_are_counted():
     assert counted.second(point) is None
     assert counted.n == len(checks) == 2
     with pytest.raises(ZeroDivisionError):
-        Counted(function, lambda: 1 / 0).value(point)
+        CountedFunction(function, lambda: 1 / 0).value(point)
 
 
 def test_inner_products_are_rounded_once():
