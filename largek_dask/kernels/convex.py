@@ -79,13 +79,13 @@ class DCFunction(Protocol):
     def value(self, x: Array) -> float:
         """Return the value alone."""
 
-    def second(self, x: Array) -> Array | None:
-        """Return another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
+    def other_subgradient(self, x: Array) -> Array | None:
+        """Return another subgradient of f_2 than that of ``evaluate``; None if it is unique."""
 
 
 @dataclass(eq=False, slots=True)
 class CountedFunction:
-    """A function that counts its evaluations; ``check`` is called before each, and may raise."""
+    """A function with a count of evaluations; ``check`` is called before each, and may raise."""
 
     function: DCFunction
     check: Callable[[], object]
@@ -99,9 +99,8 @@ class CountedFunction:
         self._count()
         return self.function.value(x)
 
-    def second(self, x: Array) -> Array | None:
-        """Return another subgradient, not counted."""
-        return self.function.second(x)
+    def other_subgradient(self, x: Array) -> Array | None:
+        return self.function.other_subgradient(x)
 
     def _count(self) -> None:
         self.check()
@@ -188,11 +187,8 @@ class ClusteringFunction:
         packed = self.rows.pack(centers)
         return self._value(packed, nearest(self.rows.x, packed))
 
-    def second(self, centers: Array) -> Array | None:
-        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
-
-        None if no row ties.
-        """
+    def other_subgradient(self, centers: Array) -> Array | None:
+        """Return the subgradient that :func:`_longest` chooses among tied rows, or None."""
         packed = self.rows.pack(centers)
         if packed.n_clusters == 1:
             return None
@@ -271,10 +267,10 @@ class AuxiliaryFunction:
     def value(self, y: Array) -> float:
         return self.evaluate(y).value
 
-    def second(self, y: Array) -> Array | None:
-        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
+    def other_subgradient(self, y: Array) -> Array | None:
+        """Return the subgradient that :func:`_longest` chooses among tied rows, or None.
 
-        None if no row ties, or if the tied rows lie at y.
+        Rows that lie at y do not count.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))

@@ -58,7 +58,7 @@ class CenteredRows:
     x: Floats
     """(n, d), C-contiguous."""
     columns: Floats
-    """(d, n), the same transposed."""
+    """(d, n), their transpose."""
     weight: Floats
     """(n,) positive weights."""
 
@@ -76,7 +76,7 @@ class CenteredRows:
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """A partition of rows with bounds, which functions change in place: take a :meth:`copy`."""
+    """A partition of rows with their bounds; :func:`settle` changes it in place."""
 
     centers: Floats
     """(k, d)"""
@@ -285,7 +285,7 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # Its rows have not been searched since it moved, or was made.
+                # Its rows have not been searched since it moved or was added.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
             drift[j] += moved[j]

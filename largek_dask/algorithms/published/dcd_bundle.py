@@ -229,7 +229,7 @@ def inf_stationary(
     """Run Algorithm 5.2 from x; it has found an inf-stationary point if it ends by accuracy."""
     for _ in range(MOST):
         x, at, end = descend(f, x, a)  # Step 1
-        xi_2 = f.second(x)
+        xi_2 = f.other_subgradient(x)
         v = at.gradient - at.subgradient
         if xi_2 is not None:
             v = max(v, at.gradient - xi_2, key=lambda v: inner(v, v))
