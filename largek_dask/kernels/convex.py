@@ -1,4 +1,4 @@
-"""The objective of k-means as a difference of two convex functions: values and subgradients.
+"""The objective of k-means as a difference of convex functions: values and subgradients.
 
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
@@ -71,7 +71,7 @@ class Evaluation:
 
 
 class DCFunction(Protocol):
-    """``f = f_1 - f_2``; points are arrays of any shape."""
+    """A function ``f = f_1 - f_2`` of arrays of any shape."""
 
     def evaluate(self, x: Array) -> Evaluation:
         """Return the value, the gradient of f_1 and a subgradient of f_2."""
@@ -164,7 +164,7 @@ class MeasuredRows:
 
 
 class ClusteringFunction:
-    """f_k of k centres.
+    """The objective f_k of k centres.
 
     Sums are kept from one point to the next: only rows that change clusters are read for
     them. They are exact, so a value does not depend on earlier evaluations.

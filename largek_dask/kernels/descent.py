@@ -410,7 +410,7 @@ def _relabel(x, centers, near, bounds, stale, waiting, space):
 
 @njit
 def _doubtful(active, half, bounds, waiting):
-    """Find rows of active clusters that bounds do not settle, by cluster; return where each ends.
+    """Find rows of active clusters that bounds do not settle; return where each cluster ends.
 
     ``waiting`` is (2, n): the rows are its first line.
     """

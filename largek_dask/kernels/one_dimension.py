@@ -206,7 +206,7 @@ def _moments(sums, j, m):
 
 @njit
 def _cost(sums, j, m):
-    """Return the cost of the values from j up to m about their mean, from both parts of the sums.
+    """Return the cost of the values from j up to m, from both parts of the sums.
 
     With a mean t and its error r: Q - t (S + W r) - W r^2.
     """

@@ -1,4 +1,4 @@
-"""Project rows onto directions, and orthonormalize vectors, with the same bits on any processor.
+"""Projections onto directions, and orthonormal bases, with the same bits on any processor.
 
 Every product is summed feature by feature with one fused multiply-add each, as scores of rows and
 centres are (:mod:`~.dense.search`), so it depends neither on the row's place nor on the vector

@@ -73,7 +73,7 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> Squares:
-    """Return the objective with each candidate as a further centre: ``sum w min(d2, |x - c|²)``.
+    """Return ``sum w min(d2, |x - c|²)``: the objective with each candidate as a centre.
 
     These are exact sums, one for each of the packed candidates; distances have the rounding of the
     compute dtype. `d2` (n,) are the squared distances to the nearest of the centres so far.

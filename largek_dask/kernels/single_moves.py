@@ -29,10 +29,10 @@ _SAME = 1e-28
 
 
 def move_rows(rows: CenteredRows, partition: PartitionState, most_sweeps: int = 100) -> int:
-    """Move single rows as long as that lowers the objective, in place; return the number of moves.
+    """Move single rows while that lowers the objective, in place; return the number of moves.
 
-    At most `most_sweeps` times over all rows, in a partition that :func:`~.descent.settle` has
-    left. Clusters that rows have left or joined are stale: their centres are means except for
+    It makes at most `most_sweeps` over all rows of a partition as :func:`~.descent.settle` leaves
+    it. Clusters that rows have left or joined are stale: their centres are means except for
     rounding, and their costs are old. ``settle`` updates both.
     """
     p = partition

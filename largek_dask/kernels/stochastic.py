@@ -220,7 +220,7 @@ def _nearest(row, columns, scores):
 
 
 def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
-    """Return (k, d) batch gradient of every cluster, its mean of ``c~ - x`` (Algorithm 3, line 7).
+    """Return every cluster's batch gradient (k, d), the mean of ``c~ - x`` (Algorithm 3, line 7).
 
     `snapshot` are the centres after the position correction: of clusters with rows, their means.
     `sums` are those of all rows under the snapshot's labels. As they are exact, the gradient is

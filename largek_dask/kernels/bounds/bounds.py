@@ -18,7 +18,6 @@ leave in doubt which centre of those groups is nearest, it is decided as it is t
 
 from __future__ import annotations
 
-from collections import namedtuple
 from collections.abc import Iterator
 from typing import Any
 
@@ -41,13 +40,14 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
-# Groups of the kernels' arguments.
-_RowState = namedtuple("_RowState", "labels upper lower")
-_PairScores = namedtuple("_PairScores", "pairs offsets candidates first second")
-"""``pairs[offsets[g] : offsets[g + 1]]`` are the rows that meet group g, with their nearest centre
-there and the two smallest scores."""
-_Winners = namedtuple("_Winners", "labels best second")
-"""The nearest centre of each row over its groups, its score, and the second score."""
+# Groups of the kernels' arguments. Plain tuples: named ones take numba ten times as long to enter.
+_RowState = tuple[Labels, Array, Array]
+"""Labels, upper and lower bounds."""
+_PairScores = tuple[Array, Array, Labels, Array, Array]
+"""Pairs, offsets, candidates, first and second scores: ``pairs[offsets[g] : offsets[g + 1]]`` are
+the rows that meet group g, with their nearest centre there and the two smallest scores."""
+_Winners = tuple[Labels, NDArray[np.float64], NDArray[np.float64]]
+"""Of each row the nearest centre over its groups, its score, and the second score."""
 
 
 def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
@@ -66,9 +66,8 @@ def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]
         Distances computed, rows times centres.
     """
     n, n_groups = len(x), bounded.n_groups
-    state = _RowState(
-        np.full(n, -1, np.int32), np.empty(n, np.float32), np.empty((n, n_groups), np.float32)
-    )
+    labels, upper = np.full(n, -1, np.int32), np.empty(n, np.float32)
+    state = labels, upper, np.empty((n, n_groups), np.float32)
     for begin, end in _blocks(n, bounded):
         block, rows = bounded.rows(x[begin:end]), np.arange(begin, end)
         flags = np.ones((end - begin, n_groups), np.bool_)
@@ -100,10 +99,10 @@ def assign(
         Distances computed: rows times centres of the groups that were searched, and one for
         every row whose upper bound was made exact. It does not depend on the vector width.
     """
-    state, tables = _RowState(labels, upper, lower), bounded.tables
+    state, tables, margins = (labels, upper, lower), bounded.tables, tuple(bounded.margins)
     failing = np.empty(len(x), np.int64)
     with np.errstate(all="ignore"):
-        count: int = _scan(state, tables, bounded.margins, failing)
+        count: int = _scan(state, tables, margins, failing)
     evaluated = count
     for begin, end in _blocks(count, bounded):
         rows = failing[begin:end]
@@ -111,7 +110,7 @@ def assign(
         exact = squared_distances(block, bounded.space, labels[rows])
         flags = np.empty((len(rows), bounded.n_groups), np.bool_)
         with np.errstate(all="ignore"):
-            _test(rows, exact, state, tables, bounded.margins, flags)
+            _test(rows, exact, state, tables, margins, flags)
         evaluated += _search_flagged(x, block, rows, exact, flags, bounded, state)
     return evaluated
 
@@ -145,19 +144,20 @@ def _search_flagged(
     offsets = np.concatenate([[0], np.cumsum(counts)])
     pairs = np.empty(offsets[-1], np.int64)
     _sort_pairs(flags, offsets[:-1].copy(), pairs)
-    scores = _PairScores(pairs, offsets, *search_groups(block, pairs, offsets, bounded.columns))
-    n, old = len(rows), state.labels[rows]
-    winners = _Winners(np.full(n, _NO_LABEL), np.full(n, np.inf), np.full(n, np.inf))
+    scores = pairs, offsets, *search_groups(block, pairs, offsets, bounded.columns)
+    n, old = len(rows), state[0][rows]
+    labels = np.full(n, _NO_LABEL)
+    winners = labels, np.full(n, np.inf), np.full(n, np.inf)
     _merge(scores, winners)
-    none = winners.labels == _NO_LABEL
-    winners.labels[none] = np.maximum(old[none], 0)
-    _measure(np.flatnonzero(winners.labels != old), block, exact, winners.labels, bounded)
+    none = labels == _NO_LABEL
+    labels[none] = np.maximum(old[none], 0)
+    _measure(np.flatnonzero(labels != old), block, exact, labels, bounded)
     if not bounded.packed.direct:
         _decide(x, block, rows, exact, winners, bounded)
     with np.errstate(all="ignore"):
         _write(
-            rows, scores, winners, exact, bounded.groups.offsets, bounded.tables, bounded.margins,
-            bounded.packed.direct > 0, state,
+            rows, scores, winners, exact, bounded.groups.offsets, bounded.tables,
+            tuple(bounded.margins), bounded.packed.direct > 0, state,
         )  # fmt: skip
     return n_evaluated
 
@@ -185,17 +185,17 @@ def _decide(
 
     Centres of groups that were left out are certainly farther.
     """
-    labels, limits = winners.labels, np.empty(len(rows))
-    rounding = bounded.packed.dense.rounding.as_tuple()
+    (labels, best, second), limits = winners, np.empty(len(rows))
+    margins, rounding = tuple(bounded.margins), bounded.packed.dense.rounding.as_tuple()
     with np.errstate(all="ignore"):
-        _find_limits(winners, exact, bounded.tables, bounded.margins, rounding, limits)
-        doubtful = np.flatnonzero(~(winners.second > limits))
+        _find_limits(winners, exact, bounded.tables, margins, rounding, limits)
+        doubtful = np.flatnonzero(~(second > limits))
     if not len(doubtful):
         return
     chosen = decide(x, rows[doubtful], limits[doubtful], bounded.packed)[0]
     moved = doubtful[chosen != labels[doubtful]]
     labels[doubtful] = chosen
-    winners.best[moved] = limits[moved]  # no centre in question has a higher score
+    best[moved] = limits[moved]  # no centre in question has a higher score
     _measure(moved, block, exact, labels, bounded)
 
 
@@ -217,11 +217,12 @@ def _rounded_up(value):
 @njit
 def _threshold(upper, length, longest, margins):
     """Return the limit that a squared lower bound, less its own margin, has to exceed."""
+    product, relative, _, absolute, limit = margins
     reach = upper + length  # not below the row's length
-    square = upper * upper * (1 + margins.relative) + 2 * margins.absolute
-    if max(square, longest * (longest + 2 * reach)) > margins.limit:
+    square = upper * upper * (1 + relative) + 2 * absolute
+    if max(square, longest * (longest + 2 * reach)) > limit:
         return np.inf
-    return square + margins.product * length * (length + 2 * reach)
+    return square + product * length * (length + 2 * reach)
 
 
 @njit
@@ -229,7 +230,7 @@ def _scan(state, tables, margins, failing):
     """Find rows for which any group may hold a nearer centre; return their number."""
     labels, upper, lower = state
     ways, group_ways, lengths, radii, _ = tables
-    product, relative = margins.product, margins.relative
+    product, relative, _, _, _ = margins
     longest, count = radii.max(), 0
     for i in range(labels.size):
         a = labels[i]
@@ -255,11 +256,11 @@ def _test(rows, exact, state, tables, margins, flags):
     """
     labels, upper, lower = state
     ways, group_ways, lengths, radii, of = tables
-    product, relative = margins.product, margins.relative
+    product, relative, slack, absolute, _ = margins
     longest = radii.max()
     for r in range(rows.size):
         i, a = rows[r], labels[rows[r]]
-        u = np.sqrt(exact[r] * (1 + margins.exact) + margins.absolute)
+        u = np.sqrt(exact[r] * (1 + slack) + absolute)
         upper[i] = _rounded_up(np.nextafter(u - ways[a], np.inf))
         above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
         failed = False
@@ -301,9 +302,10 @@ def _merge(scores, winners):
 def _find_limits(winners, exact, tables, margins, rounding, limits):
     """Find scores above which a centre is certainly farther than the winner."""
     labels, best, _ = winners
-    slack, absolute = margins.exact, margins.absolute
+    _, _, slack, absolute, _ = margins
+    lengths = tables[2]
     for r in range(labels.size):
-        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + tables.lengths[labels[r]]
+        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[labels[r]]
         limits[r] = best[r] + margin(best[r], reach * reach * (1 + slack), rounding)
 
 

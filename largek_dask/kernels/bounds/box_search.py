@@ -1,4 +1,4 @@
-"""The search of :class:`~largek_dask.kernels.bounds.boxes.Boxes`: rows meet node after node.
+"""The kernels of :class:`~largek_dask.kernels.bounds.boxes.Boxes`: rows meet node by node.
 
 Rows are searched in blocks. Each row starts with a guess from the node whose box is nearest to it.
 It then meets that node and, one after the other, all others within its limit, together with all
@@ -52,6 +52,8 @@ BoxArrays = namedtuple("BoxArrays", "given names columns whole low high node_low
 """Centres, and the corners of boxes and nodes; sixteen points side by side."""
 Costs = namedtuple("Costs", "row boxes points whole sums")
 """Work of a row, a test of sixteen boxes or points, a centre in all features, and a sum."""
+Reach = namedtuple("Reach", "share stretch wide absolute")
+"""Fields of :class:`~largek_dask.kernels.bounds.boxes.Slack`."""
 Block = namedtuple("Block", "rows start d n points fulls extras")  # rows, as centres are stored
 Best = namedtuple("Best", "labels squares seconds limits")  # of each row
 
@@ -77,7 +79,7 @@ def _limit(square, extra, scale, slack):
 
 @cache
 def _placer(width: int, direct: bool) -> Kernel:
-    """Compile projecting row r of the block from ``start`` on as centres are; returns its length.
+    """Compile projecting row r of a block as centres are, and returning its length.
 
     Rows are projected several at a time, with the first of them.
     """
@@ -135,7 +137,7 @@ def _guesser(width: int) -> Kernel:
 
 @cache
 def _meeter(width: int) -> Kernel:
-    """Compile rows of a queue meeting a node; returns distances in all features, and work."""
+    """Compile the search of queued rows in a node; returns distances in all features, and work."""
 
     @inner
     def meet(node, queue, begin, end, block, held, best, scale, slack, scratch, bits, costs):
@@ -226,14 +228,16 @@ def _new_scratch():
 
 @cache
 def search(width: int, direct: bool) -> Kernel:
-    """Compile blocks of rows one after the other; see :meth:`~.boxes.Boxes.search`."""
+    """Compile the search of blocks of rows; see :meth:`~.boxes.Boxes.search`."""
     place, guess, meet = _placer(width, direct), _guesser(width), _meeter(width)
 
     @njit
     def run(
-        rows, begin, end, d, shift, basis, scale, held, reach, farthest, slack, bits, costs, budget,
-        labels, left,
+        rows, begin, end, d, shift, basis, scale, arrays, reach, farthest, bounds, bits, works,
+        budget, labels, left,
     ):  # fmt: skip
+        # (plain tuples take numba less time to enter)
+        held, slack, costs = BoxArrays(*arrays), Reach(*bounds), Costs(*works)
         n = (d + LANES - 1) // LANES * LANES
         nodes = np.empty(held.node_low.size // width, np.float32)
         n_nodes, few = held.names.size // LANES // LANES, (end - begin + LANES - 1) // LANES * LANES

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.box_search import BITS, LANES, BoxArrays, Costs, search
+from largek_dask.kernels.bounds.box_search import BITS, LANES, BoxArrays, search
 from largek_dask.kernels.distances import PackedCenters
 
 __all__ = ["Boxes", "Slack"]
@@ -182,8 +182,8 @@ class Boxes:
         costs = (ROW, BOXES * step, POINTS * step, WHOLE[0] + WHOLE[1] * d, SUM)
         found: tuple[int, int, int, float] = search(self.width, self.direct)(
             readonly(x).reshape(-1), begin, end, d, self.shift, readonly(self.basis).reshape(-1),
-            self.scale, self.arrays, self.reach, farthest, self.slack, BITS,
-            Costs(*map(float, costs)), float(budget), *out, left,
+            self.scale, tuple(self.arrays), self.reach, farthest, tuple(self.slack), BITS,
+            tuple(map(float, costs)), float(budget), *out, left,
         )  # fmt: skip
         return found
 
@@ -207,7 +207,7 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
-    """Return (n_boxes, m) numbers of points: halves of halves, each along the widest coordinate.
+    """Halve (k, W) points along the widest coordinate, again and again; return (n_boxes, m).
 
     `n_boxes` is a power of two. Unless k is a multiple of it, the last point is in several boxes.
     """

@@ -160,10 +160,10 @@ def search_components(
     end: int | None = None,
     keep: bool = True,
 ) -> int:
-    """Update the candidates of rows ``begin .. end`` as :func:`search_candidates` with one list.
+    """Update the candidates of rows ``begin .. end`` with all components as their list.
 
-    The list has all components. Without `keep`, previous candidates are ignored. Returns the number
-    of distances, rows times components.
+    Arrays are those of :func:`search_candidates`. Without `keep`, previous candidates are ignored.
+    Returns the number of distances, rows times components.
     """
     some = slice(begin, len(x) if end is None else end)
     rows, found, apart = x[some], candidates[some], squares[some]
@@ -245,7 +245,7 @@ def _search(
 
 @cache
 def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> Kernel:
-    """Compile loading a panel of rows with their further features; and bounds of their rounding."""
+    """Compile loading a panel of rows with their further features, and their squared lengths."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @bare
@@ -476,7 +476,7 @@ def _meeter(weighted: bool) -> Kernel:
 
 @cache
 def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
-    """Compile taking a row, converted if it is stored otherwise, and its picked components."""
+    """Compile updating the candidates of a row, converted if it is stored in another type."""
     meet, real, converts = _meeter(kind == 2), dtype.type, stored != dtype
 
     @_within
@@ -494,7 +494,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Compile some panels of rows of one group against its list."""
+    """Compile the search of some panels of rows of one group in its list."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of = _loader(dtype, stored, width, kind, direct)
     score, (ask, ask_listed) = _scorer(tile, dtype, vectors, direct), _fetchers(dtype, stored)
@@ -586,9 +586,9 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 @cache
 def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
-    """Compile all groups of rows against their lists.
+    """Compile the search of all groups of rows in their lists.
 
-    Without any `listed` the only group meets the components themselves, whose largest factors of
+    If `listed` is empty, the only group meets the components themselves, whose largest factors of
     further features are `largest`.
     """
     lanes = tile.lanes_of(dtype.itemsize)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,7 +94,7 @@ def _add_up(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np
 
 
 class Margins(NamedTuple):
-    r"""Bounds of the errors of computed numbers, a tuple for compiled code.
+    r"""Error bounds of computed numbers.
 
     Everything here is in the kernels' own space: rows ``x = fl(row - shift)`` and centres
     ``c = fl(center - shift)`` with many features, rows and centres as they are with few (direct
@@ -121,7 +120,7 @@ class Margins(NamedTuple):
 
     *The test.* The kernels choose a over c for certain if ``D_c² - margin_c > D_a² + margin_a``:
     then s_a < s_c, and the sum (x - c)² by which a row in doubt is decided is larger too. Hence
-    they do if that holds with lower and upper bounds put in. Equal distances never pass it: then
+    they do if that holds for the lower and upper bounds. Equal distances never pass it: then
     the group is searched and the lowest index wins.
 
     *Bounds from scores.* The winner w of a row has the exact distance D_w. So
@@ -157,10 +156,6 @@ def _space(packed: PackedCenters) -> PackedCenters:
     if packed.direct:
         return packed
     return pack_centers(packed.values, np.zeros_like(packed.shift))
-
-
-Tables = namedtuple("Tables", "drift group_drift lengths radii groups")
-"""Arrays of :class:`BoundedCenters` for compiled code."""
 
 
 class BoundedCenters:
@@ -201,8 +196,8 @@ class BoundedCenters:
         return rows
 
     @property
-    def tables(self) -> Tables:
-        """The numbers that tests of bounds read."""
+    def tables(self) -> tuple[Array, ...]:
+        """Arrays for compiled code: both drifts, lengths, radii, and the groups of centres."""
         drift, groups = self.drift, self.groups
         arrays = drift.centers, drift.groups, self.lengths, self.radii, groups.of
-        return Tables(*map(readonly, arrays))
+        return tuple(map(readonly, arrays))

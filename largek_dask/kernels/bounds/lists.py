@@ -163,7 +163,7 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
 
 
 class ListSearch:
-    """Search the lists of some groups of rows at a time, on any number of threads.
+    """Search the lists of groups of rows, some groups at a time, on any number of threads.
 
     A row that meets a list gets the label of its nearest listed centre (ties go to the lowest), and
     the distances to that and to the second nearest of the list, infinity if there is none.
@@ -335,11 +335,11 @@ def removal_losses(
     scale: float,
     out: NDArray[np.int64],
 ) -> None:
-    """Add the losses of rows, if their cluster were removed, to `out` (k,).
+    """Add to `out` (k,) what removing each cluster would cost.
 
-    A row would go from its own to the second nearest centre: ``w (lower² - upper²)``, at least 0
-    and at most `max_loss`, rounded to steps of 1 / scale (:func:`loss_scale`), so that sums do not
-    depend on their order. Rows with label -1 are left out.
+    A row would go from its own to the second nearest centre, and lose ``w (lower² - upper²)``, at
+    least 0 and at most `max_loss`, rounded to steps of 1 / scale (:func:`loss_scale`), so that sums
+    do not depend on their order. Rows with label -1 are left out.
     """
     given = _NONE if weight is None else readonly(weight)
     _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)

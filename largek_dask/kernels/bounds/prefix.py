@@ -159,8 +159,8 @@ class Prefix:
         form = self.form
         known = (form.factors.reshape(-1), form.starts, form.rounding.as_tuple()) if two else ()
         n_left, n_evaluated = search(self.tile, dtype, two)(
-            readonly(x), begin, end, self.arrays, self.p, self.margin, MOST_REACH**2, self.most,
-            space, left, known, out,
+            readonly(x), begin, end, tuple(self.arrays), self.p, tuple(self.margin), MOST_REACH**2,
+            self.most, space, left, known, out,
         )  # fmt: skip
         k, d = self.shape
         work = (end - begin) * least_work(k, d, self.p)

@@ -1,4 +1,4 @@
-"""The search of :class:`~largek_dask.kernels.bounds.prefix.Prefix`, panel by panel of rows.
+"""The kernels of :class:`~largek_dask.kernels.bounds.prefix.Prefix`: panels of rows.
 
 A panel is projected and meets all centres in few features; the smallest bound of each tile of
 centres is stored. The centre with the smallest of all is met in all features, and its distance is
@@ -40,6 +40,8 @@ of many features are hardly less accurate than those of few."""
 
 PrefixArrays = namedtuple("PrefixArrays", "shift directions zeros factors starts columns given")
 """Flat arrays of centres as seen in few directions; `given` are the centres as they are."""
+Bound = namedtuple("Bound", "longest wide absolute product turned up left_out")
+"""Fields of :class:`~largek_dask.kernels.bounds.prefix.Margin`."""
 Panel = namedtuple("Panel", "rows first m d p point norms inside minima")
 Open = namedtuple("Open", "found counts hits masks most")  # centres that rows leave open
 
@@ -287,7 +289,7 @@ def _both(dtype: Dtype) -> Kernel:
 
 @cache
 def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """Compile panels of rows one after the other; see :meth:`~.prefix.Prefix.search`.
+    """Compile the search of panels of rows; see :meth:`~.prefix.Prefix.search`.
 
     With `two` the two nearest, with squared distances; there are more than two tiles.
     """
@@ -298,7 +300,9 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     together = 8 if two else 4
 
     @njit
-    def run(x, begin, end, arrays, p, margin, farthest, most, scratch, left, form, out):
+    def run(x, begin, end, flat, p, bounds, farthest, most, scratch, left, form, out):
+        # (plain tuples take numba less time to enter)
+        arrays, margin = PrefixArrays(*flat), Bound(*bounds)
         n, d = x.shape
         rows, whole, n_tiles = x.reshape(n * d), arrays.given, arrays.starts.size // centres
         point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)

@@ -1,4 +1,4 @@
-"""Exact nearest centres: choose between boxes, a prefix of directions, and the dense search.
+"""Exact nearest centres by boxes, by a prefix of directions, or by the dense search.
 
 With up to `BOXED_FEATURES` features centres are grouped in boxes (:mod:`~.boxes`); with more they
 are first compared in a few directions (:mod:`~.prefix`). Labels are those of the dense search. The

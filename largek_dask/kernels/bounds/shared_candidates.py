@@ -1,4 +1,4 @@
-"""The E-step of var-GMM-S as published: each row searches the neighbourhoods of its candidates.
+"""The E-step of var-GMM-S as published: rows search the neighbourhoods of their candidates.
 
 D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
 Algorithm 1. The faster search by lists (:mod:`~.candidates`) is measured against it.
@@ -127,13 +127,13 @@ def search_neighbourhoods(
             n_evaluated += _search(
                 readonly(np.ascontiguousarray(block[begin : begin + BLOCK])), packed.means,
                 packed.constants, packed.halves, readonly(near), readonly(drawn[at]),
-                candidates[at], squares[at], met,
+                candidates[at], squares[at], tuple(met),
             )  # fmt: skip
             nearest = candidates[at, 0]
             order, starts = order_by_label(np.ascontiguousarray(nearest), k)
             sums = np.empty((3, int(met.counts[: len(nearest)].sum())), np.int64)
             met.stamps[:] = -1
-            n = _pairs(readonly(order), readonly(starts), met, scale, sums)
+            n = _pairs(readonly(order), readonly(starts), tuple(met), scale, sums)
             pairs.merge(PairSums(*sums[:, :n]))
     return n_evaluated, pairs
 
