@@ -241,7 +241,7 @@ def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
     packed = pack_centers(x, np.zeros(d, dtype))
     made = Boxes(packed) if d <= BOXED_FEATURES else Prefix(packed, np.eye(8, d, dtype=dtype))
-    made.search(x, 0, len(x), np.inf, (labels,), left)
+    made.search(x, 0, len(x), (labels,), left)
 
 
 def _rows(n: int, d: int) -> Any:

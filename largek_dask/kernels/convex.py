@@ -1,12 +1,11 @@
-"""The objective of k-means as a difference of two convex functions: values and subgradients.
+"""The objective of k-means as a difference of convex functions: values and subgradients.
 
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
 ``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. One assignment gives everything: with n_j the weight and S_j the sum of the rows of
+nearest centres. One assignment is enough: with n_j the weight and S_j the sum of the rows of
 cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the
-subdifferential of f_2 (equations 18 to 22). Each way to assign the rows that tie gives another
-one.
+subdifferential of f_2 (equations 18 to 22). Each assignment of the tied rows gives another xi_2.
 
 The auxiliary function of one more centre y (equations 10 to 14) is
 ``g(y) = (1/m) sum_a w_a min(r_a, |y - a|^2)``. With B(y) the rows nearer to y than r_a, n_B their
@@ -42,7 +41,7 @@ from largek_dask.kernels.exact.sums import ClusterSums
 __all__ = [
     "AuxiliaryFunction",
     "ClusteringFunction",
-    "Counted",
+    "CountedFunction",
     "DCFunction",
     "Evaluation",
     "MeasuredRows",
@@ -51,17 +50,17 @@ __all__ = [
 ]
 
 TIE = 2.0**-40
-"""Relative difference up to which two squared distances count as equal: centres are
+"""Relative difference up to which two squared distances are considered equal, as centres are
 rounded, too."""
 UNDECIDED = 2.0**-30
-"""Relative difference up to which a row goes along with a direction on either of its sides."""
+"""Relative difference up to which a row may take either side for a direction."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Evaluation:
-    """Values and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
+    """Value and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
 
     value: float
     """f, in the unit of squared distances."""
@@ -72,7 +71,7 @@ class Evaluation:
 
 
 class DCFunction(Protocol):
-    """``f = f_1 - f_2``; points are arrays of any shape."""
+    """A function ``f = f_1 - f_2`` of arrays of any shape."""
 
     def evaluate(self, x: Array) -> Evaluation:
         """Return the value, the gradient of f_1 and a subgradient of f_2."""
@@ -80,33 +79,32 @@ class DCFunction(Protocol):
     def value(self, x: Array) -> float:
         """Return the value alone."""
 
-    def second(self, x: Array) -> Array | None:
-        """Return another subgradient of f_2 than that of ``evaluate``; None if it has only one."""
+    def other_subgradient(self, x: Array) -> Array | None:
+        """Return another subgradient of f_2 than that of ``evaluate``; None if it is unique."""
 
 
 @dataclass(eq=False, slots=True)
-class Counted:
-    """A function that counts its evaluations; ``check`` is called before each, and may raise."""
+class CountedFunction:
+    """A function with a count of evaluations; ``check`` is called before each, and may raise."""
 
     function: DCFunction
     check: Callable[[], object]
     n: int = 0
 
     def evaluate(self, x: Array) -> Evaluation:
-        """Evaluate, counted."""
-        self.check()
-        self.n += 1
+        self._count()
         return self.function.evaluate(x)
 
     def value(self, x: Array) -> float:
-        """Evaluate, counted."""
-        self.check()
-        self.n += 1
+        self._count()
         return self.function.value(x)
 
-    def second(self, x: Array) -> Array | None:
-        """Return another subgradient, not counted."""
-        return self.function.second(x)
+    def other_subgradient(self, x: Array) -> Array | None:
+        return self.function.other_subgradient(x)
+
+    def _count(self) -> None:
+        self.check()
+        self.n += 1
 
 
 def inner(a: Array, b: Array) -> float:
@@ -117,7 +115,7 @@ def inner(a: Array, b: Array) -> float:
 def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Array:
     """Return shares λ ≥ 0, with the sum 1, that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
 
-    They are those of a corner, on an edge or inside of the triangle (equation 30).
+    They lie at a corner, on an edge or inside the triangle (equation 30).
     """
     G, b, corners = np.array([[inner(u, D * v) for v in xi] for u in xi]), np.array(beta), np.eye(3)
     found = list(corners)
@@ -142,15 +140,14 @@ class MeasuredRows:
     """Rows with their statistics."""
 
     x: Table
-    """(n, d) of any type that a table of dense rows may have."""
+    """(n, d) dense rows of any type."""
     weight: Array | None
     """(n,); None if every row weighs 1."""
     statistics: Statistics
-    """Mean, total weight and the grid of sums."""
 
     @classmethod
     def of(cls, x: Table, weight: Array | None = None) -> MeasuredRows:
-        """Prepare rows that all count: finite, with weights above 0."""
+        """Prepare finite rows with weights above 0."""
         scan = RowScan(x.shape[1], x.dtype)
         scan.add(x, weight)
         return cls(x, weight, scan.finish())
@@ -161,23 +158,16 @@ class MeasuredRows:
         return self.statistics.total_weight
 
     def pack(self, centers: Array) -> PackedCenters:
-        """Pack centres, to be searched in float64 for rows of any type."""
+        """Pack centres for a search in float64."""
         shift = self.statistics.shift.astype(np.float64)
         return pack_centers(np.ascontiguousarray(centers), shift)
 
 
 class ClusteringFunction:
-    """f_k of k centres.
+    """The objective f_k of k centres.
 
-    Parameters
-    ----------
-    rows : MeasuredRows
-    k : int
-
-    Notes
-    -----
     Sums are kept from one point to the next: only rows that change clusters are read for
-    them. They are exact, so a value does not depend on where it was evaluated before.
+    them. They are exact, so a value does not depend on earlier evaluations.
     """
 
     def __init__(self, rows: MeasuredRows, k: int) -> None:
@@ -186,7 +176,7 @@ class ClusteringFunction:
         self._labels: NDArray[np.int32] | None = None
 
     def evaluate(self, centers: Array) -> Evaluation:
-        """Return value and subgradients at (k, d) centres, tied rows with their first centre."""
+        """Return value and subgradients at (k, d) centres; ties go to the first centre."""
         packed = self.rows.pack(centers)
         labels = nearest(self.rows.x, packed)
         gradient = 2.0 * (centers - self.rows.statistics.mean)
@@ -194,15 +184,11 @@ class ClusteringFunction:
         return Evaluation(value, gradient, gradient - self._difference(centers, labels))
 
     def value(self, centers: Array) -> float:
-        """Return the value alone."""
         packed = self.rows.pack(centers)
         return self._value(packed, nearest(self.rows.x, packed))
 
-    def second(self, centers: Array) -> Array | None:
-        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
-
-        None if no row ties.
-        """
+    def other_subgradient(self, centers: Array) -> Array | None:
+        """Return the subgradient that :func:`_longest` chooses among tied rows, or None."""
         packed = self.rows.pack(centers)
         if packed.n_clusters == 1:
             return None
@@ -254,20 +240,7 @@ class ClusteringFunction:
 
 
 class AuxiliaryFunction:
-    """The auxiliary function of one more centre, in addition to (k, d) centres.
-
-    Parameters
-    ----------
-    rows : MeasuredRows
-    centers : (k, d) float64
-
-    Attributes
-    ----------
-    arranged : ArrangedRows
-        The rows, arranged for scans of many points.
-    without : float
-        Objective of the (k, d) centres, not divided by the total weight.
-    """
+    """The auxiliary function of one more centre, in addition to (k, d) centres."""
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
         self.rows = rows
@@ -278,9 +251,11 @@ class AuxiliaryFunction:
         weight = np.ones(len(r)) if rows.weight is None else rows.weight
         x = np.asarray(rows.x, np.float64)
         self.arranged: ArrangedRows = arrange(x, weight, centers, order, r)
+        """The rows, arranged for scans of many points."""
         squares = Squares()
         squares.add(r, rows.weight)
         self.without = squares.value
+        """Objective of the given centres, not divided by the total weight."""
 
     def evaluate(self, y: Array) -> Evaluation:
         """Return value and subgradients at a point (d,); tied rows stay with their centres."""
@@ -290,13 +265,12 @@ class AuxiliaryFunction:
         return Evaluation(value, gradient, gradient - self._difference(y, mass[0], sums[0]))
 
     def value(self, y: Array) -> float:
-        """Return the value alone."""
         return self.evaluate(y).value
 
-    def second(self, y: Array) -> Array | None:
-        """Return another subgradient of f_2, chosen among tied rows by :func:`_longest`.
+    def other_subgradient(self, y: Array) -> Array | None:
+        """Return the subgradient that :func:`_longest` chooses among tied rows, or None.
 
-        None if no row ties, or if the tied rows lie at y.
+        Rows that lie at y do not count.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))
@@ -326,7 +300,7 @@ class AuxiliaryFunction:
         return gradient - _longest(x, squares[tied], inside, among, pulls, difference)
 
     def _difference(self, y: Array, mass: float, sums: Array) -> Array:
-        """Return ``grad g_1 - xi_2`` if y has rows of this weight and sum."""
+        """Return ``grad g_1 - xi_2`` if rows of this weight and sum are nearest to y."""
         return (2.0 / self.rows.total) * (mass * y - sums)
 
 
@@ -343,7 +317,7 @@ def _longest(
     As printed (Step 3 of Algorithm 5.2) the farthest tied row moves alone, with its copies, and
     gives ``u = -v / |v|``. It changes v by O(1/m) only, so then every tied row goes to the side
     that maximises ``<xi_2, u>``: f'(x; u) is the minimum of ``<grad f_1 - xi_2, u>`` over the
-    subdifferential. That is repeated while v gets longer, and for rows that u leaves undecided, as
+    subdifferential. This is repeated while v gets longer, and for rows that u leaves undecided, as
     their centres do not move along it.
 
     Parameters

@@ -1,12 +1,12 @@
-"""Lloyd's algorithm with few changes: on rows in memory, from a settled partition.
+"""Local Lloyd steps on rows in memory, from a settled partition with few changes.
 
-A search over partitions takes a settled one, adds a centre or takes one out, and lets Lloyd's
-algorithm settle it again, thousands of times. Most clusters are then far from the change. So work
-is local: sums and costs are computed only for clusters whose rows have changed, and rows are read
-only in clusters that have moved, or that a moved centre could take a row from. The others need not
-even update bounds. Within the former, Hamerly's bounds (G. Hamerly, Making k-means even
-faster, SDM 2010) leave rows out, and a row that they do not settle meets the centres within twice
-its cluster's radius only (J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
+A search over partitions takes a settled one, adds or removes a centre, and lets Lloyd's algorithm
+settle it again, thousands of times. Most clusters are far from the change. So work is local: sums
+and costs are computed only for clusters whose rows have changed, and rows are read only in clusters
+that have moved, or that a moved centre could take a row from. The others need not even update
+bounds. Within the former, Hamerly's bounds (G. Hamerly, Making k-means even faster, SDM 2010) skip
+rows, and a row that they do not settle meets only the centres within twice its cluster's radius
+(J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
 
 Everything is float64, about the mean of the rows. Sums are made in the order of the rows, of all
 rows of a cluster at a time, so centres and costs are functions of the labels to the bit, for any
@@ -15,7 +15,9 @@ path that leads to them.
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +26,9 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
 __all__ = [
-    "Nearest",
-    "Rows",
-    "Settled",
+    "CenteredRows",
+    "PartitionState",
+    "TwoNearest",
     "add_center",
     "distance_of",
     "drop_center",
@@ -40,21 +42,29 @@ _LITTLE = 1e-300
 _BLOCK = 256
 """Rows whose distances to a centre are computed side by side."""
 
+# Groups of the kernels' arguments.
+Bounds = namedtuple("Bounds", "labels upper lower radius drift loss")
+"""State of rows and clusters. Upper bounds grow by the `drift` of the row's cluster, lower bounds
+shrink by its `loss`, both since the beginning."""
+Near = namedtuple("Near", "gaps active lists sizes far seen")
+"""Distances between centres; clusters whose rows may change, the centres that could take them, the
+distance to the nearest other one, and the drift that was taken into account."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rows:
+class CenteredRows:
     """Rows in memory, about their mean; read-only."""
 
     x: Floats
     """(n, d), C-contiguous."""
     columns: Floats
-    """(d, n), the same transposed."""
+    """(d, n), their transpose."""
     weight: Floats
     """(n,) positive weights."""
 
     @classmethod
-    def of(cls, x: Floats, weight: Floats | None = None) -> Rows:
-        """Take rows as they are: (n, d), float64, already about their mean."""
+    def of(cls, x: Floats, weight: Floats | None = None) -> CenteredRows:
+        """Take (n, d) rows that are already about their mean."""
         weight = np.ones(len(x)) if weight is None else weight
         x = np.ascontiguousarray(x, np.float64)
         columns = np.ascontiguousarray(x.T)
@@ -65,11 +75,8 @@ class Rows:
 
 
 @dataclass(slots=True, eq=False)
-class Settled:
-    """A partition of rows, and the row state from which changes begin.
-
-    To change one, take a :meth:`copy` first.
-    """
+class PartitionState:
+    """A partition of rows with their bounds; :func:`settle` changes it in place."""
 
     centers: Floats
     """(k, d)"""
@@ -88,16 +95,15 @@ class Settled:
 
     @property
     def cost(self) -> float:
-        """Objective: the sum over all clusters."""
-        return float(_added(readonly(self.costs)))
+        """Objective: the sum of the costs, added in order."""
+        return float(np.cumsum(self.costs)[-1])
 
-    def copy(self) -> Settled:
-        """Return a copy that may be changed."""
-        return Settled(*(getattr(self, field.name).copy() for field in fields(self)))
+    def copy(self) -> PartitionState:
+        return PartitionState(*(getattr(self, field.name).copy() for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Nearest:
+class TwoNearest:
     """The two nearest centres of every row."""
 
     first: Floats
@@ -108,31 +114,24 @@ class Nearest:
     """(n,) squared distances to that; infinity if there is no other."""
 
 
-def label_rows(rows: Rows, centers: Floats) -> tuple[Settled, Nearest]:
-    """Label all rows by all centres; ties go to the lower index. Nothing moves.
+def label_rows(rows: CenteredRows, centers: Floats) -> tuple[PartitionState, TwoNearest]:
+    """Label all rows by all centres (k, d); ties go to the lower index. No centre moves.
 
-    Parameters
-    ----------
-    rows : Rows
-    centers : (k, d) float64
-        About the same origin. If they are not the means of their rows all clusters are stale:
-        mark them so before settling.
+    If the centres are not the means of their rows, mark all clusters as stale before settling.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
-    found = Nearest(np.empty(n), np.zeros(n, np.int32), np.empty(n))
+    near = TwoNearest(np.empty(n), np.zeros(n, np.int32), np.empty(n))
     centers = np.array(centers, np.float64, order="C")
-    _two_nearest(
-        rows.columns, readonly(centers), labels, found.first, found.label, found.second
-    )  # fmt: skip
-    counts, costs = np.zeros(k), np.zeros(k)
-    _take_stock(rows.weight, readonly(labels), readonly(found.first), counts, costs)
-    upper, lower = np.sqrt(found.first), np.sqrt(found.second)
-    return Settled(centers, counts, costs, labels, upper, lower, np.zeros(k, np.bool_)), found
+    _two_nearest(rows.columns, readonly(centers), labels, near.first, near.label, near.second)
+    counts: Any = np.bincount(labels, rows.weight, k)  # added in the order of the rows
+    costs: Any = np.bincount(labels, rows.weight * near.first, k)
+    bounds = np.sqrt(near.first), np.sqrt(near.second)
+    return PartitionState(centers, counts, costs, labels, *bounds, np.zeros(k, np.bool_)), near
 
 
-def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
-    """Add one centre, with the rows that are nearer to it; nothing moves yet."""
+def add_center(rows: CenteredRows, partition: PartitionState, center: Floats) -> PartitionState:
+    """Return the partition with one more centre and the rows nearest to it; none moves yet."""
     new, centers = partition.copy(), readonly(partition.centers)
     new.centers = np.concatenate([new.centers, center[None]])
     new.counts, new.costs = np.append(new.counts, 0.0), np.append(new.costs, 0.0)
@@ -142,8 +141,11 @@ def add_center(rows: Rows, partition: Settled, center: Floats) -> Settled:
     return new
 
 
-def drop_center(rows: Rows, partition: Settled, which: int) -> Settled:
-    """Remove one centre; its rows go to their next nearest, the last one takes over its number."""
+def drop_center(rows: CenteredRows, partition: PartitionState, which: int) -> PartitionState:
+    """Return the partition without one centre, whose number the last one takes over.
+
+    Its rows go to their next nearest centre.
+    """
     left = partition.copy()
     centers = readonly(partition.centers)
     _drop(rows.x, centers, which, left.labels, left.upper, left.lower, left.stale)
@@ -155,41 +157,18 @@ def drop_center(rows: Rows, partition: Settled, which: int) -> Settled:
     return left
 
 
-def settle(rows: Rows, partition: Settled, most_steps: int = 1000, calm: int = 0) -> int:
-    """Let Lloyd's algorithm settle a partition, in place.
+def settle(
+    rows: CenteredRows, partition: PartitionState, most_steps: int = 1000, calm: int = 0
+) -> int:
+    """Let Lloyd's algorithm settle a partition, in place; return the number of steps.
 
-    A cluster that loses all its rows keeps its centre; its count is 0.
-
-    Parameters
-    ----------
-    rows : Rows
-    partition : Settled
-    most_steps : int
-        Maximum steps, even if labels still change. Centres are the means of their rows then, too,
-        but rows need not be with the nearest; clusters that moved last are stale.
-    calm : int
-        It also ends once at most this many rows change in a step.
-
-    Returns
-    -------
-    int
-        Number of steps.
+    It also ends after `most_steps`, or once at most `calm` rows change in a step. Centres are the
+    means of their rows then, too, but these need not be with the nearest; clusters that moved last
+    are stale. A cluster that loses all its rows keeps its centre; its count is 0.
     """
     p = partition
-    return int(
-        _settle(
-            rows.x, rows.weight, most_steps, calm, p.centers, p.counts, p.costs,
-            p.labels, p.upper, p.lower, p.stale,
-        )
-    )  # fmt: skip
-
-
-@njit
-def _added(values):
-    total = 0.0
-    for value in values:
-        total += value
-    return total
+    state = p.centers, p.counts, p.costs, p.labels, p.upper, p.lower, p.stale
+    return int(_settle(rows.x, rows.weight, most_steps, calm, *state))
 
 
 @njit
@@ -222,13 +201,6 @@ def _two_nearest(columns, centers, labels, first, others, next_):
                 db[i] = da[i] if nearest else (v if second else db[i])
                 a[i] = np.int32(j) if nearest else a[i]
                 da[i] = v if nearest else da[i]
-
-
-@njit
-def _take_stock(weight, labels, squares, counts, costs):
-    for i in range(weight.shape[0]):
-        counts[labels[i]] += weight[i]
-        costs[labels[i]] += weight[i] * squares[i]
 
 
 @njit
@@ -294,16 +266,17 @@ def _drop(x, centers, which, labels, upper, lower, stale):
 @njit
 def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, lower, stale):
     k, d = centers.shape
-    moved = np.zeros(k)
-    gaps = np.empty((k, k))
-    own, others, seen = np.zeros(k), np.zeros(k), np.zeros((k, k))
-    radius, far = np.zeros(k), np.empty(k)
-    active, ever = np.zeros(k, np.bool_), np.zeros(k, np.bool_)
-    near, n_near = np.empty((k, k), np.int32), np.zeros(k, np.int64)
+    gaps, seen, ever = np.empty((k, k)), np.zeros((k, k)), np.zeros(k, np.bool_)
+    drift, loss, radius = np.zeros(k), np.zeros(k), np.zeros(k)
+    bounds = Bounds(labels, upper, lower, radius, drift, loss)
+    near = Near(
+        gaps, np.zeros(k, np.bool_), np.empty((k, k), np.int32), np.zeros(k, np.int64), np.empty(k),
+        seen,
+    )  # fmt: skip
     waiting, space = np.empty((2, x.shape[0]), np.int32), np.empty((d + 3, _BLOCK))
     for i in range(x.shape[0]):
         radius[labels[i]] = max(radius[labels[i]], upper[i])
-    moved[:] = -1.0
+    moved = np.full(k, -1.0)
     _measure(centers, moved, gaps)
     step = 0
     while True:
@@ -312,30 +285,27 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # Its rows have not been searched since it moved, or was made.
+                # Its rows have not been searched since it moved or was added.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
-            own[j] += moved[j]
+            drift[j] += moved[j]
         if step == most_steps or moved.max() == 0.0:
             break
         stale[:] = False
         step += 1
         _measure(centers, moved, gaps)
-        _choose(moved, gaps, own, others, seen, radius, active, near, n_near, far)
-        changed = _look(
-            x, centers, gaps, active, near, n_near, far, own, others,
-            labels, upper, lower, radius, stale, waiting, space,
-        )  # fmt: skip
+        _choose(moved, near, bounds)
+        changed = _relabel(x, centers, near, bounds, stale, waiting, space)
         if changed == 0:
             break
         if changed <= calm:
             most_steps = step
     for a in range(k):
-        # Rows that were far from it may have come nearer without being read.
-        others[a] += (own - seen[a]).max()
+        # Centres that were far from the cluster may have come nearer without being considered.
+        loss[a] += (drift - seen[a]).max()
     for i in range(x.shape[0]):
-        upper[i] += own[labels[i]]
-        lower[i] -= others[labels[i]]
+        upper[i] += drift[labels[i]]
+        lower[i] -= loss[labels[i]]
     _cost(x, weight, labels, ever, centers, costs)
     return step
 
@@ -381,13 +351,15 @@ def _measure(centers, moved, gaps):
 
 
 @njit
-def _choose(moved, gaps, own, others, seen, radius, active, near, n_near, far):
+def _choose(moved, near, bounds):
     """Find clusters whose rows may change, centres that could take them, and other distances.
 
     A row within r of its centre is nearer to that than to any centre that lies 2 r from it. So
-    lower bounds fall only by the movement of the centres near a cluster, each since it was last
+    lower bounds shrink only by the movement of the centres near a cluster, each since it was last
     taken into account there.
     """
+    gaps, active, lists, sizes, far, seen = near
+    radius, drift, loss = bounds.radius, bounds.drift, bounds.loss
     k = moved.shape[0]
     for a in range(k):
         radius[a] += moved[a]
@@ -402,59 +374,55 @@ def _choose(moved, gaps, own, others, seen, radius, active, near, n_near, far):
             for b in range(k):
                 if b != a:
                     if gaps[a, b] < 2.0 * radius[a]:
-                        near[a, m] = b
+                        lists[a, m] = b
                         m += 1
-                        farthest = max(farthest, own[b] - seen[a, b])
-                        seen[a, b] = own[b]
+                        farthest = max(farthest, drift[b] - seen[a, b])
+                        seen[a, b] = drift[b]
                     else:
                         far[a] = min(far[a], gaps[a, b])
-            n_near[a] = m
-            others[a] += farthest
+            sizes[a] = m
+            loss[a] += farthest
 
 
 @njit
-def _look(
-    x, centers, gaps, active, near, n_near, far, own, others, labels, upper, lower, radius, stale,
-    waiting, space,
-):  # fmt: skip
+def _relabel(x, centers, near, bounds, stale, waiting, space):
     """Update labels of the rows of active clusters; return the number of changes."""
     k = centers.shape[0]
     half = np.empty(k)
     for a in range(k):
-        half[a] = 0.5 * gaps[a].min()
-        if active[a]:
-            radius[a] = 0.0
-    ends = _doubtful(active, half, own, others, labels, upper, lower, radius, waiting)
+        half[a] = 0.5 * near.gaps[a].min()
+        if near.active[a]:
+            bounds.radius[a] = 0.0
+    ends = _doubtful(near.active, half, bounds, waiting)
     changed, begin = 0, 0
     for a in range(k):
         while begin < ends[a]:
             rows = waiting[0, begin : min(begin + _BLOCK, ends[a])]
             begin += len(rows)
-            m = _near_own(
-                x, centers, a, rows, half[a], own[a], others[a], upper, lower, radius, space
-            )
+            m = _meet_own(x, centers, a, rows, half[a], bounds, space)
             if m > 0:
-                changed += _near_others(
-                    centers, a, rows[:m], near[a, : n_near[a]], far[a], own, others,
-                    labels, upper, lower, radius, stale, space,
-                )  # fmt: skip
+                listed = near.lists[a, : near.sizes[a]]
+                changed += _meet_others(
+                    centers, a, rows[:m], listed, near.far[a], bounds, stale, space
+                )
     return changed
 
 
 @njit
-def _doubtful(active, half, own, others, labels, upper, lower, radius, waiting):
-    """Find rows of active clusters that bounds do not settle, by cluster; return where each ends.
+def _doubtful(active, half, bounds, waiting):
+    """Find rows of active clusters that bounds do not settle; return where each cluster ends.
 
     ``waiting`` is (2, n): the rows are its first line.
     """
+    labels, upper, lower, radius, drift, loss = bounds
     k = active.shape[0]
     ends, m = np.zeros(k + 1, np.int64), 0
     found, ordered = waiting[1], waiting[0]
     for i in range(labels.shape[0]):
         a = labels[i]
         if active[a]:
-            u = upper[i] + own[a]
-            if u > max(half[a], lower[i] - others[a]):
+            u = upper[i] + drift[a]
+            if u > max(half[a], lower[i] - loss[a]):
                 found[m] = i
                 m += 1
                 ends[a + 1] += 1
@@ -470,8 +438,9 @@ def _doubtful(active, half, own, others, labels, upper, lower, radius, waiting):
 
 
 @njit
-def _near_own(x, centers, a, rows, half, own, others, upper, lower, radius, space):
-    """Compute a cluster's distances to its centre; put rows in doubt first, return their number."""
+def _meet_own(x, centers, a, rows, half, bounds, space):
+    """Compute distances of rows to their centre; put rows in doubt first, return their number."""
+    _, upper, lower, radius, drift, loss = bounds
     d = x.shape[1]
     m = rows.shape[0]
     columns, found = space[:d], space[d, :m]
@@ -482,8 +451,8 @@ def _near_own(x, centers, a, rows, half, own, others, upper, lower, radius, spac
     left = 0
     for i in range(m):
         row, u = rows[i], np.sqrt(found[i])
-        upper[row] = u - own
-        if u > max(half, lower[row] - others):
+        upper[row] = u - drift[a]
+        if u > max(half, lower[row] - loss[a]):
             if left < i:
                 rows[left] = row
                 found[left] = found[i]
@@ -496,15 +465,14 @@ def _near_own(x, centers, a, rows, half, own, others, upper, lower, radius, spac
 
 
 @njit
-def _near_others(
-    centers, a, rows, near, far, own, others, labels, upper, lower, radius, stale, space
-):
+def _meet_others(centers, a, rows, listed, far, bounds, stale, space):
     """Label rows of one cluster by the centres that could take them; return the changes."""
+    labels, upper, lower, radius, drift, loss = bounds
     d, m = centers.shape[1], rows.shape[0]
     columns, best, found, next_ = space[:d], space[d, :m], space[d + 1, :m], space[d + 2, :m]
     at = np.full(m, a, np.int32)
     next_[:] = np.inf
-    for j in near:
+    for j in listed:
         _distances(columns, 0, centers[j], found)
         for i in range(m):
             v = found[i]
@@ -515,14 +483,14 @@ def _near_others(
     for i in range(m):
         row, b = rows[i], at[i]
         # No centre that was left out is nearer than this.
-        left = min(np.sqrt(next_[i]), far - (upper[row] + own[a]))
+        left = min(np.sqrt(next_[i]), far - (upper[row] + drift[a]))
         u = np.sqrt(best[i])
         if b != a:
             changed += 1
             labels[row] = b
             stale[a] = stale[b] = True
-            upper[row] = u - own[b]
-        lower[row] = left + others[b]
+            upper[row] = u - drift[b]
+        lower[row] = left + loss[b]
         radius[b] = max(radius[b], u)
     return changed
 

@@ -1,4 +1,4 @@
-"""k-means in one dimension, solved exactly: the best partition into l clusters for all l up to k.
+"""Exact k-means in one dimension: the best partitions into l clusters for all l up to k.
 
 In one dimension the clusters of a best partition are intervals of the sorted values, so it is found
 by dynamic programming over their ends: with f(l, m) the least objective of l clusters on the first
@@ -6,15 +6,14 @@ m values,
 
     f(l, m) = min over j < m of f(l - 1, j) + cost(j, m),
 
-cost(j, m) being that of the values from j up to m about their mean. The best j never falls as m
-grows (cost is concave Monge), so the m in the middle halves the remaining candidates on either
+where cost(j, m) is that of the values from j up to m about their mean. The best j never decreases
+as m grows (cost is concave Monge), so the m in the middle halves the remaining candidates on either
 side: O(k n log n) in all.
 
-Costs are differences of sums from one value on, which may lose all their digits: values at
-1e9 +- 1 have squares of 1e18. So sums are kept in two float64 each, counted from the
-value in the middle, and a search has two steps: costs from the first halves of the sums, with a
-bound of their error, leave few ends in doubt, and these are compared by costs from both
-halves.
+Costs are differences of cumulative sums, which may lose all their digits: values at 1e9 +- 1 have
+squares of 1e18. So each sum is kept in two float64, a high and a low part, counted from the middle
+value, and a search has two steps: costs from the high parts, with a bound of their error, leave few
+ends in doubt, and these are compared by costs from both parts.
 
 Sources: X. Wu, "Optimal quantization by matrix searching", Journal of Algorithms 12 (1991), for
 divide and conquer; H. Wang and M. Song, "Ckmeans.1d.dp", The R Journal 3/2 (2011), for the
@@ -32,33 +31,24 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import two_product_error
 from largek_dask.kernels.jit import njit
 
-__all__ = ["at_least", "distinct", "optimal_partitions"]
+__all__ = ["distinct_values", "objective_bounds", "optimal_partitions"]
 
 Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50
-"""8 roundings: of two sums and their difference, of a mean, a product, and the sum of all. A weight
-of which little or nothing is left makes the mean, and so the error of a cost, very large."""
+"""8 roundings: of two sums, their difference, a mean, a product, and the sum of all. If
+little is left of a weight, the mean, and so the error of a cost, becomes very large."""
 _FINE = 2.0**-43
 """Relative error (doubled) up to which a cost is not computed again."""
 _DEPTH = 128
-"""Intervals that wait to be halved; at most as many as halvings of all rows."""
+"""Maximum intervals that wait to be halved: not fewer than halvings of all rows."""
 
 
-def distinct(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
+def distinct_values(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
     """Return the distinct values of rows, ascending, and the weight of each.
 
-    Parameters
-    ----------
-    values : (n,)
-        Finite numbers of any real type.
-    weight : (n,) float64, optional
-        Rows of weight 0 are absent; 1 each by default. Weights of equal values are added in the
-        order of the rows.
-
-    Returns
-    -------
-    values, weights : (m,) float64
+    `values` (n,) are finite numbers of any real type. Rows of weight 0 are left out; by default
+    each weighs 1. Weights of equal values are added in the order of the rows.
     """
     values = values.astype(np.float64) + 0.0  # -0 and 0 are one value
     if weight is not None:
@@ -75,28 +65,23 @@ def optimal_partitions(
 
     Parameters
     ----------
-    values : (n,) float64
-        Ascending and distinct (:func:`distinct`). About 80 bytes are needed for each, and a
-        quarter of a byte more for each cluster.
-    weights : (n,) float64
-        Positive.
+    values, weights : (n,) float64
+        As :func:`distinct_values` returns them, at least one. About 80 bytes are needed for each,
+        and a quarter of a byte more for each cluster.
     n_clusters : int
         k: largest number of clusters.
 
     Returns
     -------
     objectives : (min(k, n),) float64
-        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`at_least` gives
-        lower bounds. That of n clusters is 0.
+        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`objective_bounds` are
+        safe. That of n clusters is 0.
     centers : list of float64 arrays (l, 1)
-        The means of the clusters of such a partition, ascending, for each l. If several
-        partitions are best, the last cluster is the one that begins first.
+        The means of the clusters of such a partition, ascending, for each l. Of several best
+        partitions it is the one whose last cluster starts first.
     """
     n = len(values)
     k = min(n_clusters, n)
-    assert n
-    assert (np.diff(values) > 0).all()
-    assert (weights > 0).all()
     mass = np.cumsum(weights)
     middle = int(np.searchsorted(mass, mass[-1] / 2))
     values, weights = readonly(values), readonly(weights)
@@ -120,12 +105,12 @@ def optimal_partitions(
     return objectives, [means[size, : size + 1, None].copy() for size in range(k)]
 
 
-def at_least(objectives: Floats) -> Floats:
-    """Return lower bounds of all partitions into 1, 2, ... clusters, by :func:`optimal_partitions`.
+def objective_bounds(objectives: Floats) -> Floats:
+    """Return lower bounds of all partitions into 1, 2, ... clusters, from the best objectives.
 
     The error of a cluster's cost is up to 2^-44 of itself in the search, and once more when
-    compared with another; that of sums in two float64 2^-98 of the objective of one cluster, which
-    counts if values lie 10^14 times farther apart than those of a cluster.
+    compared with another; that of sums in two float64 is 2^-98 of the objective of one cluster,
+    which matters if values lie 10^14 times farther apart than those of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
@@ -133,7 +118,7 @@ def at_least(objectives: Floats) -> Floats:
 
 
 def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
-    """Pack numbers that never fall, from one place on, into 2 bits each.
+    """Pack ascending numbers, from one place on, into 2 bits each.
 
     A set bit stands for a number, others for a step up.
     """
@@ -175,9 +160,9 @@ def _plus(high, low, other, other_low):
 
 @njit
 def _sums_from(values, weights, middle, sums):
-    """Write sums of w, w y and w y^2 from the middle value on, y being the distance to it.
+    """Write sums of w, w y and w y^2 from the middle value on, where y is the distance to it.
 
-    Rows 0 to 2 of ``sums`` are their first halves, 3 to 5 the second; left of the middle they are
+    Rows 0 to 2 of ``sums`` are their high parts, 3 to 5 the low ones; left of the middle they are
     those of the values up to it, with the sign changed.
     """
     n = values.shape[0]
@@ -221,7 +206,7 @@ def _moments(sums, j, m):
 
 @njit
 def _cost(sums, j, m):
-    """Return the cost of the values from j up to m about their mean, from both halves of the sums.
+    """Return the cost of the values from j up to m, from both parts of the sums.
 
     With a mean t and its error r: Q - t (S + W r) - W r^2.
     """
@@ -239,14 +224,8 @@ def _cost(sums, j, m):
 def _level(sums, before, size, begin, scratch, after, first):
     """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
 
-    Parameters
-    ----------
-    sums : (6, n + 1)
-    before : (n + 1,)
-        Objectives of one cluster less, from m = ``size`` - 1 on.
-    scratch : (2, n)
-    after, first : (n + 1,)
-        Written to: objectives, and starts of the last cluster.
+    ``before`` (n + 1,) are the objectives of one cluster less, from m = ``size`` - 1 on. Writes
+    objectives to ``after``, and starts of the last cluster to ``first``.
     """
     n = after.shape[0] - 1
     waiting = np.empty((_DEPTH, 4), np.int64)
@@ -255,12 +234,8 @@ def _level(sums, before, size, begin, scratch, after, first):
     w, s, q, lows, highs = sums[0], sums[1], sums[2], scratch[0], scratch[1]
     while held > 0:
         held -= 1
-        low, high, least, most = (
-            waiting[held, 0],
-            waiting[held, 1],
-            waiting[held, 2],
-            waiting[held, 3],
-        )
+        low, high = waiting[held, 0], waiting[held, 1]
+        least, most = waiting[held, 2], waiting[held, 3]
         m = (low + high) // 2
         found, after[m] = _search(sums, w, s, q, before, m, least, min(most, m - 1), lows, highs)
         first[m] = found
@@ -278,20 +253,13 @@ def _level(sums, before, size, begin, scratch, after, first):
 def _search(sums, w, s, q, before, m, least, most, lows, highs):
     """Return the start of the last cluster of the first m values, and the objective.
 
-    Parameters
-    ----------
-    sums : (6, n + 1)
-    w, s, q : (n + 1,)
-        Its first three rows: views cost more than the work on a few of their values.
-    before : (n + 1,)
-    m, least, most : int
-        Range of its start, both ends included, below m.
-    lows, highs : (n,)
-        Room for lower and upper bounds of values.
+    The start is from ``least`` to ``most``, both included. w, s and q are the first three rows of
+    the sums: views cost more than the work on a few of their values. ``lows`` and ``highs`` (n,)
+    receive bounds of values.
     """
     w_m, s_m, q_m = w[m], s[m], q[m]
     n = most + 1 - least
-    # (from 0 on, so that loops run in vector registers)
+    # (loops from 0 on run in vector registers)
     w_j, s_j, q_j, before_j = w[least:], s[least:], q[least:], before[least:]
     for i in range(n):
         weight, total = w_m - w_j[i], s_m - s_j[i]
@@ -318,7 +286,7 @@ def _search(sums, w, s, q, before, m, least, most, lows, highs):
 
 @njit
 def _least(values, n):
-    """Return the least of the first n values that are numbers, by four comparisons at a time."""
+    """Return the least of the first n values that are not NaN, four comparisons at a time."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     for i in range(0, n - 3, 4):
         a = values[i] if values[i] < a else a
@@ -332,7 +300,7 @@ def _least(values, n):
 
 @njit
 def _finish(sums, cuts, middle, objectives, means):
-    """Compute objectives, and means about 0 again, of the clusters between cuts (k, k + 1)."""
+    """Compute objectives, and means about 0, of the clusters between cuts (k, k + 1)."""
     for size in range(means.shape[0]):
         for c in range(size + 1):
             begin, end = cuts[size, c], cuts[size, c + 1]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from largek_dask.kernels.bounds.lists import Lists, order_by_label, search_lists
+from largek_dask.kernels.bounds.lists import Lists, ListSearch, order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
@@ -67,7 +67,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> tuple[Callable[[], 
     def in_lists() -> None:
         lists = Lists(np.arange(k + 1, dtype=np.int64), np.arange(k, dtype=np.int32))
         upper, lower = np.zeros(_ROWS, dtype), np.zeros(_ROWS, dtype)
-        search_lists(x, order, starts, lists, packed, labels, upper, lower)
+        ListSearch(x, order, starts, lists, packed, (labels, upper, lower)).groups(0, k)
         order_by_label(labels, k, upper, lower)
 
     def neighbours() -> None:

@@ -1,9 +1,8 @@
-"""Rows in few directions: products with them, and an orthonormal basis of vectors.
+"""Projections onto directions, and orthonormal bases, with the same bits on any processor.
 
 Every product is summed feature by feature with one fused multiply-add each, as scores of rows and
 centres are (:mod:`~.dense.search`), so it depends neither on the row's place nor on the vector
-width; and so does everything computed from it. No library whose bits depend on the processor is
-used.
+width. No library whose bits depend on the processor is used.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import compute_dtype
-from largek_dask.kernels.tile import Tile, select_tile
+from largek_dask.kernels.tile import select_tile
 
 __all__ = ["Directions", "orthonormal", "project"]
 
@@ -30,8 +29,8 @@ Array = NDArray[Any]
 _LANES = 8
 """Number of sums to which products are added in turn."""
 _DEPENDENT = 2.0**-26
-"""Relative length below which the rest of a vector, without its parts along earlier ones, counts
-as rounding."""
+"""Relative length below which the rest of a vector, without its parts along earlier ones, is
+considered rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,19 +40,13 @@ class Directions:
     vectors: Array
     """(m, d) in the compute dtype, read-only."""
     origin: Array
-    """(d,) of that dtype, read-only: origin subtracted from rows, near their mean."""
+    """(d,) subtracted from rows, near their mean; of that dtype, read-only."""
     _padded: Array = field(repr=False)
     _offsets: Array = field(repr=False)
 
     @classmethod
     def of(cls, vectors: Array, origin: Array) -> Directions:
-        """Prepare m >= 1 vectors (m, d) for rows about an origin (d,).
-
-        Raises
-        ------
-        ParameterError
-            Shapes do not fit, or there is no vector or no feature.
-        """
+        """Prepare m >= 1 vectors (m, d) for rows about an origin (d,)."""
         vectors, origin = np.asarray(vectors), np.asarray(origin)
         if vectors.ndim != 2 or 0 in vectors.shape or origin.shape != vectors.shape[1:]:
             raise ParameterError(
@@ -71,19 +64,16 @@ class Directions:
 
     def same(self, other: Directions) -> bool:
         """Return True if products with these are those with the other ones."""
-        return np.array_equal(self.vectors, other.vectors) and np.array_equal(
-            self.origin, other.origin
-        )
+        return len(self.vectors) == len(other.vectors) and self.extends(other)
 
-    def extend(self, other: Directions) -> bool:
+    def extends(self, other: Directions) -> bool:
         """Return True if the first of these are the other ones, about the same origin."""
-        m = len(other.vectors)
-        return np.array_equal(self.vectors[:m], other.vectors) and np.array_equal(
-            self.origin, other.origin
-        )
+        first = self.vectors[: len(other.vectors)]
+        same_origin = np.array_equal(self.origin, other.origin)
+        return same_origin and np.array_equal(first, other.vectors)
 
     def beyond(self, m: int) -> Directions:
-        """Return the directions behind the first m; there must be one."""
+        """Return the directions after the first m; there must be at least one."""
         return Directions.of(self.vectors[m:], self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -91,54 +81,28 @@ class Directions:
 
 
 def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
-    """Compute products of rows, less the origin, and directions.
+    """Return ``(x - origin) @ vectors.T`` (n, m) in the compute dtype, each product rounded.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows of any real type.
-    directions : Directions
-        m of them.
-    out : array (n, m) of the compute dtype, optional
-        Written to and returned.
-
-    Returns
-    -------
-    array (n, m) of the compute dtype
-        ``(x - origin) @ vectors.T``, each product with its rounding.
+    `x` (n, d) is of any real type; the result is written to `out` if it is given.
     """
-    n, m = check_rows(x, directions.vectors.shape[1]), len(directions.vectors)
-    dtype = directions.vectors.dtype
-    out = output(out, (n, m), dtype)
+    (m, d), dtype = directions.vectors.shape, directions.vectors.dtype
+    out = output(out, (check_rows(x, d), m), dtype)
     tile = select_tile()
     run, starts = dense.scores(tile, dtype, 0), np.zeros(len(directions._padded), dtype)
-    space = _workspace(tile, dtype, directions.vectors.shape[1])
+    # 256 directions at a time: their products stay in the first-level cache until they are written
+    width, blocks = tile.vectors * tile.lanes_of(dtype.itemsize), panels.Blocking(1, 1, d)
+    space = panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
     for rows, block in converted(x, dtype):
         run(block, directions._offsets, directions._padded, readonly(starts), space, out[rows])
     return out
 
 
-def _workspace(tile: Tile, dtype: np.dtype[Any], d: int) -> tuple[Any, ...]:
-    # 256 directions at a time: their products stay in the first-level cache until they are written
-    width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    blocks = panels.Blocking(panels=1, tiles=1, features=d)
-    return panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
-
-
 def orthonormal(vectors: Array) -> NDArray[np.float64]:
-    """Return an orthonormal basis of the span of vectors, in their order.
+    """Return an orthonormal basis (r, d) of the span of (m, d) vectors, in their order.
 
     By the modified Gram-Schmidt process, each vector twice (G. H. Golub and C. F. Van Loan, "Matrix
-    computations", 4th edition, 2013, section 5.2.8): twice is enough for products of 1e-15.
-
-    Parameters
-    ----------
-    vectors : (m, d)
-
-    Returns
-    -------
-    (r, d) float64
-        r <= m: vectors that depend on those before them, or are not finite, are left out.
+    computations", 4th edition, 2013, section 5.2.8): twice is enough for products of 1e-15. Vectors
+    that depend on those before them, or are not finite, are left out.
     """
     work = np.array(vectors, np.float64, order="C")
     # A power of two changes no digit, and no square is too large or too small then.

@@ -1,4 +1,4 @@
-"""Sampling by squared distance on the dense kernels; uniforms are given, never drawn here.
+"""Sampling by squared distance; the caller draws the uniform numbers.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012.
@@ -21,15 +21,16 @@ __all__ = [
     "bernoulli_by_d2",
     "draw_by_d2",
     "potentials",
-    "settle_places",
-    "share_of_all",
+    "share_of_chunks",
+    "shuffle_places",
     "update_d2",
 ]
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
 _WIDE = 64
-_SCORES = 1 << 18  # scores kept at once
+_SCORES = 1 << 18
+"""Scores kept at a time."""
 
 
 def update_d2(
@@ -39,18 +40,20 @@ def update_d2(
     labels: NDArray[np.int32] | None = None,
     offset: int = 0,
 ) -> None:
-    """Update the rows' squared distances for new centres, in place.
+    """Update rows' squared distances to their nearest centre for new centres, in place.
+
+    The nearest new centre is found with the rounding of the compute dtype; its distance is then
+    exact, 0 for a row that equals it.
 
     Parameters
     ----------
     x : (n, d)
     packed : PackedCenters
-        The new centres. The nearest of them is found with the rounding of the compute dtype;
-        its distance is then exact: 0 for a row that equals it.
+        The new centres.
     d2 : (n,) float64
-        Squared distance to the nearest of the centres so far (infinity if there was none).
+        Squared distance to the nearest of the centres so far; infinity if there was none.
     labels : (n,) int32, optional
-        Index of that centre; new centres count from ``offset``. Earlier ones win ties.
+        Index of that centre; new centres count from ``offset``. Ties go to earlier ones.
     offset : int
     """
     if packed.n_clusters == 1:
@@ -70,21 +73,10 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> Squares:
-    """Return the objective left by each candidate as a centre: ``sum w min(d2, ||x - c||^2)``.
+    """Return ``sum w min(d2, |x - c|²)``: the objective with each candidate as a centre.
 
-    Parameters
-    ----------
-    x : (n, d)
-    packed : PackedCenters
-        The m candidates; their distances have the rounding of the compute dtype.
-    d2 : (n,) float64
-        Squared distance to the nearest of the centres so far.
-    weight : (n,) float64, optional
-
-    Returns
-    -------
-    Squares
-        m exact sums.
+    These are exact sums, one for each of the packed candidates; distances have the rounding of the
+    compute dtype. `d2` (n,) are the squared distances to the nearest of the centres so far.
     """
     m = packed.n_clusters
     out = Squares(m)
@@ -144,11 +136,7 @@ def draw_by_d2(
 ) -> tuple[NDArray[np.int64], float]:
     """Draw rows with replacement, with probability in proportion to ``weight * d2``.
 
-    Parameters
-    ----------
-    d2 : (n,) float64, finite, not negative
-    weight : (n,) float64, optional
-    uniforms : (m,) float64 in [0, 1)
+    `d2` (n,) is finite and not negative, `uniforms` (m,) are in [0, 1).
 
     Returns
     -------
@@ -157,24 +145,15 @@ def draw_by_d2(
     mass : float
         The sum of ``weight * d2``, added in the order of the rows.
     """
-    edges = np.empty(len(d2))
-    _accumulate(readonly(d2), _NO_WEIGHT if weight is None else readonly(weight), edges)
+    edges = np.cumsum(d2 if weight is None else d2 * weight)
     mass = float(edges[-1]) if len(edges) else 0.0
     if mass == 0.0:
         return np.empty(0, np.int64), mass
-    # the first edge above a target belongs to a row that raised it; a target that was rounded up
-    # to the mass falls to the row that reached it
+    # the first edge above a target belongs to a row that raised the sum; a target that was rounded
+    # up to the mass goes to the row that reached it
     last = np.searchsorted(edges, mass, side="left")
     rows = np.minimum(np.searchsorted(edges, uniforms * mass, side="right"), last)
     return rows.astype(np.int64, copy=False), mass
-
-
-@njit
-def _accumulate(d2, weight, edges):
-    total = 0.0
-    for i in range(d2.shape[0]):
-        total += d2[i] * weight[i] if weight.shape[0] > 0 else d2[i]
-        edges[i] = total
 
 
 def bernoulli_by_d2(
@@ -183,82 +162,39 @@ def bernoulli_by_d2(
     factor: float,
     uniforms: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """Draw rows independently, each with probability ``min(1, factor * weight * d2)``.
+    """Return rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
 
-    Parameters
-    ----------
-    d2 : (n,) float64, not negative
-    weight : (n,) float64, optional
-    factor : float
-    uniforms : (n,) float64 in [0, 1)
-        One for each row.
-
-    Returns
-    -------
-    (m,) int64, ascending; never a row of mass 0.
+    `d2` (n,) is not negative, `uniforms` (n,) are in [0, 1). A row of mass 0 is never drawn.
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)
 
 
-def settle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin: int) -> None:
-    """Settle further places of a random permutation, in place, and leave the rest for later.
+def shuffle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin: int) -> None:
+    """Shuffle places ``begin .. begin + m`` of a permutation, in place.
 
     Fisher and Yates's shuffle from the front: place ``i`` is exchanged with one drawn from ``i``
-    to the last, so that the first places do not need the rest.
-
-    Parameters
-    ----------
-    order : (n,) int32
-        Every number below n once; the first ``begin`` places are settled and stay.
-    uniforms : (m,) float64
-        In [0, 1): the draws of the places ``begin`` to ``begin + m``.
-    begin : int
+    to the last, by one of the m uniforms in [0, 1). Earlier places stay.
     """
-    _settle_places(order, readonly(uniforms), begin)
+    _shuffle_places(order, readonly(uniforms), begin)
 
 
 @njit
-def _settle_places(order, uniforms, begin):
+def _shuffle_places(order, uniforms, begin):
     n = order.shape[0]
     for i in range(begin, begin + uniforms.shape[0]):
         j = i + np.int64(uniforms[i - begin] * (n - i))
         order[i], order[j] = order[j], order[i]
 
 
-def share_of_all(
+def share_of_chunks(
     order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
 ) -> NDArray[Any]:
-    """Return a share of every chunk's order, below each other.
+    """Concatenate the same share of every chunk's part of `order`.
 
-    Parameters
-    ----------
-    order : (n,) integers
-        The chunks' orders, below each other.
-    table : (n_chunks + 1,) int64
-        Start of each chunk, and n.
-    begin, end, of : int
-        Of a chunk of m rows the places ``begin * m // of`` to ``end * m // of``.
+    The chunks start at the places ``table[:-1]``, and `table` ends with the number of rows. Of a
+    chunk of m rows these are the places ``begin * m // of`` to ``end * m // of``.
     """
-    out = np.empty_like(order, shape=_share_size(readonly(table), begin, end, of))
-    _share_of_all(readonly(order), readonly(table), begin, end, of, out)
-    return out
-
-
-@njit
-def _share_size(table, begin, end, of):
-    n = 0
-    for c in range(table.shape[0] - 1):
-        m = table[c + 1] - table[c]
-        n += end * m // of - begin * m // of
-    return n
-
-
-@njit
-def _share_of_all(order, table, begin, end, of, out):
-    n = 0
-    for c in range(table.shape[0] - 1):
-        m = table[c + 1] - table[c]
-        for place in range(table[c] + begin * m // of, table[c] + end * m // of):
-            out[n] = order[place]
-            n += 1
+    starts, sizes = table[:-1], np.diff(table)
+    spans = starts + begin * sizes // of, starts + end * sizes // of
+    return np.concatenate([order[first:last] for first, last in zip(*spans, strict=True)])

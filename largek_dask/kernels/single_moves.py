@@ -1,12 +1,12 @@
-"""Moves of single rows, which Lloyd's algorithm does not find.
+"""Moves of single rows that lower the objective, which Lloyd's algorithm does not find.
 
 J. A. Hartigan, M. A. Wong, Algorithm AS 136: a k-means clustering algorithm, Applied Statistics 28
-(1979). A row of weight w that goes from cluster a to cluster b, both of which follow their rows,
-changes the objective by
+(1979). If a row of weight w moves from cluster a to cluster b, and both centres follow, the
+objective changes by
 
     w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
 
-so it may be worth leaving the nearest centre. If no row gains, every row of a cluster with others
+so a row may gain by leaving its nearest centre. If no row gains, every row of a cluster with others
 is strictly nearer to its own centre than to any at another place, except for rounding: such a
 partition is also settled for Lloyd's algorithm, and the objective is differentiable there. Centres
 follow each move at once.
@@ -16,45 +16,31 @@ from __future__ import annotations
 
 import numpy as np
 
-from largek_dask.kernels.descent import Rows, Settled, distance_of
+from largek_dask.kernels.descent import CenteredRows, PartitionState, distance_of
 from largek_dask.kernels.jit import njit
 
 __all__ = ["count_moves", "move_rows"]
 
 _MANY = 1e300
 _WORTH = 1e-12
-"""Minimum gain of a move, relative to the cost of its row: below is rounding."""
+"""Minimum gain of a move, relative to the cost of its row: less is rounding."""
 _SAME = 1e-28
-"""The same relative to the row's squared norm: equal rows differ from their mean by rounding."""
+"""Minimum gain, by the squared norm of the row: equal rows differ from their mean by rounding."""
 
 
-def move_rows(rows: Rows, partition: Settled, most_sweeps: int = 100) -> int:
-    """Move single rows as long as that lowers the objective, in place.
+def move_rows(rows: CenteredRows, partition: PartitionState, most_sweeps: int = 100) -> int:
+    """Move single rows while that lowers the objective, in place; return the number of moves.
 
-    Parameters
-    ----------
-    rows : Rows
-    partition : Settled
-        Its clusters are those of its labels, as after :func:`~.descent.settle`.
-    most_sweeps : int
-        Maximum passes over all rows.
-
-    Returns
-    -------
-    int
-        Number of moves. Clusters that rows have left or joined are stale: their centres are means
-        except for rounding, and their costs are old. ``settle`` updates both.
+    It makes at most `most_sweeps` over all rows of a partition as :func:`~.descent.settle` leaves
+    it. Clusters that rows have left or joined are stale: their centres are means except for
+    rounding, and their costs are old. ``settle`` updates both.
     """
     p = partition
-    return int(
-        _move_rows(
-            rows.x, rows.weight, most_sweeps, p.centers, p.counts, p.labels, p.upper, p.lower,
-            p.stale,
-        )
-    )  # fmt: skip
+    state = p.centers, p.counts, p.labels, p.upper, p.lower, p.stale
+    return int(_move_rows(rows.x, rows.weight, most_sweeps, *state))
 
 
-def count_moves(rows: Rows, partition: Settled) -> int:
+def count_moves(rows: CenteredRows, partition: PartitionState) -> int:
     """Count rows whose move would lower the objective, without moving any."""
     p = partition
     return int(_count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower))
@@ -150,11 +136,11 @@ def _measure(centers, a, gaps):
 
 @njit
 def _find_least(counts, gaps, radius, least):
-    """Find the lightest cluster that could take a row of each.
+    """Find the weight of the lightest cluster that could take a row of each.
 
     Leaving a cluster saves at most twice the cost of a row there, and joining one costs at least
     half of its squared distance, if all rows weigh the same: a cluster three times as far away
-    takes none, unless it has no rows, which makes joining free. (With other weights the radius is
+    takes none, unless it has no rows, so that joining is free. (With unequal weights the radius is
     infinite.)
     """
     for a in range(counts.shape[0]):
@@ -166,7 +152,7 @@ def _find_least(counts, gaps, radius, least):
 
 @njit
 def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
-    """Return the cluster in which a row costs least, and a lower bound of other distances."""
+    """Return the cluster where a row costs least, and a lower bound of its other distances."""
     norm = 0.0
     for f in range(x.shape[1]):
         norm += x[i, f] * x[i, f]

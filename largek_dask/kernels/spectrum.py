@@ -1,9 +1,9 @@
 """The scatter matrix of rows, and its eigenvalues, with error bounds.
 
 Eigenvalues are found by Jacobi's rotations: a few plain products per step in a fixed order, and no
-library whose bits depend on the processor. Every rotation adds to the error bound as much as its
-roundings can amount to, by the lengths of the two rows that it changes; so the bound holds for
-this very run, not for the worst one.
+library whose bits depend on the processor. Every rotation adds a bound of its rounding to the error
+bound, by the lengths of the two rows that it changes; so the bound is that of this very run, not of
+the worst one.
 
 Source: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
 2013), section 8.5; A. J. Hoffman and H. W. Wielandt, "The variation of the spectrum of a normal
@@ -29,28 +29,26 @@ __all__ = ["ScatterSums", "eigenvalues"]
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60
-"""Ten suffice as a rule; the rest then counts as an error."""
+"""Maximum number of sweeps, of which ten usually suffice; what is left then counts as an error."""
 _ROTATED = 2.0**-48
-"""A rotation's roundings, of the length of the two rows: two products and a sum per entry, and of
-an angle whose cosine and sine have an error of two."""
+"""Rounding of a rotation, relative to the length of the two rows: of two products and a sum per
+entry, and of an angle whose cosine and sine are off by two roundings."""
 _NEGLIGIBLE = 2.0**-56
 """Entries that are this small relative to the whole matrix are left; they count as an error."""
 _SUMMED = 2.0**-49
-"""Roundings of a row's products: of differences, of two products and of the mean's part."""
+"""Rounding of a row's products: of differences, of two products and of the mean's part."""
 _VANISHED = 2.0**-1000
 """Upper bound of what products lose that are subnormal, or 0."""
 _MOST = 2**1000
+"""Maximum sum of the absolute products."""
 _VALUES = 1 << 15
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 
 class ScatterSums:
-    """Sums of the products of rows' features, without rounding once the products are made.
+    """Exact sums of the products of rows' d features; the products are rounded.
 
-    Parameters
-    ----------
-    n_features : int
-        d; the sums take 24 limbs or less of (d + 1) (d + 2) / 2 numbers.
+    The sums take at most 24 limbs of (d + 1) (d + 2) / 2 numbers.
     """
 
     __slots__ = ("n_features", "sums")
@@ -62,19 +60,12 @@ class ScatterSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the limbs."""
         return self.sums.nbytes
 
     def add(self, x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> None:
-        """Add finite rows.
+        """Add finite dense rows (n, d) of any real type.
 
-        Parameters
-        ----------
-        x : (n, d)
-            Dense rows of any real type.
-        weight : (n,) float64 or None
-        shift : (d,)
-            Origin of y = x - shift: near the mean, or digits are lost.
+        `shift` (d,) is the origin of y = x - shift: near the mean, or digits are lost.
         """
         about = readonly(shift.astype(np.float64))
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
@@ -91,17 +82,10 @@ class ScatterSums:
         return self
 
     def matrix(self) -> tuple[Floats, float]:
-        """Return the scatter matrix about the mean, and its error bound.
+        """Return the sum of ``w (x - mean) (x - mean)'``, each entry rounded once, and its error.
 
-        Returns
-        -------
-        scatter : (d, d) float64
-            Sum of ``w (x - mean) (x - mean)'``, each entry rounded once from the sums.
-        error : float
-            Bound of the Frobenius norm of the error; infinity if numbers are too large.
+        The error bounds the Frobenius norm; it is infinite if numbers are too large.
 
-        Notes
-        -----
         With u = 2^-53: y is off by u |y| at most, w y_a y_b then by 4 u of itself, and the part of
         the mean, (sum w y_a) (sum w y_b) / W, by at most as much again, since
         (sum w |y|)^2 <= W sum w y^2. Over all entries that is at most 16 u times the trace about
@@ -129,19 +113,9 @@ class ScatterSums:
 
 
 def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
-    """Return the eigenvalues of a symmetric matrix, and their joint error bound.
+    """Return the eigenvalues of a finite symmetric matrix (d, d), descending, and their error.
 
-    Parameters
-    ----------
-    matrix : (d, d) float64
-        Finite; only the upper triangle is used.
-
-    Returns
-    -------
-    values : (d,) float64
-        Descending.
-    error : float
-        Bound of ``sqrt(sum of (values - true ones)^2)``.
+    The error bounds ``sqrt(sum of (values - true ones)^2)``. Only the upper triangle is used.
     """
     d = len(matrix)
     largest = float(np.abs(matrix).max(initial=0.0))
@@ -156,7 +130,7 @@ def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
     values = np.empty(d)
     error = float(_jacobi(work, values))
     values = np.sort(values)[::-1]
-    # numbers that scaling has rounded to subnormal ones, or to 0
+    # for numbers that scaling has rounded to subnormal ones, or to 0
     error += d * _VANISHED
     return np.array([ldexp(value, power) for value in values.tolist()]), ldexp(error, power)
 

@@ -1,11 +1,11 @@
-"""Centres moved by single rows, one after the other, and by rounds of rows that share them.
+"""Move centres by single rows, one after the other, and by rounds of rows that share them.
 
 Y. Zhao et al., Large-scale k-means clustering via variance reduction: Algorithms 1, 3 and 4.
 
-For rows of any type, all computing is in float64: the squared distances of a row are
-sums of ``(x - c)^2`` over its features in their order, for every centre alike (centres lie side by
-side, so vector registers hold several of them, and their width affects no bit), and an update is
-one subtraction and one multiplication per feature. Of equally near centres the first is taken.
+All computation is in float64, for rows of any type: the squared distances of a row are sums of
+``(x - c)^2`` over its features in their order, for every centre alike (vector registers hold
+several centres, and their width affects no bit), and an update is one subtraction and one
+multiplication per feature. Ties go to the first centre.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
-__all__ = ["is_away", "round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
+__all__ = ["has_diverged", "round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
 
 _NO_WEIGHT = readonly(np.empty(0))
 _NO_GRADIENT = readonly(np.empty((0, 0)))
@@ -32,25 +32,24 @@ def sgd_rows(
     means: NDArray[np.float64],
     votes: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:
-    """Move running means by one row after the other (Algorithm 1 with m = 1).
+    """Move running means (k, d) by one row after the other (Algorithm 1 with m = 1).
 
     Parameters
     ----------
     x : (n, d) float32 or float64
     weight : (n,), optional
-        Weight of a row's vote; positive.
+        Positive weight of a row's vote.
     order : (t,) int64
-        Rows in order, repeats allowed.
-    means : (k, d)
-    votes : (k,)
-        Weight of all votes so far.
+        Rows in order; they may repeat.
+    means, votes : (k, d), (k,)
+        Running means, and the weight of all votes so far.
 
     Returns
     -------
     means, votes
         State after the last row.
     cost : float
-        Weighted squared distances of the rows to their centres at the time, in that order.
+        Sum of the weighted squared distances of rows to their nearest centres at the time.
     weight : float
         Weight of these rows.
     """
@@ -83,20 +82,20 @@ def vrkm_rows(
     labels : (n,) int32
         Each row's centre in the snapshot.
     order : (t,) int64
-        Rows in order, repeats allowed.
+        Rows in order; they may repeat.
     snapshot : (k, d)
-        Centres after the position correction, from which the epoch begins.
+        Centres after the position correction, where the epoch starts.
     eta : float
         Learning rate of a row of weight 1.
     gradient : (k, d), optional
-        Batch gradient of the snapshot, added to every column where a row's own does not vanish.
+        Batch gradient of the snapshot, added to every centre unless a row's own gradient is 0.
 
     Returns
     -------
     centers : (k, d)
-        They may be infinite or NaN if ``eta`` is too large.
+        Infinite or NaN if ``eta`` is too large.
     n_moved : int
-        Rows whose nearest centre was not that of the snapshot.
+        Number of rows whose nearest centre was not that of the snapshot.
     """
     snapshot = np.ascontiguousarray(snapshot, np.float64)
     centers = snapshot.copy()
@@ -110,7 +109,6 @@ def vrkm_rows(
 
 
 def _columns(centers: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (d, k) a copy whose rows are features."""
     return np.array(centers.T, order="C")
 
 
@@ -222,36 +220,18 @@ def _nearest(row, columns, scores):
 
 
 def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
-    """Return (k, d) batch gradient of every cluster, its mean of ``c~ - x`` (Algorithm 3, line 7).
+    """Return every cluster's batch gradient (k, d), the mean of ``c~ - x`` (Algorithm 3, line 7).
 
-    Parameters
-    ----------
-    snapshot : (k, d)
-        Centres after the position correction: of clusters with rows, their means.
-    sums : ClusterSums
-        Of all rows under the snapshot's labels.
-
-    Notes
-    -----
-    With exact sums it is only the rounding of the mean (equation 9).
+    `snapshot` are the centres after the position correction: of clusters with rows, their means.
+    `sums` are those of all rows under the snapshot's labels. As they are exact, the gradient is
+    only the rounding of the mean (equation 9).
     """
+    grid, filled = sums.grid, sums.weights > 0
+    weight = sums.weights[filled, None].astype(np.float64)
+    step, shift = 2.0 ** (grid.weight_bits - grid.bits), grid.shift.astype(np.float64)
     out = np.zeros(snapshot.shape)
-    grid = sums.grid
-    _gradient(
-        readonly(np.ascontiguousarray(snapshot)), readonly(sums.totals), readonly(sums.weights),
-        2.0 ** (grid.weight_bits - grid.bits), grid.shift.astype(np.float64), out,
-    )  # fmt: skip
+    out[filled] = (weight * (snapshot[filled] - shift) - sums.totals[filled] * step) / weight
     return out
-
-
-@njit
-def _gradient(snapshot, sums, weights, step, shift, out):
-    for j in range(out.shape[0]):
-        weight = np.float64(weights[j])
-        if weight > 0.0:
-            for f in range(out.shape[1]):
-                whole = weight * (snapshot[j, f] - shift[f]) - np.float64(sums[j, f]) * step
-                out[j, f] = whole / weight
 
 
 def round_step(
@@ -265,8 +245,8 @@ def round_step(
     r"""Return centres after a round of rows that have shared them: ``c - eta * Gamma``.
 
     With :math:`\tilde n_j` and :math:`n_j` the weight of the round's rows under the snapshot's and
-    their present labels, and :math:`\Delta S_j` the sum of those that came to a cluster minus those
-    that went, all gradients of the round add up to
+    their present labels, and :math:`\Delta S_j` the sum of those that entered a cluster minus those
+    that left it, all gradients of the round add up to
 
     .. math:: \Gamma_j = n_j c_j - \tilde n_j \tilde c_j - \Delta S_j
               = n_j (c_j - \tilde c_j) + (n_j - \tilde n_j) \tilde c_j - \Delta S_j .
@@ -284,59 +264,20 @@ def round_step(
     eta : float
         Learning rate of a row of weight 1.
     gradient : (k, d), optional
-        Batch gradient of the snapshot, added once for all weight of the round (Algorithm 3).
+        Batch gradient of the snapshot, added once for the weight of the round (Algorithm 3).
     """
     grid = change.grid
-    out = np.empty(centers.shape)
-    _round_step(
-        readonly(np.ascontiguousarray(centers)), readonly(np.ascontiguousarray(snapshot)),
-        readonly(known), readonly(change.totals), readonly(change.weights), 2.0**-grid.bits,
-        2.0**-grid.weight_bits, grid.shift.astype(np.float64), eta,
-        readonly(_NO_GRADIENT if gradient is None else np.ascontiguousarray(gradient)), out,
-    )  # fmt: skip
-    return out
+    entered = change.weights * 2.0**-grid.weight_bits
+    weight, moved = (known + entered)[:, None], snapshot - grid.shift.astype(np.float64)
+    with np.errstate(all="ignore"):  # a rate that is too large: see `has_diverged`
+        gamma = weight * (centers - snapshot)
+        gamma += entered[:, None] * moved - change.totals * 2.0**-grid.bits
+        if gradient is not None:
+            gamma += np.cumsum(known)[-1] * gradient  # added in order
+        return centers - eta * gamma
 
 
-@njit
-def _round_step(
-    centers, snapshot, known, sums, weights, step, weight_step, shift, eta, gradient, out
-):
-    gathered = 0.0
-    for j in range(known.shape[0]):
-        gathered += known[j]
-    for j in range(centers.shape[0]):
-        came = np.float64(weights[j]) * weight_step
-        weight = known[j] + came
-        for f in range(centers.shape[1]):
-            c, start = centers[j, f], snapshot[j, f]
-            gamma = weight * (c - start) + (
-                came * (start - shift[f]) - np.float64(sums[j, f]) * step
-            )
-            if gradient.shape[0] > 0:
-                gamma += gathered * gradient[j, f]
-            out[j, f] = c - eta * gamma
-
-
-def is_away(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: float) -> bool:
-    """Return True if a coordinate of (k, d) centres is not finite, or moved more than ``most``.
-
-    Parameters
-    ----------
-    centers, snapshot : (k, d)
-        Present and previous centres.
-    most : float
-    """
-    return bool(
-        _is_away(
-            readonly(np.ascontiguousarray(centers)), readonly(np.ascontiguousarray(snapshot)), most
-        )
-    )
-
-
-@njit
-def _is_away(centers, snapshot, most):
-    n = 0  # (counted: a branch would keep the loop out of vectors)
-    for j in range(centers.shape[0]):
-        for f in range(centers.shape[1]):
-            n += not abs(centers[j, f] - snapshot[j, f]) <= most
-    return n > 0
+def has_diverged(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: float) -> bool:
+    """Return True if a coordinate of (k, d) centres is not finite, or moved more than ``most``."""
+    with np.errstate(all="ignore"):
+        return not bool((np.abs(centers - snapshot) <= most).all())

@@ -1,9 +1,9 @@
-"""Register tiles: shapes by CPU, and the tasks of micro-kernels.
+"""Register tiles: shapes by CPU, and the modes of micro-kernels.
 
 A tile is `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
 single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
-registers of 8 lanes: 4 x 3. The shape changes speed only: every (row, centre) pair is summed in the
-same order by all of them.
+registers of 8 lanes: 4 x 3. The shape changes speed only: every tile sums a (row, centre) pair in
+the same order.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ __all__ = [
 ]
 
 DIRECT_FEATURES = 8
-"""Up to this many features the squared differences are summed themselves."""
+"""Maximum number of features of the direct form, which sums squared differences themselves."""
 SOME = DIRECT_FEATURES + 1
-"""Instead of a number of features in the direct form: any number, in a loop (scores only)."""
+"""Stands for any number of features in the direct form, in a loop (scores only)."""
 
-# What a micro-kernel does with the scores of a tile.
+# Modes: what a micro-kernel does with the scores of a tile.
 BEST = 0  # keep each row's smallest score and its centre
 TWO = 1  # keep the two smallest and their centres
 SCORES = 2  # store them
 BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
 PAIR = 4  # keep the two smallest, and the centre of the smallest
-NUMBERED = 5  # the same, of scores whose lowest bits give way to the centre's number in its tile
+NUMBERED = 5  # the same, with the centre's number in its tile in the lowest bits of each score
 MINIMA = 6  # store the smallest score of the tile; keep the smallest of all and the tile it was in
 
 NUMBERS = 8
-"""Limit of the numbers in these bits: no tile has more centres."""
+"""Number of centres that these bits distinguish: no tile has more."""
 FEW = 2
 """Centres of the tiles at the end of a search, if the remaining ones fill less than half a tile."""
 
 
 def direct_features(n_features: int) -> int:
-    """Return the number of features if the direct form is used for as many, else 0.
+    """Return the number of features if they use the direct form, else 0.
 
     Kernels of the direct form are compiled for one number of features: all of them would take
     eight times as long, and a table has one.
@@ -64,7 +64,7 @@ def direct_features(n_features: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """One micro-kernel, as a set of small integers that fit into one."""
+    """One micro-kernel, described by small integers that fit into one."""
 
     centres: int
     """Centres of a tile (rows of accumulators)."""
@@ -90,11 +90,7 @@ class Micro:
     @classmethod
     def decode(cls, code: int) -> Micro:
         """Return the micro-kernel with this `code`."""
-        fields = []
-        for _ in range(6):
-            code, field = divmod(code, 64)
-            fields.append(field)
-        carry, direct, mode, lanes, vectors, centres = fields
+        centres, vectors, lanes, mode, direct, carry = (code >> at & 63 for at in range(30, -1, -6))
         return cls(centres, vectors, lanes, mode, direct, bool(carry))
 
 
@@ -142,17 +138,9 @@ def _host_tile() -> str:
 
 
 def select_tile(name: str | None = None) -> Tile:
-    """Return the tile: by `name`, else by ``largek.kernels.tile``, else by the host's CPU.
+    """Return the tile `name`, by default that of ``largek.kernels.tile``; "auto" is the host's.
 
-    Parameters
-    ----------
-    name : {"auto", "avx512", "avx2", "plain"}, optional
-        Wider vectors than the CPU has compile and give the same bits, only slower.
-
-    Raises
-    ------
-    ParameterError
-        `name` is none of these.
+    Wider vectors than the CPU has compile and give the same bits, only slower.
     """
     name = config.get("kernels.tile") if name is None else name
     if name == "auto":

@@ -22,7 +22,7 @@ from largek_dask.data.memory_rows import ArrayRows, SparseRows
 from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly, stack_rows
-from largek_dask.kernels.sampling import settle_places, share_of_all
+from largek_dask.kernels.sampling import share_of_chunks, shuffle_places
 from largek_dask.passes.cache import ChunkCache, Part, Span
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.prefetch import Block, ChunkSource
@@ -192,7 +192,7 @@ class ChunkReader:
             ]
             places = np.concatenate(found)
         else:
-            share = share_of_all(together, table, span.begin, span.end, span.of)
+            share = share_of_chunks(together, table, span.begin, span.end, span.of)
             places = _ascending(share, len(together))
         if again:
             self._store.put(name, 0, JOINED, 0, {"rows": places})
@@ -263,7 +263,7 @@ class ChunkReader:
         # A generator costs as much as some thousands of places; batches double, again and again.
         n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
         uniforms = span.order.generator(0, "rows", index).random(n_settled)
-        settle_places(order, uniforms[settled:], settled)
+        shuffle_places(order, uniforms[settled:], settled)
         return order, n_settled, False
 
     # --- reading ----------------------------------------------------------------------------------

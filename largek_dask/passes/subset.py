@@ -341,7 +341,7 @@ class Subsets:
         if known is not None:
             assert isinstance(known.asked, ProjectedRows)
             same_rows = known.asked.within == asked.within
-            if same_rows and directions.extend(known.asked.directions):
+            if same_rows and directions.extends(known.asked.directions):
                 there = known.passes.held.together().x
                 directions = directions.beyond(there.shape[1])
             known.passes.close()

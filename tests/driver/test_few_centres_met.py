@@ -53,7 +53,7 @@ def few(monkeypatch, is_on):
     monkeypatch.setattr(pruned, "FEWEST_DIRECT", 200)
     monkeypatch.setattr(pruned, "LEAST_WORK", 0 if is_on else np.inf)
     monkeypatch.setattr(pruned, "LEAST_PASS", 0)
-    monkeypatch.setattr(pruned, "_PASTS", {})
+    monkeypatch.setattr(pruned, "_HISTORIES", {})
     monkeypatch.setattr(pruned, "WORTH", np.inf)
 
 

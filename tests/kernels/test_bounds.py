@@ -23,7 +23,7 @@ from tests.helpers.covering import every_two, in_turns, slow
 COMPILED = not numba.config.DISABLE_JIT
 
 KINDS = ["normal", "grid", "equal rows", "far", "outlier", "small", "tiny"]
-if COMPILED:  # numpy warns where stand-ins come near the largest number
+if COMPILED:  # numpy warns if stand-ins approach the largest number
     KINDS += ["large", "huge"]
 MOVES = ["still", "jitter", "jump", "swap", "collapse"]
 
@@ -148,7 +148,7 @@ def blobs(n=600, d=12, k=48, seed=0):
 
 
 def walk(n_groups, n_steps=4, **options):
-    """Shares of the distances that small steps of centres need, with the final state."""
+    """Shares of distances computed for small steps of centres, and the final state."""
     x, centers, shift = blobs(**options)
     rng = np.random.default_rng(1)
     packed, groups = pack_centers(centers, shift), group_centers(centers, shift, n_groups)
@@ -166,7 +166,7 @@ def walk(n_groups, n_steps=4, **options):
 
 
 @pytest.mark.parametrize("n_groups", [1, 4, 48])
-def test_distances_are_spared(n_groups):
+def test_distances_are_skipped(n_groups):
     shares, _ = walk(n_groups)
     assert 0 < shares.max() < 0.3
 

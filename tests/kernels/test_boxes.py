@@ -19,7 +19,7 @@ from tests.helpers.covering import every_two, in_turns, slow
 
 COMPILED = not numba.config.DISABLE_JIT
 KINDS = ["normal", "clusters", "grid", "equal", "far", "outlier", "small", "plane", "line"]
-if COMPILED:  # numpy warns where stand-ins come near the largest number
+if COMPILED:  # numpy warns if stand-ins approach the largest number
     KINDS += ["large"]
 
 
@@ -29,7 +29,7 @@ def from_the_start(monkeypatch):
     for name in ("FEWEST_CENTERS", "FEWEST_DIRECT", "LEAST_WORK", "LEAST_PASS"):
         monkeypatch.setattr(pruned, name, 1)
     monkeypatch.setattr(pruned, "WORTH", np.inf)
-    monkeypatch.setattr(pruned, "_PASTS", {})
+    monkeypatch.setattr(pruned, "_HISTORIES", {})
 
 
 def points_of(kind, n, d, r):
@@ -44,7 +44,7 @@ def points_of(kind, n, d, r):
         x = 1e6 + r.choice([-1.0, 1.0], size=(n, d))
     if kind == "outlier":
         x[-1] = 1e6
-    if kind == "plane":  # nothing is left beside the directions that are kept
+    if kind == "plane":  # the rest outside the directions is 0
         x = r.normal(size=(n, 2)) @ r.normal(size=(2, d))
     if kind == "line":
         x = np.linspace(0, 1, n)[:, None] * np.ones(d)
@@ -99,16 +99,16 @@ def test_few_centres_and_no_rows(from_the_start, d, k):
 
 
 def test_more_nodes_than_are_tested_at_once(from_the_start):
-    """4,500 centres stand in 512 boxes, which are 32 nodes."""
+    """4,500 centres take 512 boxes, which are 32 nodes."""
     x, packed = clusters(40, 4_500, 9, np.random.default_rng(6))
-    assert Boxes(packed).node_corners[0].size == 32 * 8
+    assert Boxes(packed).arrays.node_low.size == 32 * 8
     labels, n_evaluated = nearest_pruned(x, packed)
     np.testing.assert_array_equal(labels, nearest(x, packed))
     assert n_evaluated < 0.1 * 40 * 4_500
 
 
 def test_centres_whose_squares_are_nothing(from_the_start):
-    """Lengths are not known then, so all are compared."""
+    """Lengths are unknown then, so all are compared."""
     x, packed = scene("normal", 9, 20, 12, np.float64, 0)
     tiny = pack_centers(packed.centers * 1e-150, packed.shift * 1e-150)
     labels, n_evaluated = nearest_pruned(x * 1e-150, tiny)
@@ -131,7 +131,7 @@ def test_rows_of_other_types_far_out_and_not_finite(from_the_start, d):
         np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
         left = np.empty(len(x), np.int64)
         labels = np.empty(len(x), np.int32)
-        _, n_left, _, _ = Boxes(packed).search(x, 0, len(x), np.inf, (labels,), left)
+        _, n_left, _, _ = Boxes(packed).search(x, 0, len(x), (labels,), left)
     assert set(left[:n_left]) >= {3, 4, 5}
     assert n_left < 20
 
@@ -153,9 +153,9 @@ def test_points_are_no_farther_apart_than_rows_and_centres(monkeypatch, kind, tu
     x, packed = scene(kind, 50, 90, d, np.float32, 5)
     made = Boxes(packed)
     width, direct = made.width, d <= 8
-    points = made.columns.reshape(-1, width, 16).transpose(0, 2, 1).reshape(-1, width)
+    points = made.arrays.columns.reshape(-1, width, 16).transpose(0, 2, 1).reshape(-1, width)
     real = np.abs(points).max(axis=1) < 2
-    points, names = points[real].astype(np.float64), made.names[real]
+    points, names = points[real].astype(np.float64), made.arrays.names[real]
     assert set(names) == set(range(90))
     slack = made.slack
     # 15 directions that are each off by 1e-5 a feature have ε = 15 sqrt(2) 1e-5 = 2.1e-4, and
@@ -169,7 +169,7 @@ def test_points_are_no_farther_apart_than_rows_and_centres(monkeypatch, kind, tu
 
 
 def stored(row, made, direct):
-    """Where a row is put, and its length, as the kernel finds them."""
+    """A row as the kernel projects it, and its length."""
     out = np.empty(made.width + 1)
     flat = made.basis.reshape(-1)
     twins.turn(made.width, row, np.zeros(1, np.int64), made.shift, len(row), flat, out)
@@ -179,7 +179,7 @@ def stored(row, made, direct):
 
 
 def test_a_skewed_basis_needs_its_slack():
-    """What is 1e-3 away from orthonormal says so."""
+    """A basis that is 1e-3 away from orthonormal widens it."""
     basis = np.zeros((20, 8))
     basis[:7, :7] = np.eye(7)
     straight = Slack.of(np.dtype(np.float32), basis, False)
@@ -211,38 +211,38 @@ def test_centres_that_the_compute_type_cannot_tell_apart(from_the_start):
     packed = pack_centers(both.reshape(160, 3).astype(np.float32), np.zeros(3, np.float32))
     x = (12 + r.random((n, 3))).astype(np.float32)
     labels, left = np.empty(n, np.int32), np.empty(n, np.int64)
-    _, n_left, _, _ = Boxes(packed).search(x, 0, n, np.inf, (labels,), left)
-    # whatever is found first, a row is as near to the other as can be told
+    _, n_left, _, _ = Boxes(packed).search(x, 0, n, (labels,), left)
+    # no row can distinguish the two centres of a pair
     assert n_left == n
     np.testing.assert_array_equal(nearest_pruned(x, packed)[0], nearest(x, packed))
 
 
-def test_what_takes_longer_than_it_may_is_stopped(from_the_start):
+def test_a_search_beyond_its_budget_stops(from_the_start):
     x, packed = clusters(20, 60, 9, np.random.default_rng(1))
     labels, left = np.full(20, -1, np.int32), np.empty(20, np.int64)
-    stopped, n_left, _, _ = Boxes(packed).search(x, 5, 20, 4.5 * boxes.ROW, (labels,), left)
+    stopped, n_left, _, _ = Boxes(packed).search(x, 5, 20, (labels,), left, 4.5 * boxes.ROW)
     assert (stopped, n_left) == (5, 0)
     assert (labels == -1).all()
 
 
-def test_blocks_before_it_was_stopped_have_labels(from_the_start):
+def test_blocks_before_the_stop_have_labels(from_the_start):
     r = np.random.default_rng(2)
     n = 3 * box_search.MOST_ROWS if COMPILED else 64
     x, packed = clusters(n, 60, 9, r)
-    # rows of later blocks lie far out, and are told of only if all of their block was done
+    # rows of later blocks lie far out, and are reported only if their whole block was searched
     far = [*([box_search.MOST_ROWS + 3] if COMPILED else []), *range(n - 5, n)]
     x[far] = 1e19
     labels, left = np.full(n, -1, np.int32), np.empty(n, np.int64)
     made = Boxes(packed)
     with np.errstate(all="ignore"):
-        stopped, n_left, _, _ = made.search(x, 0, n, np.inf, (labels,), left)
+        stopped, n_left, _, _ = made.search(x, 0, n, (labels,), left)
     assert (stopped, left[:n_left].tolist()) == (n, far)
     if not COMPILED:
         return
     labels[:] = -1
     # a block takes more than this, but not twice as much
     work = box_search.MOST_ROWS * (boxes.ROW + 2 * boxes.BOXES * 16 * made.width)
-    stopped, n_left, _, _ = made.search(x, 0, n, 2 * work, (labels,), left)
+    stopped, n_left, _, _ = made.search(x, 0, n, (labels,), left, 2 * work)
     assert (stopped, n_left) == (box_search.MOST_ROWS, 0)
     np.testing.assert_array_equal(labels[:stopped], nearest(x[:stopped], packed))
     assert (labels[stopped:] == -1).all()
@@ -296,7 +296,7 @@ def test_emitted_kernels_and_their_twins(width, dtype):
         np.testing.assert_array_equal(found[0], found[1])
 
 
-def test_what_is_left_of_many_rows_and_its_twins():
+def test_compacting_kernels_and_their_twins():
     each_within, gap_square = emitted.each_within, emitted.gap_square
     listed_bits = emitted.listed_bits
 

@@ -8,7 +8,7 @@ import pytest
 from largek_dask.kernels.convex import (
     AuxiliaryFunction,
     ClusteringFunction,
-    Counted,
+    CountedFunction,
     MeasuredRows,
     inner,
     multipliers,
@@ -80,7 +80,7 @@ def test_finite_differences():
     assert min((second - first).min(), far.min()) > 100 * step
     for function, at in [(clustering, centers), (auxiliary, y)]:
         found = function.evaluate(at)
-        assert function.second(at) is None
+        assert function.other_subgradient(at) is None
         slope = found.gradient - found.subgradient
         for _ in range(20):
             u = r.standard_normal(at.shape)
@@ -97,7 +97,7 @@ def test_ties_of_clusters(weighted):
     centers = np.array([[0.5], [3.5]])
     function = ClusteringFunction(MeasuredRows.of(x, weight), 2)
     found = function.evaluate(centers)
-    other = function.second(centers)
+    other = function.other_subgradient(centers)
     m = 4 + middle
     np.testing.assert_allclose(
         found.gradient - found.subgradient, [[2 / m * (0.5 * middle - 2 * middle)], [0]]
@@ -122,7 +122,7 @@ def test_ties_of_one_more_centre(weighted):
     function = AuxiliaryFunction(MeasuredRows.of(x, weight), centers)
     for y in (8.0, 8 * (1 - 2.0**-45)):  # the row at 4 is as far from it as from 0
         y = np.array([y])
-        found, other = function.evaluate(y), function.second(y)
+        found, other = function.evaluate(y), function.other_subgradient(y)
         inside = oracles.auxiliary(x, weight, centers, y)[4]
         assert inside == (1 if y[0] == 8 else 2)
         own = 2.0 if weighted else 1.0
@@ -135,9 +135,9 @@ def test_ties_of_one_more_centre(weighted):
             after = oracles.auxiliary(x, weight, centers, np.array([at]))[1]
             for xi in (found.subgradient, other):
                 assert after >= before + xi[0] * (at - y[0]) - 1e-9
-    assert function.second(np.array([5.5])) is None
+    assert function.other_subgradient(np.array([5.5])) is None
     # the row that lies at y gives no other subgradient
-    assert AuxiliaryFunction(MeasuredRows.of(x, weight), x).second(x[2]) is None
+    assert AuxiliaryFunction(MeasuredRows.of(x, weight), x).other_subgradient(x[2]) is None
 
 
 def test_weightless_rows_do_not_tie():
@@ -146,11 +146,11 @@ def test_weightless_rows_do_not_tie():
     rows = MeasuredRows.of(x, weight)
     centers = np.array([[0.5], [3.5]])
     assert oracles.squares(x, centers[0])[2] == oracles.squares(x, centers[1])[2]
-    assert ClusteringFunction(rows, 2).second(centers) is None
+    assert ClusteringFunction(rows, 2).other_subgradient(centers) is None
     function = AuxiliaryFunction(rows, np.array([[3.0]]))
     assert oracles.squares(x, np.array([7.0]))[5] == oracles.squares(x, np.array([3.0]))[5]
-    assert function.second(np.array([7.0])) is None
-    assert ClusteringFunction(rows, 1).second(centers[:1]) is None
+    assert function.other_subgradient(np.array([7.0])) is None
+    assert ClusteringFunction(rows, 1).other_subgradient(centers[:1]) is None
 
 
 def test_carried_sums_have_the_same_bits():
@@ -172,15 +172,15 @@ def test_evaluations_are_counted():
     """Each but those of another subgradient, and none after the check has raised."""
     x = table()
     function, checks = ClusteringFunction(MeasuredRows.of(x), 2), []
-    counted, point = Counted(function, lambda: checks.append(len(checks))), centers_of(x, 2)
+    counted, point = CountedFunction(function, lambda: checks.append(len(checks))), centers_of(x, 2)
     assert counted.value(point) == function.value(point)
     np.testing.assert_array_equal(
         counted.evaluate(point).gradient, function.evaluate(point).gradient
     )
-    assert counted.second(point) is None
+    assert counted.other_subgradient(point) is None
     assert counted.n == len(checks) == 2
     with pytest.raises(ZeroDivisionError):
-        Counted(function, lambda: 1 / 0).value(point)
+        CountedFunction(function, lambda: 1 / 0).value(point)
 
 
 def test_inner_products_are_rounded_once():
@@ -213,7 +213,7 @@ def test_tied_rows_leave_along_one_direction():
     """Five rows on a line, both centres at 0: the farthest gives u, the others follow it."""
     function = ClusteringFunction(MeasuredRows.of(np.array([[-3.0], [-1], [0], [1], [3]])), 2)
     at = np.zeros((2, 1))
-    found, other = function.evaluate(at), function.second(at)
+    found, other = function.evaluate(at), function.other_subgradient(at)
     assert found.value == 4.0
     v = found.gradient - other
     assert function.value(at - 0.1 * v / np.abs(v).max()) < 3.7

@@ -7,7 +7,14 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels import descent
-from largek_dask.kernels.descent import Rows, Settled, add_center, drop_center, label_rows, settle
+from largek_dask.kernels.descent import (
+    CenteredRows,
+    PartitionState,
+    add_center,
+    drop_center,
+    label_rows,
+    settle,
+)
 from largek_dask.kernels.single_moves import move_rows
 from tests.helpers.covering import in_turns
 from tests.oracles import dcd_search as oracles
@@ -43,12 +50,12 @@ def weights(kind, n, r):
 
 
 def rounding(x):
-    """What squares root of sums of squares of these may be wrong by."""
+    """Rounding of square roots of sums of squares."""
     return 1e-14 * np.abs(x).max()
 
 
 def check_bounds(rows, p, slack=None):
-    """No bound says more than is true."""
+    """All bounds hold."""
     x = rows.x
     slack = rounding(x) if slack is None else slack
     d = np.sqrt(oracles.distances(x, p.centers))
@@ -100,7 +107,7 @@ def settled(rows, centers):
 
 
 def same(p, q):
-    """Two partitions are one, to the bit; what is known of rows aside."""
+    """Two partitions are equal to the bit, apart from their bounds."""
     for name in ("labels", "centers", "counts", "costs"):
         np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
 
@@ -121,7 +128,7 @@ def test_label_rows(kind, shape):
     n, d, k = shape
     r = np.random.default_rng(n)
     x = make(kind, n, d, r)
-    rows = Rows.of(x, weights("wide", n, r))
+    rows = CenteredRows.of(x, weights("wide", n, r))
     centers = x[r.integers(n, size=k)]
     p, found = label_rows(rows, centers)
     first, d1, second, d2 = two_nearest(x, centers)
@@ -143,7 +150,7 @@ def test_label_rows(kind, shape):
 
 def test_rows_are_read_only():
     x = np.asfortranarray(np.arange(6, dtype="f4").reshape(3, 2))
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     np.testing.assert_array_equal(rows.x, x)
     np.testing.assert_array_equal(rows.columns, x.T)
     np.testing.assert_array_equal(rows.weight, 1)
@@ -155,10 +162,10 @@ def test_rows_are_read_only():
 
 def test_a_copy_is_apart():
     r = np.random.default_rng(0)
-    rows = Rows.of(make("blobs", 50, 2, r))
+    rows = CenteredRows.of(make("blobs", 50, 2, r))
     p = settled(rows, rows.x[:5])
     q = p.copy()
-    for name in Settled.__slots__:
+    for name in PartitionState.__slots__:
         np.testing.assert_array_equal(getattr(p, name), getattr(q, name))
         assert not np.shares_memory(getattr(p, name), getattr(q, name))
 
@@ -167,7 +174,7 @@ def test_a_copy_is_apart():
 def test_add_center(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 300, 2, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p, _ = label_rows(rows, x[r.integers(len(x), size=k)])
     before = p.copy()
     q = add_center(rows, p, x[r.integers(len(x))])
@@ -186,7 +193,7 @@ def test_add_center_where_bounds_are_loose(kind):
     """Where an upper bound is loose it is no distance, neither to compare with nor to keep."""
     r = np.random.default_rng(5)
     x = make(kind, 400, 2, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     wrong = 0
     for _ in range(20):
         p, _ = label_rows(rows, x[r.integers(len(x), size=6)])
@@ -206,7 +213,7 @@ def test_add_center_where_bounds_are_loose(kind):
 def test_drop_center(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 300, 3, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p, _ = label_rows(rows, x[r.integers(len(x), size=k)])
     for which in {0, k // 2, k - 1}:
         before = p.copy()
@@ -241,7 +248,7 @@ def test_settle_is_the_algorithm_of_lloyd(kind, d, weighted):
     r = np.random.default_rng(d)
     for k in (1, 2, 7, 30):
         x = make(kind, 300, d, r)
-        rows = Rows.of(x, weights("wide" if weighted else None, len(x), r))
+        rows = CenteredRows.of(x, weights("wide" if weighted else None, len(x), r))
         start = started(rows, x[r.choice(len(x), k, replace=False)])
         for most_steps, calm in [(0, 0), (1, 0), (3, 0), (1000, 5), (1000, 0)]:
             p = start.copy()
@@ -265,7 +272,7 @@ def test_bounds_hold_whatever_happens(kind, d, seed):
     r = np.random.default_rng([KINDS.index(kind), d, seed])
     n = int(r.choice([5, 60, 600] if COMPILED else [5, 60]))
     x = make(kind, n, d, r)
-    rows = Rows.of(x, weights(r.choice(["none", "wide", "whole"]), n, r))
+    rows = CenteredRows.of(x, weights(r.choice(["none", "wide", "whole"]), n, r))
     k = int(r.choice([1, 2, 5, 15, 40]))
     p = started(rows, x[r.integers(n, size=k)] + r.choice([0.0, 0.1]))
     check_bounds(rows, p)
@@ -315,7 +322,7 @@ def test_bounds_hold_whatever_happens(kind, d, seed):
 def test_a_descent_goes_on_where_it_was_cut(kind, k):
     r = np.random.default_rng(k)
     x = make(kind, 500, 2, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     start = settled(rows, x[r.choice(len(x), k, replace=False)])
     longest = 0
     for _ in range(5):
@@ -336,7 +343,7 @@ def test_a_descent_goes_on_where_it_was_cut(kind, k):
 
 def test_a_cluster_without_rows_keeps_its_place():
     x = np.array([[-4.0], [-2.0], [2.0], [4.0]])
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p = started(rows, np.array([[-3.0], [100.0], [3.0]]))
     settle(rows, p)
     np.testing.assert_array_equal(p.centers, [[-3.0], [100.0], [3.0]])
@@ -345,7 +352,7 @@ def test_a_cluster_without_rows_keeps_its_place():
     check_settled(rows, p)
     # One that loses its rows on the way: the middle one, which lies between two others.
     x = np.array([[0.0], [10.0], [11.0], [20.0]])
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p = started(rows, np.array([[0.0], [10.4], [10.5], [20.0]]))
     np.testing.assert_array_equal(p.labels, [0, 1, 2, 3])
     p = drop_center(rows, p, 1)
@@ -362,7 +369,7 @@ def test_a_cluster_that_loses_all_its_rows_on_the_way():
     emptied = 0
     for _ in range(100):
         x = r.standard_normal((12, 2))
-        rows = Rows.of(x, r.uniform(0.5, 2, 12))
+        rows = CenteredRows.of(x, r.uniform(0.5, 2, 12))
         p, _ = label_rows(rows, x[:4])
         # Rows are anywhere at first, and nothing is known of them.
         p.labels[:] = np.append(np.arange(4), r.integers(4, size=8))
@@ -388,11 +395,11 @@ def far_apart(r, n_blobs=8):
 
 @pytest.mark.parametrize("what", ["add", "drop", "cut"])
 def test_work_is_local(what):
-    """Rows of far clusters are not even looked at: there is nothing in their place."""
+    """Rows of far clusters are not even read: they are NaN here."""
     r = np.random.default_rng(2)
     x, of = far_apart(r)
     starts = np.concatenate([x[0:480:60], x[1:480:60]])
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     base = settled(rows, starts)
     changed = base.labels[0]
     if what == "drop":
@@ -406,7 +413,7 @@ def test_work_is_local(what):
     p, seen = before.copy(), before.copy()
     steps = 0
     for part in parts:
-        steps += settle(Rows.of(hidden), p, part)
+        steps += settle(CenteredRows.of(hidden), p, part)
         settle(rows, seen, part)
     # Something has happened, and it is what happens where all rows are in their places.
     assert steps > 0
@@ -423,33 +430,33 @@ def test_work_is_local(what):
 
 
 def test_bounds_leave_rows_out():
-    """Of a cluster whose neighbour has moved a little, rows far from both are not looked at."""
+    """Of a cluster whose neighbour has moved a little, rows far from both are not read."""
     r = np.random.default_rng(4)
     x = r.uniform(-1, 1, (400, 2))
     x[:, 0] *= 10
     x -= x.mean(axis=0)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     base = exact(rows, settled(rows, x[r.choice(400, 8, replace=False)]))
     p = add_center(rows, base, x[0])
-    # Clusters that have lost rows are summed anew, so all of their rows are needed.
+    # Clusters that have lost rows are summed again, so all of their rows are needed.
     kept = ~p.stale[p.labels]
     deep = kept & (p.upper < 0.2 * p.lower)
     assert deep.sum() > 20
     hidden = x.copy()
     hidden[deep] = np.nan
     q = p.copy()
-    settle(Rows.of(hidden), p, 1)
+    settle(CenteredRows.of(hidden), p, 1)
     settle(rows, q, 1)
     same(p, q)
 
 
 @pytest.mark.skipif(COMPILED, reason="distances are counted where plain functions find them")
 def test_few_distances_are_found(monkeypatch):
-    """Bounds that are looser than they need be are true as well: only the work tells."""
+    """Bounds that are too loose are valid as well: they show in the work only."""
     r = np.random.default_rng(7)
     n, k, found = 600, 20, [0]
     x = make("uniform", n, 2, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     start = started(rows, x[:k])
     distances = descent._distances
 

@@ -55,7 +55,7 @@ def test_equal_variances_are_ranked_by_distance():
 
 
 def test_distance_would_mislead():
-    """The wide component 2 explains rows of 0 better than the narrow one beside it."""
+    """The wide component 2 explains rows of 0 better than the narrow one next to it."""
     means = np.array([[0.0], [1.0], [3.0]])
     variances = np.array([[1.0], [1e-3], [9.0]])
     packed = pack_mixture(means, variances, np.full(3, -np.log(3)), np.zeros(1))

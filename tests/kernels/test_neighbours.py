@@ -79,7 +79,7 @@ def test_nearest_centers__of_many_centres_are_mostly_found(monkeypatch):
     found = nearest_centers(packed, 8)
     np.testing.assert_array_equal(found[:, 0], np.arange(4000))
     hits = [len(set(a) & set(b)) for a, b in zip(exact.tolist(), found.tolist(), strict=True)]
-    # normal rows of 12 features are the worst case: groups tell little of who is near
+    # normal rows of 12 features are the worst case: groups say little about which are near
     assert np.mean(hits) > 0.7 * 8
 
 
@@ -90,7 +90,7 @@ def test_nearest_centers__where_the_sample_misleads_all_are_looked_at():
     np.testing.assert_array_equal(got, oracles.neighbours(centers, 24))
 
 
-def test_nearest_centers__a_sample_that_tells_too_little_is_widened():
+def test_nearest_centers__too_small_a_sample_is_widened():
     """Fewer than m of every eighth centre are near, and the others are 4 % farther away."""
     centers = np.zeros((192, 32))
     at = np.arange(192)

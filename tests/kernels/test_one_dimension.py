@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
+from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
 from tests.helpers.covering import slow
 from tests.oracles.dcd_certain import objective_of, optima_in_one, optimum
 
@@ -34,7 +34,7 @@ def check(values, weights, k):
     found, centers = optimal_partitions(values, weights, k)
     true = optima_in_one(values.tolist(), weights.tolist(), k)
     assert len(found) == len(centers) == len(true) == min(k, len(values))
-    assert (at_least(found) <= [float(t) for t in true]).all()
+    assert (objective_bounds(found) <= [float(t) for t in true]).all()
     assert (np.diff(found) <= 0).all()
     slack = 2.0**-98 * float(true[0])
     for size, (value, best, of) in enumerate(zip(found, true, centers, strict=True), start=1):
@@ -54,13 +54,15 @@ def test_partitions_are_the_best_there_are(seed, kind, weighted):
     r = np.random.default_rng([seed, KINDS.index(kind), weighted])
     n = int(r.integers(2, 40))
     weight = np.exp(2 * r.normal(size=n)) if weighted else None
-    check(*distinct(values_of(kind, n, r), weight), 7)
+    check(*distinct_values(values_of(kind, n, r), weight), 7)
 
 
 def test_by_trying_all_labels():
     r = np.random.default_rng(0)
     for _ in range(20):
-        values, weights = distinct(r.integers(-4, 5, 8).astype(float), r.integers(0, 4, 8) + 0.0)
+        values, weights = distinct_values(
+            r.integers(-4, 5, 8).astype(float), r.integers(0, 4, 8) + 0.0
+        )
         found, _ = optimal_partitions(values, weights, 3)
         for size, value in enumerate(found, start=1):
             best = optimum(values[:, None], weights.tolist(), size)
@@ -73,24 +75,26 @@ def test_by_trying_all_labels():
     st.sampled_from([0.0, 1e6, -1e9]),
 )
 def test_ties_and_repeats(numbers, unit, offset):
-    check(*distinct(unit * np.array(numbers) + offset), 5)
+    check(*distinct_values(unit * np.array(numbers) + offset), 5)
 
 
 def test_weights_are_repeated_rows():
     r = np.random.default_rng(1)
     x, weight = r.normal(size=50), r.integers(0, 4, 50)
-    one = distinct(x, weight.astype(float))
-    other = distinct(np.repeat(x, weight))
+    one = distinct_values(x, weight.astype(float))
+    other = distinct_values(np.repeat(x, weight))
     assert (weight == 0).any()
     assert [a.tobytes() for a in one] == [b.tobytes() for b in other]
 
 
 def test_distinct_values_of_all_types():
-    values, weights = distinct(np.array([3, -1, 3, 0, -1, 3], np.int16))
+    values, weights = distinct_values(np.array([3, -1, 3, 0, -1, 3], np.int16))
     assert values.tolist() == [-1, 0, 3]
     assert weights.tolist() == [2, 1, 3]
     assert values.dtype == weights.dtype == np.float64
-    values, weights = distinct(np.array([0.0, -0.0, 1.0], np.float32), np.array([1.0, 2.5, 0.0]))
+    values, weights = distinct_values(
+        np.array([0.0, -0.0, 1.0], np.float32), np.array([1.0, 2.5, 0.0])
+    )
     assert (values.tolist(), weights.tolist()) == ([0], [3.5])
 
 
@@ -114,7 +118,7 @@ def test_weights_of_all_sizes():
 def test_many_values_and_clusters():
     """Partitions are cut where the levels say, at more levels than a byte has bits."""
     r = np.random.default_rng(2)
-    values, weights = distinct(np.concatenate([r.normal(c, 0.01, 100) for c in range(40)]))
+    values, weights = distinct_values(np.concatenate([r.normal(c, 0.01, 100) for c in range(40)]))
     assert len(values) == 4_000
     found, centers = optimal_partitions(values, weights, 45)
     assert np.abs(centers[39][:, 0] - np.arange(40)).max() < 0.005

@@ -46,7 +46,7 @@ def scene(kind, n, k, d, dtype, seed=0):
         x = 1e3 + 1e-2 * x
     elif kind == "outlier":
         x[[-1, 5]] = [[1e6], [3e6]]
-    elif kind == "plane":  # nothing is left beside two directions
+    elif kind == "plane":  # the rest outside two directions is 0
         x = r.normal(size=(n + k, 2)) @ r.normal(size=(2, d))
     x = (x * {"small": 1e-10, "large": 1e13}.get(kind, 1.0)).astype(dtype)
     x, centers = x[:n].copy(), x[n:].copy()
@@ -77,7 +77,7 @@ def directions_of(name, packed, p):
 def searched(prefix, x, packed):
     """Labels, those of rows that are left included; which are left; distances computed."""
     labels, left = np.full(len(x), -1, np.int32), np.empty(len(x), np.int64)
-    stopped, n_left, n_evaluated, work = prefix.search(x, 0, len(x), np.inf, (labels,), left)
+    stopped, n_left, n_evaluated, work = prefix.search(x, 0, len(x), (labels,), left)
     assert stopped == len(x)
     assert work > 0
     rows = left[:n_left]
@@ -96,7 +96,7 @@ def test_labels_are_those_of_the_dense_search(kind, name, size, monkeypatch):
     labels, left, n_evaluated = searched(prefix, x, packed)
     with np.errstate(all="ignore"):
         np.testing.assert_array_equal(labels, nearest(x, packed))
-    if name == "scaled":  # nothing is passed over: who can be left is not known
+    if name == "scaled":  # no centre is skipped, and any row may be left
         assert n_evaluated == (len(x) - len(left)) * k
     elif kind == "groups" and COMPILED and k > 40:
         assert len(left) == 0
@@ -113,7 +113,7 @@ def test_the_two_nearest_are_those_of_the_dense_search(kind, name, size, monkeyp
         expected = nearest_two(x, packed)
         out, left = tuple(np.full_like(part, -2) for part in expected), np.empty(len(x), np.int64)
         prefix = Prefix(packed, directions_of(name, packed, 8))
-        _, n_left, n_evaluated, _ = prefix.search(x, 0, len(x), np.inf, out, left)
+        _, n_left, n_evaluated, _ = prefix.search(x, 0, len(x), out, left)
     rows = np.setdiff1d(np.arange(len(x)), left[:n_left])
     assert len(rows) + n_left == len(x)
     for found, dense in zip(out, expected, strict=True):
@@ -123,7 +123,7 @@ def test_the_two_nearest_are_those_of_the_dense_search(kind, name, size, monkeyp
     if not COMPILED:  # (scores are added in another order, so near ones may change places)
         scale = float(((x.astype(float) - packed.shift) ** 2).sum(axis=1).max())
         np.testing.assert_allclose(out[1][rows], expected[1][rows], rtol=1e-3, atol=1e-5 * scale)
-    if name == "scaled":  # nothing is passed over
+    if name == "scaled":  # no centre is skipped
         assert n_evaluated == len(rows) * (k + 2)
     elif kind == "groups" and COMPILED and k > 40:
         assert n_left == 0
@@ -160,7 +160,7 @@ def test_rows_that_open_most_tiles_are_left():
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
 @pytest.mark.parametrize("gap", [1e-2, *slow(1e-4), 1e-6])
 def test_tight_groups_of_many_features(monkeypatch, dtype, gap):
-    """Distances of ``gap`` times the squared length, down to where no bound can tell."""
+    """Distances of ``gap`` times the squared length, down to where bounds are useless."""
     monkeypatch.setattr(prefix_module, "FEWEST_MET", 60)
     r, d, k = np.random.default_rng(1), 400 if COMPILED else 130, 60
     places = r.normal(size=(3, d)) / np.sqrt(d)
@@ -183,7 +183,7 @@ def test_no_bound_is_above_its_distance(kind, name):
     x, packed = scene(kind, 40, k, d, np.dtype("f4"), 3)
     directions = directions_of(name, packed, 16)
     prefix = Prefix(packed, directions)
-    factors, starts = prefix.arrays[3:5]
+    starts, factors = prefix.arrays.starts, prefix.arrays.factors.reshape(-1, prefix.p + 1)
 
     @njit
     def border(square, norm, margin):
@@ -193,17 +193,15 @@ def test_no_bound_is_above_its_distance(kind, name):
     for row in x:
         exact = row.astype(float) - packed.shift
         true = ((row.astype(float) - packed.centers) ** 2).sum(axis=1)
-        # as far off as each step may be, in the direction that passes over too much
-        seen = prefix_module._seen_from((row - packed.shift)[None], directions)
+        # as far off as each step may be, in the direction that skips too many
+        seen = prefix_module._project_blocks((row - packed.shift)[None], directions)
         square = (exact**2).sum() * (1 - margin.wide / 4)
         tail = np.sqrt(max(square - (seen**2).sum(), 0) + margin.left_out * square)
         point = np.append(seen[0], tail).astype("f4")
         scores = starts[:k].copy()
         for f in range(p + 1):
             scores = scores + point[f] * factors[:k, f]
-        borders = [
-            border(distance * (1 - margin.wide / 4), square, margin.as_tuple()) for distance in true
-        ]
+        borders = [border(distance * (1 - margin.wide / 4), square, margin) for distance in true]
         assert (scores <= np.array(borders)).all()
 
 

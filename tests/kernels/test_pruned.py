@@ -1,4 +1,4 @@
-"""Who searches for nearest centres: boxes, a prefix of few directions, or the dense search."""
+"""Choice of the search for nearest centres: boxes, a prefix of few directions, or the dense one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from largek_dask.kernels.bounds.pruned import (
     expect_rows,
     nearest_pruned,
     nearest_two_pruned,
-    spares_most,
+    prunes_most,
 )
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
@@ -39,7 +39,9 @@ def limits(monkeypatch):
         for name, value in values.items():
             monkeypatch.setattr(pruned, name, value)
 
-    change(FEWEST_CENTERS=1, FEWEST_DIRECT=1, LEAST_WORK=0, LEAST_PASS=0, WORTH=ALWAYS, _PASTS={})
+    change(
+        FEWEST_CENTERS=1, FEWEST_DIRECT=1, LEAST_WORK=0, LEAST_PASS=0, WORTH=ALWAYS, _HISTORIES={}
+    )
     return change
 
 
@@ -89,7 +91,7 @@ def test_few_centres_take_the_dense_search(limits, name):
     d = SEARCHERS[name][1]
     x, packed = clusters(50, 64, d)
     least = least_work(64, d, pruned.SIZES[0]) / (64 * d)
-    # (boxes need so many centres; a prefix needs to be worth it if all goes well)
+    # (boxes need a minimum of centres; a prefix has to pay in the best case)
     limits(FEWEST_CENTERS=65, WORTH=least if name == "prefix" else ALWAYS)
     assert label(x, packed) == 50 * 64
     limits(FEWEST_CENTERS=64, WORTH=1.5 * least if name == "prefix" else ALWAYS)
@@ -103,7 +105,7 @@ def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
     limits(LEAST_WORK=50 * 64 * d + 1)
     assert label(x, packed) == 50 * 64
     assert label(x, packed) < 50 * 64
-    limits(_PASTS={})
+    limits(_HISTORIES={})
     packed = again(packed)
     expect_rows(51, packed)
     assert label(x, packed) < 50 * 64
@@ -114,7 +116,7 @@ def test_few_rows_take_the_dense_search_unless_more_are_to_come(limits, name):
 
 @pytest.mark.parametrize("case", ["float32", "int16", "transposed", "not finite", "12 features"])
 def test_the_two_nearest_are_those_of_the_dense_search(limits, searched, case):
-    """Of all rows: also of those that are left to it, and of those that nobody searches for."""
+    """Also of rows that are left to it, and of rows for which there is no other search."""
     r = np.random.default_rng(9)
     d = 12 if case == "12 features" else 40
     x, packed = clusters(300, 90, d)
@@ -185,13 +187,13 @@ def test_equal_centres_have_no_directions(limits):
 
 
 @searchers
-def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
+def test_where_pruning_fails_few_sets_are_searched(limits, searched, name):
     kind, d = SEARCHERS[name]
     x, packed = clusters(20, 60, d, seed=1)
     calls, change = searched
     change["found"] = lambda by, begin, found: (*found[:3], np.inf)
     # (as if kernels were compiled after the first set)
-    limits(TRIED=4, PIECE=8, MOST_SPARED=5, LEAST_WORK=1.5 * 20 * 60 * d)
+    limits(TRIED=4, PIECE=8, MOST_SKIPPED=5, LEAST_WORK=1.5 * 20 * 60 * d)
 
     def is_searched(expected=0):
         nonlocal packed
@@ -205,10 +207,10 @@ def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
     tried = [is_searched() for _ in range(16)]
     change.clear()
     tried += [is_searched() for _ in range(6)]
-    # After the first one set is spared, then three, then five: and all are searched once it pays.
+    # After the first one set is skipped, then three, then five; all are searched once it pays.
     assert np.flatnonzero(tried).tolist() == [1, 3, 7, 13, 19, 20, 21]
     change["found"] = lambda by, begin, found: (*found[:3], np.inf)
-    # After the first of these the next would be spared, but it is told of many rows.
+    # After the first of these the next would be skipped, but many rows are announced.
     assert [is_searched(expected) for expected in (0, 40, 0)] == [True, True, False]
 
 
@@ -221,7 +223,7 @@ def test_where_nothing_is_spared_few_sets_are_searched(limits, searched, name):
     + slow(*itertools.product(SEARCHERS, [np.float64], ["mixed", "good first", "bad first"])),
 )
 def test_rows_for_which_it_does_not_pay_cost_little_more(limits, searched, name, dtype, order):
-    """Labels are those of the dense search, and little is done in vain."""
+    """Labels are those of the dense search, and little work is wasted."""
     r = np.random.default_rng(2)
     n, (k, d) = 4_000 if COMPILED else 240, (3_000, 6) if name == "boxes" else (400, 130)
     centers = r.normal(size=(k, d))
@@ -248,12 +250,12 @@ def test_rows_for_which_it_does_not_pay_cost_little_more(limits, searched, name,
     assert work < (0.9 if order == "good first" else 1.1)
 
 
-def test_most_is_spared_where_both_features_and_centres_are_many():
-    assert spares_most(4_000, 768)
-    assert spares_most(1_000, 784)
-    assert not spares_most(100_000, 32), "these are in boxes"
-    assert not spares_most(1_000, 50)
-    assert not spares_most(4, 768)
+def test_most_is_pruned_where_both_features_and_centres_are_many():
+    assert prunes_most(4_000, 768)
+    assert prunes_most(1_000, 784)
+    assert not prunes_most(100_000, 32), "these are in boxes"
+    assert not prunes_most(1_000, 50)
+    assert not prunes_most(4, 768)
 
 
 # --- the number of directions --------------------------------------------------------------------
@@ -303,26 +305,26 @@ def test_numbers_are_compared_again_when_the_work_has_doubled(sizes_tried):
     work[2] = 0.1
     assert sizes_tried(work) == ({4}, 4), "the third does not"
     assert sizes_tried(work) == ({4, 2}, 2)
-    # where it does not pay nothing is remembered of it
+    # a search that does not pay is not remembered
     assert sizes_tried(dict.fromkeys(SIZES, np.inf)) == ({2}, None)
     assert sizes_tried(work, expected=10**9) == ({8, 4, 2}, 2)
 
 
-def test_directions_of_other_rows_are_found_anew(limits):
+def test_directions_of_other_rows_are_replaced(limits):
     """Tables of the same shape, whose centres differ elsewhere; few rows of each."""
     limits(WORTH=0.75, TRIED=64)
     r, d, k = np.random.default_rng(4), 400, 400
 
     def table(axes):
         centers = np.zeros((k, d), np.float32)
-        places = r.normal(size=(k, 6))  # of one length, which tells nothing
+        places = r.normal(size=(k, 6))  # of one length
         centers[:, axes] = 30 * places / np.linalg.norm(places, axis=1, keepdims=True)
         x = centers[r.integers(k, size=200)] + r.normal(size=(200, d)).astype(np.float32)
         return x, pack_centers(centers, np.zeros(d, np.float32))
 
     for axes in (slice(6), slice(100, 106), slice(200, 206)):
         x, packed = table(axes)
-        assert 200 * k * d < pruned.FOUND
+        assert 200 * k * d < pruned.KEPT_WORK
         assert label(x, packed) < 0.1 * 200 * k
 
 

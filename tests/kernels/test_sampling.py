@@ -13,8 +13,8 @@ from largek_dask.kernels.sampling import (
     bernoulli_by_d2,
     draw_by_d2,
     potentials,
-    settle_places,
-    share_of_all,
+    share_of_chunks,
+    shuffle_places,
     update_d2,
 )
 
@@ -143,7 +143,7 @@ def test_each_row_is_drawn_by_its_own_uniform(mass, factor, weighted, draw):
 def test_places_are_settled_from_the_front_whatever_the_steps(uniforms, data):
     n = len(uniforms)
     whole, parts = np.arange(n, dtype=np.int32), np.arange(n, dtype=np.int32)
-    settle_places(whole, np.array(uniforms), 0)
+    shuffle_places(whole, np.array(uniforms), 0)
     rest, expected = list(range(n)), []
     for i, u in enumerate(uniforms):
         j = int(u * (n - i))
@@ -155,7 +155,7 @@ def test_places_are_settled_from_the_front_whatever_the_steps(uniforms, data):
     begin = 0
     for step in [*data.draw(st.lists(st.integers(0, n), max_size=3)), n]:
         before = parts.copy()
-        settle_places(parts, np.array(uniforms[begin : begin + step]), begin)
+        shuffle_places(parts, np.array(uniforms[begin : begin + step]), begin)
         assert parts[:begin].tolist() == before[:begin].tolist()
         begin = min(n, begin + step)
     assert parts.tolist() == expected
@@ -167,13 +167,13 @@ def test_places_are_settled_from_the_front_whatever_the_steps(uniforms, data):
     st.data(),
     st.sampled_from(["int32", "int64"]),
 )
-def test_a_share_of_all_is_that_of_every_chunk(sizes, of, data, dtype):
+def test_a_share_of_chunks_is_that_of_every_chunk(sizes, of, data, dtype):
     begin = data.draw(st.integers(0, of))
     end = data.draw(st.integers(begin, of))
     table = np.concatenate([[0], np.cumsum(sizes)])
     order = np.random.default_rng(of).permutation(table[-1]).astype(dtype)
     parts = np.split(order, table[1:-1])
     cut = [part[begin * len(part) // of : end * len(part) // of] for part in parts]
-    found = share_of_all(order, table, begin, end, of)
+    found = share_of_chunks(order, table, begin, end, of)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, np.concatenate(cut))

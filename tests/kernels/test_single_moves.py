@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.descent import Rows, add_center, label_rows, settle
+from largek_dask.kernels.descent import CenteredRows, add_center, label_rows, settle
 from largek_dask.kernels.single_moves import count_moves, move_rows
 from tests.helpers.covering import in_turns
 from tests.kernels.test_descent import (
@@ -43,7 +43,7 @@ def test_moves_are_those_of_brute_force(kind, d, weight):
     total = 0
     for k in (1, 2, 5, 12):
         x = make(kind, 60, d, r)
-        rows = Rows.of(x, weights(weight, 60, r))
+        rows = CenteredRows.of(x, weights(weight, 60, r))
         p = settled(rows, x[r.choice(60, k, replace=False)])
         for sweeps in (1, 100):
             before = p.cost
@@ -72,7 +72,7 @@ def test_moves_are_those_of_brute_force(kind, d, weight):
 
 
 def partition_of(rows, labels, centers):
-    """A partition as it is told, its bounds exact; clusters without rows keep these centres."""
+    """A partition by labels, with exact bounds; clusters without rows keep these centres."""
     p, _ = label_rows(rows, oracles.means_of(rows.x, rows.weight, labels, centers))
     p.labels[:] = labels
     d = np.sqrt(oracles.distances(rows.x, p.centers))
@@ -85,7 +85,7 @@ def partition_of(rows, labels, centers):
 
 def test_a_row_that_leaves_one_other_for_a_row_alone():
     """It saves twice its cost and pays half: that cluster is almost three times as far."""
-    rows = Rows.of(np.array([[-1.0], [1.0], [2.9]]))
+    rows = CenteredRows.of(np.array([[-1.0], [1.0], [2.9]]))
     p = partition_of(rows, np.array([0, 0, 1]), np.zeros((2, 1)))
     assert count_moves(rows, p) == 1
     assert move_rows(rows, p) == 1
@@ -95,7 +95,7 @@ def test_a_row_that_leaves_one_other_for_a_row_alone():
 def test_a_row_that_has_joined_a_cluster_may_be_the_farthest_there():
     """It goes on to a third one, which has come near by then."""
     x = np.array([0.0097, 8.0076, 4.0099, 4.0023, 2.0067, 8.0003, 0.0042, 0.0079])[:, None]
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p = partition_of(rows, np.array([0, 2, 0, 0, 0, 2, 2, 1]), np.zeros((3, 1)))
     labels, moves, _ = oracles.move_rows(x, rows.weight, p.labels, p.centers)
     assert move_rows(rows, p) == moves == 6
@@ -109,7 +109,7 @@ def test_moves_of_few_rows_from_anywhere(weight):
     for _ in range(600 if COMPILED else 150):
         n, k = r.integers(2, 10), r.integers(1, 5)
         x = r.standard_t(2, (n, int(r.integers(1, 3))))
-        rows = Rows.of(x, weights(weight, n, r))
+        rows = CenteredRows.of(x, weights(weight, n, r))
         p = partition_of(rows, r.integers(k, size=n), 100 * r.standard_normal((k, x.shape[1])))
         empty += (p.counts == 0).any()
         assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k)
@@ -131,7 +131,7 @@ def test_no_move_is_left(kind, weight, k):
     n = 300 if COMPILED else 80
     for d in (1, 2):
         x = make(kind, n, d, r)
-        rows = Rows.of(x, weights(weight, n, r))
+        rows = CenteredRows.of(x, weights(weight, n, r))
         p = settled(rows, x[r.choice(n, k, replace=False)])
         for _ in range(30):
             assert count_moves(rows, p) == oracles.count_moves(x, rows.weight, p.labels, k)
@@ -153,7 +153,7 @@ def test_count_moves_knows_bounds_below_zero():
     """A bound that says nothing is below zero after long descents; its square would say a lot."""
     r = np.random.default_rng(0)
     x = make("uniform", 300, 2, r)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     for k in (5, 10, 20):
         p = settled(rows, x[r.choice(300, k, replace=False)])
         expected = oracles.count_moves(x, rows.weight, p.labels, k)
@@ -174,7 +174,7 @@ def test_a_cluster_is_never_emptied():
     for _ in range(300 if COMPILED else 60):
         x = np.repeat(r.integers(0, 4, (6, 1)).astype(float), 3, axis=0) / 3
         weight = np.full(len(x), 0.1)
-        rows = Rows.of(x, weight)
+        rows = CenteredRows.of(x, weight)
         k = 5
         p, _ = label_rows(rows, x[:k])
         # Clusters whose rows are anywhere, as those of a search may be for a step.
@@ -190,9 +190,9 @@ def test_a_cluster_is_never_emptied():
 
 
 def test_a_row_that_outweighs_its_cluster_stays():
-    """Where the others weigh nothing beside it, what is left without it cannot be told."""
+    """If the others weigh next to nothing, the cluster without it is lost in rounding."""
     x = np.array([[0.0], [1.0], [5.0], [6.0]])
-    rows = Rows.of(x, np.array([1e20, 1.0, 1.0, 1.0]))
+    rows = CenteredRows.of(x, np.array([1e20, 1.0, 1.0, 1.0]))
     p = settled(rows, x[[0, 2]])
     assert p.counts[0] == 1e20
     assert count_moves(rows, p) == 0
@@ -202,7 +202,7 @@ def test_a_row_that_outweighs_its_cluster_stays():
 def test_equal_rows_in_several_clusters_stay():
     """Their centres differ by rounding, and so does what they cost: no move is worth that."""
     x = np.repeat([[0.1], [0.7], [-0.8]], 40, axis=0)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p, _ = label_rows(rows, x[::40])
     p = add_center(rows, p, x[0])
     for size in (3, 10, 17):
@@ -223,7 +223,7 @@ def test_rows_in_the_middle_of_clusters_are_not_looked_at():
     of = np.append(np.repeat(np.arange(4), 80), 4)
     x = middles[of] + r.standard_normal((len(of), 2))
     x -= x.mean(axis=0)
-    rows = Rows.of(x)
+    rows = CenteredRows.of(x)
     p = settled(rows, np.stack([x[of == j].mean(axis=0) for j in range(5)]))
     # One row alone in its cluster could take any other at half its distance: far ones it cannot.
     np.testing.assert_array_equal(np.flatnonzero(p.counts == 1), [4])
@@ -232,7 +232,7 @@ def test_rows_in_the_middle_of_clusters_are_not_looked_at():
     assert count_moves(rows, p) > 0
     q = p.copy()
     moves = move_rows(rows, p)
-    assert move_rows(Rows.of(hidden), q) == moves > 0
+    assert move_rows(CenteredRows.of(hidden), q) == moves > 0
     np.testing.assert_array_equal(p.labels, q.labels)
 
 
@@ -246,7 +246,7 @@ def test_where_no_row_moves_the_nearest_center_is_unique(data):
     weight = None
     if data.draw(st.booleans()):
         weight = np.array(data.draw(st.lists(st.integers(1, 4), min_size=n, max_size=n)), float)
-    rows = Rows.of(x, weight)
+    rows = CenteredRows.of(x, weight)
     p = settled(rows, x[:k])
     move_rows(rows, p)
     settle(rows, p, 0)

@@ -61,7 +61,7 @@ def test_eigenvalues_that_are_known():
 
 
 def test_what_rotations_have_not_reached_counts_as_an_error(monkeypatch):
-    """Entries that are too small to be turned are told."""
+    """The error includes entries that are too small to be rotated."""
     matrix = np.diag([1.0, 2.0])
     matrix[0, 1] = matrix[1, 0] = 2.0**-57
     values, error = eigenvalues(matrix)

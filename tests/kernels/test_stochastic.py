@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import (
-    is_away,
+    has_diverged,
     round_step,
     sgd_rows,
     snapshot_gradient,
@@ -143,7 +143,7 @@ def test_gamma_of_sums_is_gamma_row_by_row(weighted, seed):
 
 
 def test_nothing_comes_of_a_round_in_which_nothing_has_changed():
-    """Not even rounding, whatever the digits of the centres."""
+    """Not even rounding, for centres of any digits."""
     r = np.random.default_rng(4)
     x, _, old, _, _, _, grid = integer_round(4)
     snapshot = r.normal(size=(5, 4)) / 3
@@ -191,17 +191,17 @@ def test_wide_sums_are_taken_as_well():
     ),
     both=st.booleans(),
 )
-def test_a_single_coordinate_is_away(k, d, seed, value, both):
+def test_a_single_coordinate_diverges(k, d, seed, value, both):
     r = np.random.default_rng(seed)
     centers, snapshot = r.uniform(-1, 1, (2, k, d))
-    assert not is_away(centers, snapshot, 2.0)
+    assert not has_diverged(centers, snapshot, 2.0)
     j, f = r.integers(k), r.integers(d)
     snapshot[j, f], centers[j, f] = 0.0, value
     if both:
         snapshot[j, f] = value if np.isinf(value) else 0.0
     with np.errstate(all="ignore"):
-        found = is_away(centers, snapshot, 2.0)
-    assert found == twins.is_away(centers, snapshot, 2.0) == (abs(value) != 2.0)
+        found = has_diverged(centers, snapshot, 2.0)
+    assert found == twins.has_diverged(centers, snapshot, 2.0) == (abs(value) != 2.0)
 
 
 # --- the batch gradient -------------------------------------------------------------------------

@@ -19,12 +19,11 @@ from largek_dask.kernels.bounds import lists as lists_module
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
-    decay,
     loss_scale,
     order_by_label,
     removal_losses,
     search_all,
-    search_lists,
+    widen_bounds,
 )
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import on_threads
@@ -76,6 +75,12 @@ shapes = st.tuples(
 kernels_of = pytest.mark.parametrize(
     "kernels", [FEW_KERNELS, *slow(ALL_KERNELS)], ids=["few kernels", "all kernels"]
 )
+
+
+def search_lists(x, order, starts, lists, packed, state, keep=False, cuts=None):
+    """Search groups between cuts, by default all at once; return the distances computed."""
+    search = ListSearch(x, order, starts, lists, packed, state, keep=keep)
+    return sum(search.groups(*span) for span in pairwise(cuts or [0, len(starts) - 1]))
 
 
 @settings(max_examples=60 if COMPILED else 20)
@@ -132,11 +137,11 @@ def test_search_lists__is_the_search_row_by_row(kernels, shape, seed, n_groups, 
     want = oracles.search_lists(x, groups, parts, centers, labels, upper, lower, keep)
     order, starts = order_by_label(groups, n_groups)
     with dask.config.set({"largek.kernels.tile": tile}):
-        counts = search_lists(x, order, starts, lists, packed, labels, upper, lower, keep=keep)
+        evaluated = search_lists(x, order, starts, lists, packed, (labels, upper, lower), keep)
     np.testing.assert_array_equal(labels, want[0])
     np.testing.assert_array_equal(upper, want[1].astype(packed.dtype))
     np.testing.assert_array_equal(lower, want[2].astype(packed.dtype))
-    assert counts == want[3:]
+    assert evaluated == want[4]
 
 
 @pytest.mark.parametrize("dtype", ["f4", "i8"])
@@ -150,7 +155,7 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
     alone = start_state(n, k, packed.dtype, rng)
     shared = tuple(array.copy() for array in alone)
     grouped = order_by_label(groups, k)
-    counts = search_lists(x, *grouped, lists, packed, *alone)
+    evaluated = search_lists(x, *grouped, lists, packed, alone)
     search = ListSearch(x, *grouped, lists, packed, shared)
     barrier, threads = threading.Barrier(2, timeout=60), set()
 
@@ -161,11 +166,11 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
 
     found = on_threads(2, look, [(0, 11), (11, 25), (25, 26), (26, k)])
     assert len(threads) == 2
-    assert tuple(map(sum, zip(*found, strict=True))) == counts
+    assert sum(found) == evaluated
     for got, want in zip(shared, alone, strict=True):
         np.testing.assert_array_equal(got, want)
-    nobody = order_by_label(np.full(n, -1, np.int32), k)
-    assert ListSearch(x, *nobody, lists, packed, shared).groups(0, k) == (0, 0)
+    empty = order_by_label(np.full(n, -1, np.int32), k)
+    assert ListSearch(x, *empty, lists, packed, shared).groups(0, k) == 0
 
 
 @pytest.mark.parametrize(
@@ -187,22 +192,18 @@ def test_search_lists__any_cut_and_any_tile_give_the_same_bits(d, dtype, tiles):
     for tile in tiles:
         for cuts in ([0, k], [0, 3, 4, 17, k]):
             state = first.copy(), np.zeros(n, packed.dtype), np.zeros(n, packed.dtype)
-            total = np.zeros(2, int)
             with dask.config.set({"largek.kernels.tile": tile}):
-                for begin, end in pairwise(cuts):
-                    total += search_lists(
-                        x, order, starts, lists, packed, *state, begin=begin, end=end, keep=True
-                    )
-            results.append((*state, total))
+                total = search_lists(x, order, starts, lists, packed, state, True, cuts)
+            results.append((*state, np.array(total)))
         # chunks of rows, each ordered by itself
         state = first.copy(), np.zeros(n, packed.dtype), np.zeros(n, packed.dtype)
-        total = np.zeros(2, int)
+        total = 0
         with dask.config.set({"largek.kernels.tile": tile}):
             for rows in (slice(0, 101), slice(101, 110), slice(110, n)):
                 parts = tuple(part[rows] for part in state)
                 own = order_by_label(first[rows], k)
-                total += search_lists(x[rows], *own, lists, packed, *parts, keep=True)
-        results.append((*state, total))
+                total += search_lists(x[rows], *own, lists, packed, parts, True)
+        results.append((*state, np.array(total)))
     for result in results[1:]:
         for got, want in zip(result, results[0], strict=True):
             if COMPILED or got.dtype.kind == "i":
@@ -223,7 +224,7 @@ def test_search_all__is_the_search_among_all_centres(kernels, shape, seed, data)
     groups = np.zeros(n, int)
     want = oracles.search_lists(x, groups, [range(k)], centers, labels, upper, lower, keep=True)
     with dask.config.set({"largek.kernels.tile": tile}):
-        assert search_all(x, packed, labels, upper, lower) == want[3:]
+        search_all(x, packed, labels, upper, lower, slice(None))
         np.testing.assert_array_equal(labels, nearest(x, packed))
     np.testing.assert_array_equal(labels, want[0])
     np.testing.assert_array_equal(upper, want[1].astype(packed.dtype))
@@ -237,7 +238,7 @@ def test_rows_with_no_finite_score_get_the_first_of_their_list():
     lists = Lists(np.array([0, 2]), np.array([2, 4], np.int32))
     order, starts = order_by_label(np.zeros(3, np.int32), 1)
     with np.errstate(all="ignore"):
-        search_lists(x, order, starts, lists, packed, labels, upper, lower)
+        search_lists(x, order, starts, lists, packed, (labels, upper, lower))
     np.testing.assert_array_equal(labels, 2)
 
 
@@ -257,7 +258,7 @@ def test_rows_of_any_layout(order):
     states = []
     for rows in (x, given_rows):
         state = np.zeros(90, np.int32), np.zeros(90, "f4"), np.zeros(90, "f4")
-        search_lists(rows, *everyone, lists, packed, *state)
+        search_lists(rows, *everyone, lists, packed, state)
         states.append(state)
     for got, want in zip(*states, strict=True):
         np.testing.assert_array_equal(got, want)
@@ -272,11 +273,11 @@ def test_lists__of_a_table_ascend():
     assert lists.centers.dtype == np.int32
 
 
-def test_decay__widens_and_forgets():
+def test_widen_bounds__widens_and_forgets():
     labels = np.array([0, 1, 2, -1, 1], np.int32)
     upper, lower = np.arange(5, dtype="f4"), np.full(5, 4, "f4")
     lower[1] = np.inf
-    decay(labels, upper, lower, np.array([1.0, 0.5, 0.25]), np.array([2.0, np.inf, 0.5]))
+    widen_bounds(labels, upper, lower, np.array([1.0, 0.5, 0.25]), np.array([2.0, np.inf, 0.5]))
     np.testing.assert_array_equal(upper, np.array([1, 1.5, 2.25, 3, 4.5], "f4"))
     np.testing.assert_array_equal(lower, np.array([2, 0, 3.5, 4, 0], "f4"))
 

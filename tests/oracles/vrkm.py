@@ -96,7 +96,7 @@ def gamma_of_round(x, weight, old, new, centers, snapshot):
     return out
 
 
-def is_away(centers, snapshot, most):
+def has_diverged(centers, snapshot, most):
     """Whether a coordinate is not finite, or has moved by more than ``most``."""
     with np.errstate(all="ignore"):
         moved = centers - snapshot

@@ -21,7 +21,7 @@ from largek_dask.algorithms.dcd.stability import split_half_stability
 from largek_dask.algorithms.dcd.stages import Book, Plan, pieces
 from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, rows_of_path
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.descent import Rows
+from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.threads import Threads
 
 __all__ = ["Found", "conclude", "path_of_half"]
@@ -123,7 +123,7 @@ def _stability(search: Search, rng: Rng, length: int) -> Floats:
 def path_of_half(threads: Threads, rng: Rng, x: Floats, weight: Floats, k: int) -> list[Floats]:
     """Return partitions of half of a sample into 1 to k clusters, found in the cheapest way."""
     center = x.sum(axis=0) / len(x)
-    book = Book.begin(OF_HALVES, Search(Rows.of(x - center, weight), threads))
+    book = Book.begin(OF_HALVES, Search(CenteredRows.of(x - center, weight), threads))
     for step, piece in enumerate(pieces(OF_HALVES, k, k, len(x))):
         book.work(piece, rng, step)
     return [centers + center for centers in book.partitions]

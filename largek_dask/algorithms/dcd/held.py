@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.dcd.samples import Sample
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.descent import Rows
+from largek_dask.kernels.descent import CenteredRows
 
 __all__ = ["count_distinct", "distinct_rows", "hold_rows", "taken_rows"]
 
@@ -45,10 +45,12 @@ def taken_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[
     return (x, weight) if there.all() else (x[there], weight[there])
 
 
-def hold_rows(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None = None) -> Rows:
+def hold_rows(
+    passes: Passes, rng: Rng, origin: Floats, sample: Sample | None = None
+) -> CenteredRows:
     """Return the same about an origin (d,), arranged for a search."""
     x, weight = taken_rows(passes, rng, sample)
-    return Rows.of(x - origin, weight)
+    return CenteredRows.of(x - origin, weight)
 
 
 def count_distinct(x: Floats, enough: int) -> int:

@@ -41,7 +41,11 @@ from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.algorithms.path_arrays import PathArrays, centers_in, packed, rows_of_path
 from largek_dask.algorithms.path_problem import PathProblem, length_of_search
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.one_dimension import at_least, distinct, optimal_partitions
+from largek_dask.kernels.one_dimension import (
+    distinct_values,
+    objective_bounds,
+    optimal_partitions,
+)
 
 __all__ = ["PartitionPath", "SearchState"]
 
@@ -346,7 +350,7 @@ def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
     if passes.n_features != 1 or passes.n_rows > LINE_ROWS or wanted > LINE_CLUSTERS:
         return None
     x, weight = taken_rows(passes, rng)
-    values, weights = distinct(x[:, 0], weight)
+    values, weights = distinct_values(x[:, 0], weight)
     if len(values) > LINE_VALUES:
         return None
     costs, partitions = optimal_partitions(values - passes.statistics.mean, weights, wanted)
@@ -359,7 +363,7 @@ def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
         origin=passes.statistics.mean,
         work=0,
         kept=Kept.solved(packed(partitions), costs),
-        bounds=at_least(costs),
+        bounds=objective_bounds(costs),
         n_distinct=length if length == len(values) else None,
         sample=None,
         has_far=False,

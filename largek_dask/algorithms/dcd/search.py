@@ -23,9 +23,9 @@ from largek_dask.kernels.auxiliary import (
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.descent import (
-    Nearest,
-    Rows,
-    Settled,
+    CenteredRows,
+    PartitionState,
+    TwoNearest,
     add_center,
     drop_center,
     label_rows,
@@ -57,7 +57,7 @@ class Search:
     Each is given its randomness, so that a search can continue after any step.
     """
 
-    rows: Rows
+    rows: CenteredRows
     threads: Threads = ALONE
     n_settled: int = field(default=0)
     """Number of partitions that were settled, or abandoned."""
@@ -66,17 +66,17 @@ class Search:
 
     # --- the end of every change ------------------------------------------------------------------
 
-    def at(self, centers: Floats) -> tuple[Settled, Nearest]:
+    def at(self, centers: Floats) -> tuple[PartitionState, TwoNearest]:
         """Return the partition with these centres, as it is."""
         return label_rows(self.rows, centers)
 
-    def settled_from(self, centers: Floats) -> Settled | None:
+    def settled_from(self, centers: Floats) -> PartitionState | None:
         """Return a settled partition from any centres; None if rows are too few for them."""
         partition, _ = label_rows(self.rows, centers)
         partition.stale[:] = True
         return self.finish(partition)
 
-    def finish(self, partition: Settled) -> Settled | None:
+    def finish(self, partition: PartitionState) -> PartitionState | None:
         """Settle it, and move single rows until no move pays; None if clusters are empty."""
         self._run(partition)
         for _ in range(MOST_ROUNDS):
@@ -85,21 +85,23 @@ class Search:
             self._run(partition)
         return partition if partition.counts.all() else None
 
-    def _run(self, partition: Settled, most_steps: int = 1000, calm: int = 0) -> Settled:
+    def _run(
+        self, partition: PartitionState, most_steps: int = 1000, calm: int = 0
+    ) -> PartitionState:
         self._run_all([partition], most_steps, calm)
         return partition
 
     def _run_all(
-        self, partitions: Sequence[Settled], most_steps: int = 1000, calm: int = 0
+        self, partitions: Sequence[PartitionState], most_steps: int = 1000, calm: int = 0
     ) -> None:
-        def run(partition: Settled) -> int:
+        def run(partition: PartitionState) -> int:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
         # added up here: concurrent additions by threads would be lost
         self.n_steps += sum(self.threads.map(run, partitions))
 
-    def best_of(self, partitions: Sequence[Settled]) -> Settled | None:
+    def best_of(self, partitions: Sequence[PartitionState]) -> PartitionState | None:
         """Return the lowest of some partitions: all take a few steps, the best of them continue."""
         self.n_settled += len(partitions)
         self._run_all(partitions, SHORT)
@@ -112,7 +114,7 @@ class Search:
 
     def grow(
         self, partition: Floats, generator: np.random.Generator, drawn: int, kept: int, steps: int
-    ) -> Settled | None:
+    ) -> PartitionState | None:
         """Add one cluster.
 
         Parameters
@@ -137,7 +139,7 @@ class Search:
         return self.best_of([add_center(self.rows, base, y) for y in points])
 
     def better_points(
-        self, base: Settled, r: Floats, points: Floats, kept: int, steps: int
+        self, base: PartitionState, r: Floats, points: Floats, kept: int, steps: int
     ) -> Floats:
         """Return the best local optima of the auxiliary problem from some points."""
         order = order_by_distance(base.labels, r, len(base.centers))
@@ -151,7 +153,7 @@ class Search:
                 chosen.append(q)
         return points[chosen]
 
-    def shrink(self, partition: Floats, tried: int) -> Settled | None:
+    def shrink(self, partition: Floats, tried: int) -> PartitionState | None:
         """Remove one cluster: of those that are cheapest to leave out, the one that ends lowest."""
         base, nearest = self.at(partition)
         k = len(partition)
@@ -160,7 +162,9 @@ class Search:
         cheapest = np.argsort(losses, kind="stable")[:tried]
         return self.best_of([drop_center(self.rows, base, int(j)) for j in cheapest])
 
-    def swap(self, partition: Floats, generator: np.random.Generator, tries: int) -> Settled | None:
+    def swap(
+        self, partition: Floats, generator: np.random.Generator, tries: int
+    ) -> PartitionState | None:
         """Try random swaps: a centre out, a row by squared distance in; None if none led lower.
 
         P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
@@ -229,7 +233,7 @@ class Search:
         places = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
         return np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
 
-    def fresh(self, k: int, generator: np.random.Generator) -> Settled | None:
+    def fresh(self, k: int, generator: np.random.Generator) -> PartitionState | None:
         """Return a partition from greedy k-means++ centres."""
         uniforms = generator.random((k, 2 + int(log(k))))
         rows = greedy_rows(self.rows.columns, self.rows.weight, readonly(uniforms))
@@ -238,7 +242,7 @@ class Search:
 
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
-    ) -> Settled | None:
+    ) -> PartitionState | None:
         """Recombine two partitions: match centres, take one of each pair; one out, a far row in.
 
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
@@ -260,7 +264,7 @@ class Search:
         return self.settled_from(np.concatenate([centers, self.rows.x[row][None]]))
 
 
-def _lowest(partitions: Sequence[Settled], kept: int = 1) -> list[Settled]:
+def _lowest(partitions: Sequence[PartitionState], kept: int = 1) -> list[PartitionState]:
     """Return the lowest partitions whose clusters all have rows; of equal ones the first."""
     whole = [p for p in partitions if p.counts.all()]
     return sorted(whole, key=lambda p: p.cost)[:kept]

@@ -33,7 +33,7 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import Effort
 from largek_dask.algorithms.dcd.search import LOWER, Search
 from largek_dask.algorithms.path_arrays import centers_in, packed
-from largek_dask.kernels.descent import Settled
+from largek_dask.kernels.descent import PartitionState
 
 __all__ = ["PLANS", "STAGES", "Book", "Kept", "Piece", "Plan", "pieces"]
 
@@ -276,7 +276,7 @@ class Book:
             else:
                 self._cross(size, generator, piece.crossings)
 
-    def offer(self, size: int, found: Settled | None) -> bool:
+    def offer(self, size: int, found: PartitionState | None) -> bool:
         """Keep a partition if it is the lowest of its size; return whether it is."""
         if found is None or len(found.centers) != size:
             return False
@@ -293,7 +293,7 @@ class Book:
         self.changes[size - 1] += 1
         return True
 
-    def _remember(self, size: int, found: Settled) -> None:
+    def _remember(self, size: int, found: PartitionState) -> None:
         """Let a partition enter the population of its size, if it differs from all in it."""
         while len(self.population) < size:
             self.population.append([])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, PlannedTable
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Groups, group_centers
-from largek_dask.kernels.bounds.pruned import spares_most
+from largek_dask.kernels.bounds.pruned import prunes_most
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 
 __all__ = [
@@ -96,7 +96,7 @@ def calm_share(n_groups: int, n_clusters: int, n_features: int) -> float:
     steps became cheaper than without bounds when 0.5 % of the rows changed; with 1,000 centres
     they did at 2 %.
     """
-    calm = _CALM_PRUNED if spares_most(n_clusters, n_features) else _CALM
+    calm = _CALM_PRUNED if prunes_most(n_clusters, n_features) else _CALM
     return calm * min(1.0, n_groups / _CALM_GROUPS)
 
 

@@ -54,7 +54,7 @@ from largek_dask.algorithms.path_problem import PathProblem
 from largek_dask.algorithms.starts.auxiliary_points import best_apart, starting_points
 from largek_dask.errors import ParameterError
 from largek_dask.kernels import convex
-from largek_dask.kernels.convex import Counted, DCFunction, Evaluation, MeasuredRows, inner
+from largek_dask.kernels.convex import CountedFunction, DCFunction, Evaluation, MeasuredRows, inner
 from largek_dask.kernels.distances import nearest
 from largek_dask.kernels.threads import Threads
 
@@ -229,7 +229,7 @@ def inf_stationary(
     """Run Algorithm 5.2 from x; it has found an inf-stationary point if it ends by accuracy."""
     for _ in range(MOST):
         x, at, end = descend(f, x, a)  # Step 1
-        xi_2 = f.second(x)
+        xi_2 = f.other_subgradient(x)
         v = at.gradient - at.subgradient
         if xi_2 is not None:
             v = max(v, at.gradient - xi_2, key=lambda v: inner(v, v))
@@ -352,8 +352,8 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         if not len(S_1):
             return None
         descend = clarke_stationary if self.descent == "bundle" else plain_descent
-        f_aux = Counted(auxiliary, threads.check)
-        f_l = Counted(convex.ClusteringFunction(A, len(x) + 1), threads.check)
+        f_aux = CountedFunction(auxiliary, threads.check)
+        f_l = CountedFunction(convex.ClusteringFunction(A, len(x) + 1), threads.check)
         coarse = replace(self.accuracy, eps=self.auxiliary_tolerance)
         solved = [inf_stationary(f_aux, y, coarse, descend) for y in S_1]  # Step 4
         ys, values = np.stack([s.x for s in solved]), np.array([s.at.value for s in solved])

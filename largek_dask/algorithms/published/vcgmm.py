@@ -51,7 +51,11 @@ from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.rows_in_place import HELD_VALUES, rows_of_coreset
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.bounds.unions import PairSums, search_unions, steps_of_pairs
+from largek_dask.kernels.bounds.shared_candidates import (
+    PairSums,
+    search_neighbourhoods,
+    steps_of_pairs,
+)
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_equal
@@ -234,7 +238,7 @@ def search_chunk(
     if chunk.weight is not None:
         K[chunk.weight == 0] = -1
     more = draws_of(numbers, key + width, explore, C)
-    n_evaluated, pairs = search_unions(chunk.x, g, more, theta, K, d2, scale)
+    n_evaluated, pairs = search_neighbourhoods(chunk.x, g, more, theta, K, d2, scale)
     total.n_evaluated += n_evaluated
     total.pairs.merge(pairs)
     total.nearest.add(np.where(K[:, 0] < 0, 0.0, d2[:, 0]), chunk.weight)

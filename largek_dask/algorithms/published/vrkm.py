@@ -48,7 +48,7 @@ from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError, ParameterWarning, warn
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
-from largek_dask.kernels.stochastic import is_away, round_step, snapshot_gradient, vrkm_rows
+from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gradient, vrkm_rows
 
 __all__ = ["VRKM", "VRKMState"]
 
@@ -183,7 +183,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
             i_t = rows.draws(rng, state.step, "vrkm rows", share)
             c_t, _ = vrkm_rows(rows.x, rows.weight, labels, i_t, c_new, eta, gradient)
             after, t = replace(after, centers=c_t), len(i_t)
-        if is_away(after.centers, c_new, FAR * known.max_abs):
+        if has_diverged(after.centers, c_new, FAR * known.max_abs):
             text = f"eta={self.eta!r} has thrown centres out of the data in epoch {after.step}"
             warn(f"{text}: the fit ends with those before. Use a lower one.", ParameterWarning)
             after = replace(after, centers=state.centers)
@@ -212,7 +212,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
             total = shared_centers.round_of(passes, pack(c_t, state.shift), labels, rows)
             c_t = round_step(c_t, c_new, total.known, total.change, eta, batch)
             t, place = t + total.n_rows, 0 if end == n else end
-            if is_away(c_t, c_new, FAR * passes.statistics.max_abs):
+            if has_diverged(c_t, c_new, FAR * passes.statistics.max_abs):
                 break
         return replace(state, centers=c_t, place=place), t
 

@@ -26,10 +26,10 @@ from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
-    decay,
     order_by_label,
     removal_losses,
     search_all,
+    widen_bounds,
 )
 from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
@@ -265,10 +265,11 @@ def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> i
 def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     rows.saved = None
 
-    def look(span: tuple[int, int]) -> int:
-        return search_all(x, pass_.packed, rows.labels, rows.upper, rows.lower, *span)[1]
+    def look(span: tuple[int, int]) -> None:
+        search_all(x, pass_.packed, rows.labels, rows.upper, rows.lower, slice(*span))
 
-    return sum(threads.map(look, _spans(len(x), threads.n)))
+    threads.map(look, _spans(len(x), threads.n))
+    return len(x) * pass_.packed.n_clusters
 
 
 def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
@@ -283,7 +284,7 @@ def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
 
         def widen(span: tuple[int, int]) -> None:
             at = slice(*span)
-            decay(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
+            widen_bounds(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
 
         threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if pass_.save:
@@ -325,7 +326,7 @@ def _search_lists(
     search = ListSearch(x, places, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
 
     def look(span: tuple[int, int]) -> int:
-        return search.groups(*span)[1]
+        return search.groups(*span)
 
     work = np.cumsum(np.diff(starts) * lists.lengths)
     return sum(threads.map(look, _shares_of_lists(work, threads.n)))

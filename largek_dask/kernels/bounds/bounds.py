@@ -6,9 +6,9 @@ lower bound is above the upper one, its centre is the nearest and no distance is
 group fails, only that group is searched. G = 1 is Hamerly's algorithm (SDM 2010), G = k
 Elkan's (ICML 2003), numbers between are Yinyang k-means (Ding et al., ICML 2015).
 
-Drift is cumulated: stored are ``upper - U_a`` and ``lower + D_g``, where the tables U and D
+Drift is cumulative: stored are ``upper - U_a`` and ``lower + D_g``, where the tables U and D
 hold the movement of each centre, and of the fastest centre of each group, since the beginning
-(:class:`~.groups.Drift`). The tables travel with the centres, and a row that is passed over is not
+(:class:`~.groups.Drift`). The tables travel with the centres, and a row that is skipped is not
 written to.
 
 The labels are those of :func:`~largek_dask.kernels.distances.nearest`, with any bounds;
@@ -40,14 +40,18 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
-def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
-    """Return labels and new bounds of rows, computing all distances.
+# Groups of the kernels' arguments. Plain tuples: named ones take numba ten times as long to enter.
+_RowState = tuple[Labels, Array, Array]
+"""Labels, upper and lower bounds."""
+_PairScores = tuple[Array, Array, Labels, Array, Array]
+"""Pairs, offsets, candidates, first and second scores: ``pairs[offsets[g] : offsets[g + 1]]`` are
+the rows that meet group g, with their nearest centre there and the two smallest scores."""
+_Winners = tuple[Labels, NDArray[np.float64], NDArray[np.float64]]
+"""Of each row the nearest centre over its groups, its score, and the second score."""
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows of any real type.
-    bounded : BoundedCenters
+
+def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]:
+    """Return labels and new bounds of (n, d) rows, computing all distances.
 
     Returns
     -------
@@ -63,14 +67,12 @@ def start(x: Array, bounded: BoundedCenters) -> tuple[Labels, Array, Array, int]
     """
     n, n_groups = len(x), bounded.n_groups
     labels, upper = np.full(n, -1, np.int32), np.empty(n, np.float32)
-    lower = np.empty((n, n_groups), np.float32)
+    state = labels, upper, np.empty((n, n_groups), np.float32)
     for begin, end in _blocks(n, bounded):
-        rows = np.arange(begin, end)
-        block = bounded.rows(x[begin:end])
-        exact = np.empty(end - begin)
+        block, rows = bounded.rows(x[begin:end]), np.arange(begin, end)
         flags = np.ones((end - begin, n_groups), np.bool_)
-        _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
-    return labels, upper, lower, n * bounded.packed.n_clusters
+        _search_flagged(x, block, rows, np.empty(end - begin), flags, bounded, state)
+    return *state, n * bounded.packed.n_clusters
 
 
 def assign(
@@ -89,19 +91,18 @@ def assign(
     bounded : BoundedCenters
         The present centres; the drift has grown since the bounds were written.
     labels, upper, lower : arrays (n,), (n,), (n, G), C-ordered
-        As :func:`start` returned them for the same rows and groups, or an earlier call left them.
+        As :func:`start` or an earlier call left them, for the same rows and groups.
 
     Returns
     -------
     int
-        Distances computed, rows times centres of the groups that were searched, and one for
-        every row whose upper bound was made exact. It does not depend on vector width.
+        Distances computed: rows times centres of the groups that were searched, and one for
+        every row whose upper bound was made exact. It does not depend on the vector width.
     """
-    margins, tables = bounded.margins.as_tuple(), bounded.tables
+    state, tables, margins = (labels, upper, lower), bounded.tables, tuple(bounded.margins)
     failing = np.empty(len(x), np.int64)
     with np.errstate(all="ignore"):
-        count: int = _scan(labels, upper, lower, tables, margins, failing)
-    failing = failing[:count]
+        count: int = _scan(state, tables, margins, failing)
     evaluated = count
     for begin, end in _blocks(count, bounded):
         rows = failing[begin:end]
@@ -109,72 +110,67 @@ def assign(
         exact = squared_distances(block, bounded.space, labels[rows])
         flags = np.empty((len(rows), bounded.n_groups), np.bool_)
         with np.errstate(all="ignore"):
-            _test(rows, exact, labels, upper, lower, tables, margins, flags)
-        evaluated += _look(x, block, rows, exact, flags, bounded, (labels, upper, lower))
+            _test(rows, exact, state, tables, margins, flags)
+        evaluated += _search_flagged(x, block, rows, exact, flags, bounded, state)
     return evaluated
 
 
 def _blocks(n: int, bounded: BoundedCenters) -> Iterator[tuple[int, int]]:
     """Yield begin and end of blocks of rows."""
-    step = _block_rows(bounded)
+    packed = bounded.packed
+    step = max(64, _BLOCK_BYTES // (packed.n_features * packed.dtype.itemsize))
     for begin in range(0, n, step):
         yield begin, min(begin + step, n)
 
 
-def _block_rows(bounded: BoundedCenters) -> int:
-    return max(64, _BLOCK_BYTES // (bounded.packed.n_features * bounded.packed.dtype.itemsize))
-
-
-def _look(
+def _search_flagged(
     x: Array,
     block: Array,
     rows: NDArray[np.int64],
     exact: NDArray[np.float64],
     flags: NDArray[np.bool_],
     bounded: BoundedCenters,
-    state: tuple[Labels, Array, Array],
+    state: _RowState,
 ) -> int:
     """Search the flagged groups of some rows of x; write their labels and bounds.
 
     `block` holds the rows in the kernels' space, `exact` the squared distances to their centres
-    (of rows with a label). Returns the distances computed.
+    (of rows with a label). Returns the number of distances computed.
     """
-    labels, groups = state[0], bounded.groups
-    sizes = np.diff(groups.offsets)
     counts = np.count_nonzero(flags, axis=0)
-    wanted = int(counts @ sizes)
-    if wanted == 0:
+    n_evaluated = int(counts @ np.diff(bounded.groups.offsets))
+    if n_evaluated == 0:
         return 0
-    m = len(rows)
     offsets = np.concatenate([[0], np.cumsum(counts)])
     pairs = np.empty(offsets[-1], np.int64)
     _sort_pairs(flags, offsets[:-1].copy(), pairs)
-    candidates, first, second = search_groups(block, pairs, offsets, bounded.columns)
-    winners, best, following = np.full(m, _NO_LABEL), np.full(m, np.inf), np.full(m, np.inf)
-    _merge(pairs, candidates, first, second, winners, best, following)
-    old = labels[rows]
-    none = winners == _NO_LABEL
-    winners[none] = np.maximum(old[none], 0)
-    _measure(np.flatnonzero(winners != old), block, exact, winners, bounded)
+    scores = pairs, offsets, *search_groups(block, pairs, offsets, bounded.columns)
+    n, old = len(rows), state[0][rows]
+    labels = np.full(n, _NO_LABEL)
+    winners = labels, np.full(n, np.inf), np.full(n, np.inf)
+    _merge(scores, winners)
+    none = labels == _NO_LABEL
+    labels[none] = np.maximum(old[none], 0)
+    _measure(np.flatnonzero(labels != old), block, exact, labels, bounded)
     if not bounded.packed.direct:
-        _decide(x, block, rows, exact, (winners, best, following), bounded)
+        _decide(x, block, rows, exact, winners, bounded)
     with np.errstate(all="ignore"):
-        _settle(
-            rows, pairs, offsets, candidates, first, second, winners, best, exact, groups.offsets,
-            bounded.tables, bounded.margins.as_tuple(), bounded.packed.direct > 0, *state,
+        _write(
+            rows, scores, winners, exact, bounded.groups.offsets, bounded.tables,
+            tuple(bounded.margins), bounded.packed.direct > 0, state,
         )  # fmt: skip
-    return wanted
+    return n_evaluated
 
 
 def _measure(
     which: NDArray[np.int64],
     block: Array,
     exact: NDArray[np.float64],
-    winners: Labels,
+    labels: Labels,
     bounded: BoundedCenters,
 ) -> None:
-    """Update the squared distances of some rows to their winners."""
-    exact[which] = squared_distances(block[which], bounded.space, winners[which])
+    """Update the squared distances of some rows to the centres of these labels."""
+    exact[which] = squared_distances(block[which], bounded.space, labels[which])
 
 
 def _decide(
@@ -182,27 +178,25 @@ def _decide(
     block: Array,
     rows: NDArray[np.int64],
     exact: NDArray[np.float64],
-    found: tuple[Labels, NDArray[np.float64], NDArray[np.float64]],
+    winners: _Winners,
     bounded: BoundedCenters,
 ) -> None:
     """Give rows in doubt the centre that the dense search would choose.
 
     Centres of groups that were left out are certainly farther.
     """
-    winners, best, following = found
-    limits = np.empty(len(rows))
-    rounding = bounded.packed.dense.rounding.as_tuple()
-    margins = bounded.margins.as_tuple()
+    (labels, best, second), limits = winners, np.empty(len(rows))
+    margins, rounding = tuple(bounded.margins), bounded.packed.dense.rounding.as_tuple()
     with np.errstate(all="ignore"):
-        _find_limits(winners, best, exact, bounded.tables, margins, rounding, limits)
-        doubtful = np.flatnonzero(~(following > limits))
+        _find_limits(winners, exact, bounded.tables, margins, rounding, limits)
+        doubtful = np.flatnonzero(~(second > limits))
     if not len(doubtful):
         return
     chosen = decide(x, rows[doubtful], limits[doubtful], bounded.packed)[0]
-    moved = doubtful[chosen != winners[doubtful]]
-    winners[doubtful] = chosen
+    moved = doubtful[chosen != labels[doubtful]]
+    labels[doubtful] = chosen
     best[moved] = limits[moved]  # no centre in question has a higher score
-    _measure(moved, block, exact, winners, bounded)
+    _measure(moved, block, exact, labels, bounded)
 
 
 # --- compiled ------------------------------------------------------------------------------------
@@ -232,10 +226,11 @@ def _threshold(upper, length, longest, margins):
 
 
 @njit
-def _scan(labels, upper, lower, tables, margins, failing):
+def _scan(state, tables, margins, failing):
     """Find rows for which any group may hold a nearer centre; return their number."""
+    labels, upper, lower = state
     ways, group_ways, lengths, radii, _ = tables
-    product, relative = margins[0], margins[1]
+    product, relative, _, _, _ = margins
     longest, count = radii.max(), 0
     for i in range(labels.size):
         a = labels[i]
@@ -253,18 +248,19 @@ def _scan(labels, upper, lower, tables, margins, failing):
 
 
 @njit
-def _test(rows, exact, labels, upper, lower, tables, margins, flags):
+def _test(rows, exact, state, tables, margins, flags):
     """Test again with the exact distance, and flag the groups that rows have to search.
 
-    If there are any, also the row's own group, whose bound does not cover the row's own centre,
-    which may have to go back among the others.
+    If there are any, also flag the row's own group, whose bound does not cover the row's own
+    centre, which may have to go back among the others.
     """
+    labels, upper, lower = state
     ways, group_ways, lengths, radii, of = tables
-    product, relative = margins[0], margins[1]
+    product, relative, slack, absolute, _ = margins
     longest = radii.max()
     for r in range(rows.size):
         i, a = rows[r], labels[rows[r]]
-        u = np.sqrt(exact[r] * (1 + margins[2]) + margins[3])
+        u = np.sqrt(exact[r] * (1 + slack) + absolute)
         upper[i] = _rounded_up(np.nextafter(u - ways[a], np.inf))
         above, reach = _threshold(u, lengths[a], longest, margins), u + lengths[a]
         failed = False
@@ -287,13 +283,15 @@ def _sort_pairs(flags, places, pairs):
 
 
 @njit
-def _merge(pairs, candidates, first, second, winners, best, following):
+def _merge(scores, winners):
     """Find the two smallest scores of each row over its groups; ties go to the lowest centre."""
+    pairs, _, candidates, first, second = scores
+    labels, best, following = winners
     for p in range(pairs.size):
         r, j, score = pairs[p], candidates[p], np.float64(first[p])
-        if score < best[r] or (score == best[r] and j < winners[r]):
+        if score < best[r] or (score == best[r] and j < labels[r]):
             following[r] = best[r]
-            winners[r], best[r] = j, score
+            labels[r], best[r] = j, score
         elif score < following[r]:
             following[r] = score
         if second[p] < following[r]:
@@ -301,24 +299,26 @@ def _merge(pairs, candidates, first, second, winners, best, following):
 
 
 @njit
-def _find_limits(winners, best, exact, tables, margins, rounding, limits):
+def _find_limits(winners, exact, tables, margins, rounding, limits):
     """Find scores above which a centre is certainly farther than the winner."""
-    lengths, slack, absolute = tables[2], margins[2], margins[3]
-    for r in range(winners.size):
-        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[winners[r]]
+    labels, best, _ = winners
+    _, _, slack, absolute, _ = margins
+    lengths = tables[2]
+    for r in range(labels.size):
+        reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[labels[r]]
         limits[r] = best[r] + margin(best[r], reach * reach * (1 + slack), rounding)
 
 
 @njit
-def _settle(
-    rows, pairs, offsets, candidates, first, second, winners, scores, exact, list_offsets, tables,
-    margins, direct, labels, upper, lower,
-):  # fmt: skip
-    """Write labels and bounds of searched rows; `scores` are not below the winners'."""
+def _write(rows, scores, winners, exact, list_offsets, tables, margins, direct, state):
+    """Write labels and bounds of searched rows; best scores are not below the winners'."""
+    pairs, offsets, candidates, first, second = scores
+    nearest, best, _ = winners
+    labels, upper, lower = state
     ways, group_ways, lengths, radii, of = tables
     product, relative, slack, absolute, limit = margins
     for r in range(rows.size):
-        i, w = rows[r], winners[r]
+        i, w = rows[r], nearest[r]
         if labels[i] != w:
             labels[i] = w
             u = np.sqrt(exact[r] * (1 + slack) + absolute)
@@ -326,9 +326,8 @@ def _settle(
     for g in range(radii.size):
         for p in range(offsets[g], offsets[g + 1]):
             r = pairs[p]
-            w = winners[r]
-            own = of[w] == g
-            if own and list_offsets[g + 1] - list_offsets[g] == 1:
+            w = nearest[r]
+            if of[w] == g and list_offsets[g + 1] - list_offsets[g] == 1:
                 lower[rows[r], g] = np.inf
                 continue
             # the smallest score in the group except the winner's
@@ -337,7 +336,7 @@ def _settle(
                 square = min(score, limit) * (1 - relative) - absolute
             else:
                 reach = np.sqrt(exact[r] * (1 + slack) + absolute) + lengths[w]
-                square = exact[r] * (1 - slack) + (score - scores[r])
+                square = exact[r] * (1 - slack) + (score - best[r])
                 square -= product * radii[g] * (radii[g] + 2 * reach)
                 square -= product * lengths[w] * (lengths[w] + 2 * reach) + 2 * absolute
                 if not max(radii[g], lengths[w]) * (max(radii[g], lengths[w]) + 2 * reach) < limit:

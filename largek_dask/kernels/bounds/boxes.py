@@ -1,86 +1,83 @@
-r"""Nearest centres of many, most of them passed over: centres stand in boxes, sixteen in each.
+r"""Nearest centres of many by boxes of sixteen centres, most of which are skipped.
 
 Boxes are the leaves of a k-d tree, each as narrow as the centres in it; sixteen make a node, which
-is the box around them. A row takes the nearest centre of a box near to it for its first guess. Then
-only boxes that reach within that distance are opened, and of the centres in them those that may be
-nearer are compared with it by the sums (x - c)² in float64 by which
-:func:`~largek_dask.kernels.distances.nearest` decides. So labels are those that it gives, ties
-included, however loose the bounds are.
+is the box around them. A row's first guess is the nearest centre of a box near to it. Then only
+boxes that reach within that distance are opened, and those of their centres that may be nearer are
+compared by the sums (x - c)² in float64 by which :func:`~largek_dask.kernels.distances.nearest`
+decides. So labels are those of that function, ties included, however loose the bounds are.
 
-*Coordinates.* Rows are points of few dimensions around centres that fill fewer still, so boxes of
-all features would all be near. Here a point z (a row or a centre, less the shift) has W
-coordinates: its components in the W - 1 directions in which centres differ most, and the length
-of what is left of it. By Cauchy-Schwarz ``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances
-there are never above those of the points. Up to eight features they are the features themselves.
+*Coordinates.* In all features, all boxes would be near: rows have few dimensions around centres
+that have even fewer. So a point (a row or a centre, less the shift) has W coordinates here: its
+components in the W - 1 directions in which centres differ most, and the length of the rest. By
+Cauchy-Schwarz ``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances there are never above the
+true ones. With up to eight features the coordinates are the features themselves.
 
-*Rounding.* :class:`Slack` says how far points may be from where they should stand; by the triangle
-inequality that much is added to the distance within which boxes are opened.
+*Rounding.* :class:`Slack` bounds how far off points may be; by the triangle inequality that much is
+added to the distance within which boxes are opened.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.box_search import BITS, LANES, search
+from largek_dask.kernels.bounds.box_search import BITS, LANES, BoxArrays, search
 from largek_dask.kernels.distances import PackedCenters
 
 __all__ = ["Boxes", "Slack"]
 
 AWAY = 2.0**60
-"""Where points stand that are not there; centres lie within 1 of the origin."""
+"""Coordinate of padding; centres lie within 1 of the origin."""
 FARTHEST = 2.0**50
 """Rows farther out than this are left to the dense search."""
 
-MOST_REACH = 2.0**300
-"""Centres with a coordinate beyond this are all compared ..."""
-LEAST_REACH = 2.0**-400
-"""... and so are centres that are all nearer to the shift, whose squares may be rounded to 0."""
+LEAST_REACH, MOST_REACH = 2.0**-400, 2.0**300
+"""Range of the length of the longest centre; below it squares may be rounded to 0. Otherwise all
+centres are compared."""
 
 WIDTHS = (8, 16)
+"""Numbers of coordinates W."""
 ENOUGH = 0.7
-"""Coordinates are as few as have this share of the variance of the centres."""
+"""W is the smallest that keeps this share of the variance of the centres."""
 
 ROW, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1.9, 4, 12, (300, 6), 2_500
 """Cost in multiplications of the dense search: of a row; of a multiplication of the direct form; of
-one in a test of points, of boxes; of a centre in all features, and a feature; of a sum in float64.
-Measured; they decide who searches, never a label."""
+one in a test of points, of boxes; of a centre in all features, and of each feature; of a sum in
+float64. Measured; the costs decide which search runs, never a label."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True)
-class Slack:
-    r"""How much farther than a row's guess boxes are opened, so that rounding passes over nothing.
+class Slack(NamedTuple):
+    r"""How much farther than a row's guess boxes are opened, so that rounding skips no centre.
 
-    With v = 2^-53, w = 2^-24, γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and all lengths those
-    from the shift, a point that is stored is off by at most this share of its length:
+    With v = 2^-53, w = 2^-24, γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and all lengths
+    measured from the shift, a stored point is off by at most this share of its length:
 
-    * 2 v for taking off the shift;
+    * 2 v for subtracting the shift;
     * ``sqrt(W) γ_{d+2}`` for its W sums over d features, and ε for directions that are not quite
       orthonormal: the basis B is Q S with Q orthonormal and ``|S - I| <= ε = |B'B - I|``;
-    * sqrt(η) for the length of what is left, as the squares that it is the difference of are off by
-      η times the point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of
-      the sums only, to first order), and ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
+    * sqrt(η) for the length of the rest: it is the difference of squares that are off by η times
+      the point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of the sums
+      only, to first order), and ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
     * w for storing it in float32 (scaled so that centres lie within 1 of the origin).
 
-    `share` is twice their sum, which covers the terms of second order as well, and what underflows
-    where centres are `LEAST_REACH` away or more. A computed square of a distance between stored
-    points is off by the factor ``1 ± γ_{n+3}`` of float32, n their coordinates: `stretch` has twice
-    as much. Squares of distances to boxes are never above those to the points in them, since
-    rounding is monotone.
+    `share` is twice their sum, which also covers the terms of second order, and underflow where
+    centres are at least `LEAST_REACH` away. A computed squared distance between stored points is
+    off by the factor ``1 ± γ_{n+3}`` of float32, n the number of coordinates: `stretch` has twice
+    as much. Squared distances to boxes are never above those to the points in them, since rounding
+    is monotone.
 
     The guess has the distance D_a, computed as the square S within the factor
     ``1 ± (d + 8) 2^-52``. A centre that is at most as far, by sums that are rounded too, has a true
     distance of at most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within
     ``T + share (|x| + reach)`` of the stored row, `reach` being the length of the longest centre.
     With up to eight features the dense search compares sums in the compute dtype, and `wide` and
-    `absolute` are what those are worth: where a second centre is within T, the row is left to it.
+    `absolute` are their rounding: if a second centre is within T, that search labels the row.
     """
 
     share: float
@@ -90,11 +87,11 @@ class Slack:
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], basis: NDArray[np.float64], direct: bool) -> Slack:
-        """For rows of a compute dtype and (d, W) directions."""
+        """Return the slack of rows of a compute dtype and (d, W) directions."""
         (d, width), kind = basis.shape, np.finfo(dtype)
         v, w = 2.0**-53, 2.0**-24
         gram = basis.T @ basis
-        # (directions that are 0 stand for what is left, or for features that there are not)
+        # (directions that are 0 stand for the rest, or for missing features)
         gap = float(np.linalg.norm(gram - np.diag(np.diag(gram) > 0.5)))
         apart = gap + 2 * d * width * v
         turned = 2 * v + np.sqrt(width) * 2 * (d + 2) * v + apart
@@ -107,23 +104,12 @@ class Slack:
             absolute=(d + 8) * 8 * float(kind.smallest_subnormal),
         )
 
-    def as_tuple(self) -> tuple[float, float, float, float]:
-        """For compiled code."""
-        return self.share, self.stretch, self.wide, self.absolute
-
 
 class Boxes:
-    """Centres in boxes, and boxes in nodes, sixteen and sixteen.
-
-    Parameters
-    ----------
-    packed : PackedCenters
-        Of at least one centre, none farther from the shift than `MOST_REACH`.
-    """
+    """Centres in boxes, and boxes in nodes, sixteen in each; no centre is beyond `MOST_REACH`."""
 
     __slots__ = (
-        "basis", "columns", "corners", "dense", "direct", "given", "names", "node_corners", "reach",
-        "scale", "shift", "slack", "whole", "width",
+        "arrays", "basis", "dense", "direct", "reach", "scale", "shift", "slack", "width",
     )  # fmt: skip
 
     def __init__(self, packed: PackedCenters) -> None:
@@ -144,41 +130,49 @@ class Boxes:
         while n_boxes * LANES < k:
             n_boxes *= 2
         order = halved(points, n_boxes)
-        self.names = readonly(_filled_boxes(order.astype(np.int32), 0).ravel())
-        self.columns = _columns(_filled_boxes(points[order], AWAY))
         whole = np.zeros((k, -(-d // LANES) * LANES), np.float32)
         whole[:, :d] = moved * self.scale
-        self.whole = readonly(_filled_boxes(whole[order], AWAY).ravel())
         low, high = points[order].min(axis=1), points[order].max(axis=1)
         low, high = (part.reshape(-1, LANES, width) for part in (low, high))
-        self.corners = _columns(low), _columns(high)
-        low, high = low.min(axis=1), high.max(axis=1)
-        self.node_corners = _columns(_by_lanes(low)), _columns(_by_lanes(high))
-        self.given, self.shift = packed.centers, readonly(packed.shift.astype(np.float64))
+        self.arrays = BoxArrays(
+            readonly(packed.centers.reshape(-1)),
+            readonly(_filled_boxes(order.astype(np.int32), 0).ravel()),
+            _columns(_filled_boxes(points[order], AWAY)),
+            readonly(_filled_boxes(whole[order], AWAY).ravel()),
+            *(_columns(part) for part in (low, high)),
+            *(_columns(_by_lanes(part)) for part in (low.min(axis=1), high.max(axis=1))),
+        )
+        self.shift = readonly(packed.shift.astype(np.float64))
         self.slack = Slack.of(packed.dtype, self.basis, self.direct)
 
     def search(
-        self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
+        self,
+        x: Array,
+        begin: int,
+        end: int,
+        out: tuple[Array, ...],
+        left: Array,
+        budget: float = np.inf,
     ) -> tuple[int, int, int, float]:
-        """Label rows ``begin .. end``, or as many of them as the budget is enough for.
+        """Label rows ``begin .. end`` of x, or as many of them as the budget allows.
 
         Parameters
         ----------
         x : array (n, d)
             Rows of the compute dtype, C-ordered.
         begin, end : int
-        budget : float
-            Work after which no further row is begun, in multiplications of the dense search.
         out : tuple of one int32 array (n,)
             Labels, written to.
         left : int64 array (n,)
             Receives the rows that are left to the dense search.
+        budget : float
+            Work after which no further row is started, in multiplications of the dense search.
 
         Returns
         -------
         stopped, n_left, n_evaluated : int
-            The first row that was not looked at; how many rows are left to the dense search; how
-            many distances were computed, in all features.
+            First row that was not searched, number of rows left to the dense search, and number of
+            distances computed in all features.
         work : float
             In multiplications of the dense search.
         """
@@ -186,22 +180,18 @@ class Boxes:
         farthest = min(FARTHEST / self.scale, limit)
         d, step = x.shape[1], LANES * self.width
         costs = (ROW, BOXES * step, POINTS * step, WHOLE[0] + WHOLE[1] * d, SUM)
-        held = (
-            self.given.reshape(-1), self.names, self.columns, self.whole, *self.corners,
-            *self.node_corners,
-        )  # fmt: skip
         found: tuple[int, int, int, float] = search(self.width, self.direct)(
             readonly(x).reshape(-1), begin, end, d, self.shift, readonly(self.basis).reshape(-1),
-            self.scale, held, self.reach, farthest, self.slack.as_tuple(), BITS,
+            self.scale, tuple(self.arrays), self.reach, farthest, tuple(self.slack), BITS,
             tuple(map(float, costs)), float(budget), *out, left,
         )  # fmt: skip
         return found
 
 
 def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(d, W) directions in which (k, d) points differ most, the last one 0; W is one of `WIDTHS`.
+    """Return (d, W) directions in which (k, d) points differ most, the last one 0.
 
-    As few as tell most points apart (`ENOUGH`), and at most half as many as there are features.
+    W is the smallest of `WIDTHS` that is `ENOUGH`, and at most half the number of features.
     """
     d = moved.shape[1]
     apart = moved - moved.mean(axis=0)
@@ -217,13 +207,9 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
-    """(n_boxes, m) numbers of points: halves of halves, each along the widest coordinate.
+    """Halve (k, W) points along the widest coordinate, again and again; return (n_boxes, m).
 
-    Parameters
-    ----------
-    points : array (k, W)
-    n_boxes : int
-        A power of two. Where k is no multiple of it, the last point stands in several places.
+    `n_boxes` is a power of two. Unless k is a multiple of it, the last point is in several boxes.
     """
     k = len(points)
     m = -(-k // n_boxes)
@@ -239,14 +225,14 @@ def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
 
 
 def _filled_boxes(table: Array, fill: float) -> Array:
-    """(n, 16, …) of (n, m, …), m at most 16: with so many in each box."""
+    """Pad (n, m, …) boxes of at most 16 points to (n, 16, …)."""
     out = np.full((len(table), LANES, *table.shape[2:]), fill, table.dtype)
     out[:, : table.shape[1]] = table
     return out
 
 
 def _by_lanes(corners: Array) -> Array:
-    """(⌈n / 16⌉, 16, W) of (n, W): the last ones stand far away."""
+    """Put (n, W) corners in groups of sixteen, the last one padded."""
     n, width = corners.shape
     out = np.full((-(-n // LANES), LANES, width), AWAY, corners.dtype)
     out.reshape(-1, width)[:n] = corners
@@ -254,5 +240,5 @@ def _by_lanes(corners: Array) -> Array:
 
 
 def _columns(table: Array) -> Array:
-    """Sixteen points side by side, coordinate by coordinate, one after the other."""
+    """Transpose (n, 16, W) points: sixteen side by side, coordinate by coordinate."""
     return readonly(np.ascontiguousarray(table.transpose(0, 2, 1)).ravel())

@@ -1,23 +1,22 @@
-"""The most probable components of every row: its candidates, those of vc-GMM's sets K.
+"""The most probable components of every row: its candidates, the sets K of vc-GMM.
 
-Rows that have something in common meet one list of components on the register tile, a panel of
-them at a time, as in :mod:`~largek_dask.kernels.dense.gathered`, or all components. Scores only
-select: of every row the C' with the smallest ones, and those whose scores are not
-farther above than rounding usually makes them. The log joints of these are computed in the direct
-form, in float64, and compared with those of the row's previous candidates, so that none of these is
-ever lost to rounding or to a tie.
+Rows of a group meet one list of components on the register tile, a panel of rows at a time as in
+:mod:`~largek_dask.kernels.dense.gathered`, or they meet all components. Scores only select: for
+every row, the components with the C' smallest scores, and those whose scores are above these by no
+more than the usual rounding. Their log joints are computed in the direct form, in float64, and
+compared with those of the row's previous candidates, so rounding and ties lose none of these.
 
-Finding the C' smallest of many scores is cheap if few are visited more than once: of
-every lane the C' smallest minima of blocks of scores are kept, without their components. The
-largest is a limit that at least C' scores do not exceed, and seldom many more; those are picked.
+To find the C' smallest of many scores, few scores are visited more than once: each lane keeps the
+C' smallest minima of groups of scores, without their components. At least C' scores do not exceed
+the largest of these, and seldom many more; they are picked.
 
-Results depend on the row, its previous candidates, and its list alone: neither on the panel
-and the tile that the row meets them in, nor on the rows around it.
+The result for a row depends on the row, its previous candidates and its list alone: neither on the
+panel and the tile that it meets them in, nor on the rows around it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import namedtuple
 from functools import cache
 from math import isqrt
 from typing import Any
@@ -27,9 +26,8 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.lists import Lists
+from largek_dask.kernels.bounds.lists import Lists, search_converted
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
 from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
@@ -56,16 +54,16 @@ __all__ = ["search_candidates", "search_components"]
 BLOCK = 1024
 """Maximum components whose scores are held at a time: with a panel of rows 192 KB."""
 BLOCK_VALUES = 1 << 17
-"""Numbers of the components of a block, at most: within the second-level cache."""
+"""Maximum numbers in a block of components: within the second-level cache."""
 SPARE = 2
-"""Scores are put into at least this many groups times C', so that few are within the limit."""
+"""Scores form at least this many groups times C', so that few are within the limit."""
 GROUPED = 8
-"""Groups are of sqrt(n / GROUPED) of n scores: of larger ones there are fewer to rank, but each
-that is picked has more scores to search."""
+"""Groups have sqrt(n / GROUPED) of n scores: the larger they are, the fewer there are to rank, but
+the more scores are searched in each that is picked."""
 FOUR = 4
 """Components whose squares are computed side by side."""
 SHARED = 4
-"""Panels of rows that meet a block of components if not all stay in cache."""
+"""Panels of rows that meet a block of components if not all components stay in cache."""
 USUAL = 8
 """As in :mod:`~largek_dask.kernels.dense.gathered`: more than usual errors of scores."""
 _CONVERTED_VALUES = 1 << 16
@@ -76,6 +74,16 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+# Groups of a kernel's arguments.
+Given = namedtuple("Given", "rows places own d features shift listed factors mixture")
+Mixture = namedtuple("Mixture", "means precisions constants halves")
+Block = namedtuple("Block", "factors starts largest first length")  # a list, side by side
+Plan = namedtuple("Plan", "step group close level")
+Batch = namedtuple("Batch", "at n_rows n_ahead soon n_soon")  # rows, and what is prefetched
+Space = namedtuple("Space", "panel spare norms values labels scores")
+Scratch = namedtuple("Scratch", "best reach limits minima found near joints row names squares")
+Best = namedtuple("Best", "candidates squares")
 
 
 def _within(function: Kernel) -> Kernel:
@@ -104,32 +112,30 @@ def search_candidates(
     x : array (n, d)
         Rows of any real type.
     order, starts : int32 (m,), int64 (g + 1,)
-        ``order[starts[j] : starts[j + 1]]`` are the rows of group j, as
-        :func:`~.lists.order_by_label` gives them.
+        Rows of each group, as :func:`~.lists.order_by_label` returns them.
     lists : Lists
         List of each group's rows; with an empty list they only meet their candidates again.
     packed : PackedMixture
     candidates : int32 array (n, C')
-        In: each row's candidates, in any order, -1 for none. Out: the C' with the largest log
-        joints of these and of the list, in that order; -1 where fewer are known. Ties: a candidate
-        before stays before others, then the lowest index. A retired component is taken only if
-        there is no other, alone.
+        In: each row's candidates, in any order, -1 for none. Out: of these and the list, the C'
+        with the largest log joints, in that order; -1 where fewer are known. Of equal ones previous
+        candidates come first, then the lowest index. A retired component is a candidate only if
+        there is no other, and then alone.
     squares : float64 array (n, C')
-        Written to: squares of the candidates (:mod:`~largek_dask.kernels.mixtures`), computed
-        again; infinity if there is none.
+        Written to: squares of the candidates (:mod:`~largek_dask.kernels.mixtures`); infinity if
+        there is none.
     begin, end : int
         Only groups ``begin .. end``: threads share a pass by groups.
 
     Returns
     -------
     int
-        Distances by the plan: rows times the length of their list.
+        Planned distances: rows times the length of their list.
     """
-    _check(x, packed, candidates, squares)
     stop = len(starts) - 1 if end is None else end
     if not (x.dtype in NATIVE and x.flags.c_contiguous):
-        groups = range(begin, stop)
-        return _search_converted(x, order, starts, lists, packed, (candidates, squares), groups)
+        state, groups = (candidates, squares), range(begin, stop)
+        return search_converted(_search_block, x, order, starts, lists, packed, state, groups)
     first, last = int(starts[begin]), int(starts[stop])
     form, longest = packed.form, int(lists.lengths[begin:stop].max(initial=0))
     none = np.empty(0, packed.dtype)
@@ -141,6 +147,10 @@ def search_candidates(
     )  # fmt: skip
 
 
+def _search_block(*block: Any) -> int:
+    return search_candidates(*block[:-1], *block[-1])
+
+
 def search_components(
     x: Array,
     packed: PackedMixture,
@@ -150,24 +160,11 @@ def search_components(
     end: int | None = None,
     keep: bool = True,
 ) -> int:
-    """Update the candidates of rows ``begin .. end``, with all components as their list.
+    """Update the candidates of rows ``begin .. end`` with all components as their list.
 
-    Parameters
-    ----------
-    x : array (n, d)
-    packed : PackedMixture
-    candidates, squares : arrays (n, C')
-        As :func:`search_candidates`.
-    begin, end : int
-    keep : bool
-        False: ignore previous `candidates`.
-
-    Returns
-    -------
-    int
-        Distances: rows times components.
+    Arrays are those of :func:`search_candidates`. Without `keep`, previous candidates are ignored.
+    Returns the number of distances, rows times components.
     """
-    _check(x, packed, candidates, squares)
     some = slice(begin, len(x) if end is None else end)
     rows, found, apart = x[some], candidates[some], squares[some]
     if not keep:
@@ -181,47 +178,25 @@ def search_components(
         return n * k
     form = packed.form
     largest = form.factors[:k][packed.alive, packed.n_features :].max(axis=0, initial=0)
+    step, _ = _plan(k, form.factors.shape[1], candidates.shape[1])
     return _search(
         rows, packed, readonly(np.arange(n, dtype=np.int32)), readonly(np.array([0, n])),
         readonly(np.array([0, k])), _NO_LIST,
         (readonly(form.factors.reshape(-1)), form.starts, readonly(largest)),
-        (k, SHARED if k > _plan(k, form.factors.shape[1], candidates.shape[1]).step else 1),
-        (found, apart),
+        (k, SHARED if k > step else 1), (found, apart),
     )  # fmt: skip
 
 
-def _check(x: Array, packed: PackedMixture, candidates: Labels, squares: Floats) -> None:
-    """Refuse arrays that do not fit."""
-    if x.ndim != 2 or x.shape[1] != packed.n_features:
-        raise ParameterError(
-            f"rows must have {packed.n_features} features like the means, got shape {x.shape}."
-        )
-    for name, table, dtype in (("candidates", candidates, "int32"), ("squares", squares, "f8")):
-        if table.dtype != dtype or table.ndim != 2 or not table.flags.c_contiguous:
-            raise ParameterError(f"{name} must be a C-ordered {np.dtype(dtype)} table.")
-    if candidates.shape != squares.shape or candidates.shape[1] < 1 or len(candidates) < len(x):
-        raise ParameterError(
-            f"candidates and squares must have a row for each of {len(x)} rows, got shapes "
-            f"{candidates.shape} and {squares.shape}."
-        )
+def _plan(length: int, n_features: int, n_best: int) -> tuple[int, int]:
+    """Return how many components of a list are met at a time, and scores per ranked group.
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """Blocking of a list. It does not depend on the tile, and so no bit does."""
-
-    step: int
-    """Components whose scores are held at a time."""
-    group: int
-    """Scores of which only the smallest is ranked."""
-
-
-def _plan(length: int, n_features: int, n_best: int) -> _Plan:
+    Neither depends on the tile, so no bit of the result does.
+    """
     step = int(np.clip(BLOCK_VALUES // n_features, 64, BLOCK))
     step = max(step, SPARE * n_best) // PAD * PAD
     count = min(length, step)
     most = min(isqrt(count // GROUPED), count // (SPARE * n_best))
-    return _Plan(step, 1 << max(0, most.bit_length() - 1))
+    return step, 1 << max(0, most.bit_length() - 1)
 
 
 def _search(
@@ -242,8 +217,8 @@ def _search(
     tile, dtype, d = select_tile().for_form(packed.direct), packed.dtype, packed.n_features
     width, n_best = tile.vectors * tile.lanes_of(dtype.itemsize), out[0].shape[1]
     features = packed.form.factors.shape[1]
-    plan = _plan(longest, features, n_best)
-    held = min(-(-max(longest, 1) // PAD) * PAD, plan.step)
+    step, group = _plan(longest, features, n_best)
+    held = min(-(-max(longest, 1) // PAD) * PAD, step)
     blocks = panels.Blocking(n_panels, -(-held // (tile.centres * n_panels)), features=0)
     listed_room = longest if listed.size else 0
     space = panels.workspace(tile, dtype, False, features, blocks, (listed_room, 0))
@@ -251,9 +226,8 @@ def _search(
     scratch = (
         np.empty(count * n_best, dtype), np.empty(count, dtype), np.empty(count, dtype),
         np.empty(held * width, dtype), np.empty(width, np.int32),
-        np.empty((held + LINE) * width, np.int32),
-        np.empty(n_best), np.empty(d, dtype), np.empty(features - d, dtype),
-        np.empty(n_best + FOUR, np.int32), np.empty(n_best + FOUR),
+        np.empty((held + LINE) * width, np.int32), np.empty(n_best), np.empty(d, dtype),
+        np.empty(n_best + FOUR, np.int32), np.empty(n_best + FOUR), np.empty(features - d, dtype),
     )  # fmt: skip
     # a panel reads on beyond the last row; and rows that are converted are numbered by their lanes
     places = np.concatenate([order, np.full(width, order[-1]), np.arange(width)])
@@ -264,39 +238,14 @@ def _search(
     run = _kernel(tile, dtype, x.dtype, _KINDS[packed.covariance], packed.direct)
     total: int = run(
         readonly(x), readonly(places.astype(np.int32)), starts, offsets, listed, form.offsets,
-        *table, mixture, space, scratch, n_panels, plan.step, plan.group,
-        real(close), real(form.level), *out,
+        *table, mixture, space, scratch, n_panels, step, group, real(close), real(form.level), *out,
     )  # fmt: skip
-    return total
-
-
-def _search_converted(
-    x: Array,
-    order: Labels,
-    starts: Places,
-    lists: Lists,
-    packed: PackedMixture,
-    state: tuple[Labels, Floats],
-    groups: range,
-) -> int:
-    """Run :func:`search_candidates` on rows that the kernel does not take, a few at a time."""
-    step = max(1, _CONVERTED_VALUES // packed.n_features)
-    total = 0
-    for j in groups:
-        own = Lists(lists.offsets[j : j + 2] - lists.offsets[j], lists.of_group(j))
-        for begin in range(starts[j], starts[j + 1], step):
-            rows = order[begin : min(begin + step, starts[j + 1])]
-            block = np.ascontiguousarray(x[rows], packed.dtype)
-            parts = state[0][rows], state[1][rows]
-            everyone = np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)])
-            total += search_candidates(block, *everyone, own, packed, *parts)
-            state[0][rows], state[1][rows] = parts
     return total
 
 
 @cache
 def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> Kernel:
-    """Compile loading a panel of rows with their further features; and bounds of their rounding."""
+    """Compile loading a panel of rows with their further features, and their squared lengths."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @bare
@@ -330,62 +279,54 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
 @cache
 def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile scores of a panel and a block of components."""
+    """Compile scores of a panel and some components of a block."""
     lanes = tile.lanes_of(dtype.itemsize)
     # as in `gathered`: a narrow panel needs more centres at a time
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, SCORES, direct).code
 
     @_within
-    def score(panel, panel_at, block, features, starts, first, count, scores, values, labels):
+    def score(space, panel_at, block, features, first, count):
         n_tiles = (count + centres - 1) // centres
         if n_tiles > 0:
             scan(
-                spec, panel, panel_at, block, features, 0, features, starts, first, n_tiles,
-                values, labels, 0, scores, 0, scores, -1,
+                spec, space.panel, panel_at, block.factors, features, 0, features, block.starts,
+                first, n_tiles, space.values, space.labels, 0, space.scores, 0, space.scores, -1,
             )  # fmt: skip
 
     return score
 
 
 @cache
-def _fetcher(stored: Dtype) -> Kernel:
-    """Compile prefetching of rows that are needed soon, and of their state."""
-    call = fetch_rows(stored)
+def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
+    """Compile prefetching of rows with their state, and of the components of a list."""
+    call, line = fetch_rows(stored), LINE // dtype.itemsize
 
     @_within
-    def ask(rows, places, begin, end, d, n_best, candidates, squares):
-        call(rows, places, begin, end, d)
+    def ask(given, begin, end, candidates, squares, n_best):
+        call(given.rows, given.places, begin, end, given.d)
         for q in range(begin, end):
-            i = np.int64(places[q]) * n_best
+            i = np.int64(given.places[q]) * n_best
             fetch(candidates, i)
             fetch(candidates, i + n_best - 1)
             fetch(squares, i)
             fetch(squares, i + n_best - 1)
 
-    return ask
-
-
-@cache
-def _list_fetcher(dtype: Dtype) -> Kernel:
-    """Compile prefetching of components of a list that rows are to meet soon."""
-    line = LINE // dtype.itemsize
-
     @_within
-    def ask_listed(listed, begin, end, d, features, factors, means):
+    def ask_listed(given, begin, end):
         for e in range(begin, end):
-            c = np.int64(listed[e])
-            for f in range(0, features, line):
-                fetch(factors, c * features + f)
-            for f in range(0, d, line):
-                fetch(means, c * d + f)
+            c = np.int64(given.listed[e])
+            for f in range(0, given.features, line):
+                fetch(given.factors, c * given.features + f)
+            for f in range(0, given.d, line):
+                fetch(given.mixture.means, c * given.d + f)
 
-    return ask_listed
+    return ask, ask_listed
 
 
 @cache
 def _ranker(width: int) -> Kernel:
-    """Keep the smallest minima of groups of scores of every lane, ascending."""
+    """Compile keeping each lane's smallest minima of groups of scores, ascending."""
 
     @_within
     def rank(scores, count, group, minima, n_best, best, own):
@@ -407,7 +348,8 @@ def _picker(width: int) -> Kernel:
     one = np.uint64(1)
 
     @_within
-    def pick(scores, count, group, minima, limits, m, near, room, found):
+    def pick(scores, count, group, scratch, m, room):
+        minima, limits, near, found = scratch.minima, scratch.limits, scratch.near, scratch.found
         for q in range(width):
             found[q] = 0
         for g in range((count + group - 1) // group):
@@ -431,14 +373,14 @@ def _picker(width: int) -> Kernel:
 
 
 @_within
-def _insert(c, square, before, constants, halves, candidates, squares, joints, kept):
-    """Insert a component among the `kept` ones of a row, by log joint; return the new number."""
-    if constants[c] == -np.inf and kept > 0:
+def _insert(c, square, before, mixture, best, joints, kept):
+    """Insert a component among the `kept` best of a row, by log joint; return their new number."""
+    candidates, squares, n_best = best.candidates, best.squares, best.candidates.size
+    if mixture.constants[c] == -np.inf and kept > 0:
         return kept
-    if kept == 1 and constants[candidates[0]] == -np.inf:
+    if kept == 1 and mixture.constants[candidates[0]] == -np.inf:
         kept = 0  # a retired one stood in while there was no other
-    joint = log_joint(constants[c], halves[c], square)
-    n_best = candidates.size
+    joint = log_joint(mixture.constants[c], mixture.halves[c], square)
     if kept == n_best:
         last = joints[n_best - 1]
         if joint < last or (joint == last and not (before and c < candidates[n_best - 1])):
@@ -468,18 +410,19 @@ def _squarer(weighted: bool) -> Kernel:
     """Compile squares of a row to some components, four side by side."""
 
     @_within
-    def squares_of(rows, at, means, precisions, names, count, d, apart):
+    def squares_of(rows, at, d, mixture, names, count, squares):
+        means, precisions = mixture.means, mixture.precisions
         for p in range(0, count, FOUR):
             if count - p == 1:
                 c = np.int64(names[p]) * d
                 if weighted:
-                    apart[p] = weighted_square_distance(rows, at, means, c, precisions, c, d)
+                    squares[p] = weighted_square_distance(rows, at, means, c, precisions, c, d)
                 else:
-                    apart[p] = square_distance(rows, at, means, c, d)
+                    squares[p] = square_distance(rows, at, means, c, d)
                 return
             for q in range(count, p + FOUR):
                 names[q] = names[p]
-            four, out = names[p : p + FOUR], apart[p : p + FOUR]
+            four, out = names[p : p + FOUR], squares[p : p + FOUR]
             if weighted:
                 four_weighted_square_distances(rows, at, means, precisions, four, d, out)
             else:
@@ -490,156 +433,127 @@ def _squarer(weighted: bool) -> Kernel:
 
 @cache
 def _meeter(weighted: bool) -> Kernel:
-    """Compile comparing selected components with a row's candidates, by their log joints."""
+    """Compile comparing picked components with a row's candidates, by their log joints."""
     squares_of = _squarer(weighted)
 
     @_within
-    def meet(
-        rows, at, d, near, near_at, found, listed, first, opening, mixture, room, candidates,
-        squares,
-    ):  # fmt: skip
-        means, precisions, constants, halves = mixture
-        joints, names, apart = room
+    def meet(rows, at, given, block, begin, near_at, found, scratch, best):
+        d, mixture, listed, joints = given.d, given.mixture, given.listed, scratch.joints
+        candidates, names, first = best.candidates, scratch.names, block.first + begin
         n_best, kept, count = candidates.size, 0, 0
-        if opening:
+        if begin == 0:
             for r in range(n_best):
                 if candidates[r] >= 0 and not _among(names, count, candidates[r]):
                     names[count] = candidates[r]
                     count += 1
-            squares_of(rows, at, means, precisions, names, count, d, apart)
+            squares_of(rows, at, d, mixture, names, count, scratch.squares)
             for r in range(count):
-                kept = _insert(
-                    np.int64(names[r]), apart[r], True, constants, halves, candidates, squares,
-                    joints, kept,
-                )  # fmt: skip
+                c, square = np.int64(names[r]), scratch.squares[r]
+                kept = _insert(c, square, True, mixture, best, joints, kept)
         else:
             while kept < n_best and candidates[kept] >= 0:
-                c = candidates[kept]
-                joints[kept] = log_joint(constants[c], halves[c], squares[kept])
+                c, square = candidates[kept], best.squares[kept]
+                joints[kept] = log_joint(mixture.constants[c], mixture.halves[c], square)
                 kept += 1
         count = 0
         for p in range(found):
-            name = np.int64(near[near_at + p])
+            name = np.int64(scratch.near[near_at + p])
             c = np.int64(listed[first + name]) if listed.size > 0 else first + name
             if not _among(candidates, kept, c):
                 names[count] = c
                 count += 1
             if count == FOUR or p == found - 1:
-                squares_of(rows, at, means, precisions, names, count, d, apart)
+                squares_of(rows, at, d, mixture, names, count, scratch.squares)
                 for r in range(count):
-                    kept = _insert(
-                        np.int64(names[r]), apart[r], False, constants, halves, candidates,
-                        squares, joints, kept,
-                    )  # fmt: skip
+                    c, square = np.int64(names[r]), scratch.squares[r]
+                    kept = _insert(c, square, False, mixture, best, joints, kept)
                 count = 0
         for r in range(kept, n_best):
-            candidates[r], squares[r] = -1, np.inf
+            candidates[r], best.squares[r] = -1, np.inf
 
     return meet
 
 
 @cache
 def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
-    """Compile taking a row, converted if it is stored otherwise, and its selected components."""
-    meet, real = _meeter(kind == 2), dtype.type
-
-    converts = stored != dtype
+    """Compile updating the candidates of a row, converted if it is stored in another type."""
+    meet, real, converts = _meeter(kind == 2), dtype.type, stored != dtype
 
     @_within
-    def take(
-        rows, i, d, row, near, near_at, found, listed, first, opening, mixture, room, candidates,
-        squares,
-    ):  # fmt: skip
+    def take(given, i, block, begin, near_at, found, scratch, best):
         if converts:
-            own = rows[i * d :]
-            for f in range(d):
-                row[f] = real(own[f])
-            meet(
-                row, 0, d, near, near_at, found, listed, first, opening, mixture, room,
-                candidates, squares,
-            )  # fmt: skip
+            own = given.rows[i * given.d :]
+            for f in range(given.d):
+                scratch.row[f] = real(own[f])
+            meet(scratch.row, 0, given, block, begin, near_at, found, scratch, best)
         else:
-            meet(
-                rows, i * d, d, near, near_at, found, listed, first, opening, mixture, room,
-                candidates, squares,
-            )  # fmt: skip
+            meet(given.rows, i * given.d, given, block, begin, near_at, found, scratch, best)
 
     return take
 
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Compile some panels of rows of one group against its list."""
+    """Compile the search of some panels of rows of one group in its list."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    rows_of, score = (
-        _loader(dtype, stored, width, kind, direct),
-        _scorer(tile, dtype, vectors, direct),
-    )
-    ask, ask_listed = _fetcher(stored), _list_fetcher(dtype)
+    rows_of = _loader(dtype, stored, width, kind, direct)
+    score, (ask, ask_listed) = _scorer(tile, dtype, vectors, direct), _fetchers(dtype, stored)
     rank, pick, take = _ranker(width), _picker(width), _taker(dtype, stored, kind)
 
     @_within
-    def prepare(
-        rows, places, at, d, features, shift, largest, panel, norms, spare, own, n_best, best,
-        best_at, reach, reach_at,
-    ):  # fmt: skip
-        rows_of(rows, places, at, d, shift, panel, norms, spare, own)
+    def prepare(given, at, block, panel, space, scratch, n_best, p):
+        best, reach, norms, d, features = (
+            scratch.best, scratch.reach, space.norms, given.d, given.features,
+        )  # fmt: skip
+        rows_of(given.rows, given.places, at + p, d, given.shift, panel, norms, space.spare,
+                given.own)  # fmt: skip
         for q in range(width * n_best):
-            best[best_at + q] = real(np.inf)
+            best[p * n_best + q] = real(np.inf)
         for q in range(width):
-            reach[reach_at + q] = norms[q] if kind == 0 else real(0)
+            reach[p + q] = norms[q] if kind == 0 else real(0)
         for f in range(d, features):
             for q in range(width):
-                reach[reach_at + q] += largest[f - d] * panel[f * width + q]
+                reach[p + q] += block.largest[f - d] * panel[f * width + q]
 
     @bare
-    def batch(
-        rows, places, at, m, n_ahead, own, d, features, shift, block, starts, largest, listed,
-        first, length, step, group, close, level, mixture, space, scratch, candidates, squares,
-        factors, soon, n_soon,
-    ):  # fmt: skip
-        panel, spare, norms, values, labels, scores, _, _, _ = space
-        best, reach, limits, minima, found, near, joints, row, _, names, apart = scratch
-        room_of_row = joints, names, apart
-        n_best, room = candidates.shape[1], near.size // found.size
-        known, known_squares = candidates.reshape(candidates.size), squares.reshape(squares.size)
+    def batch(given, block, batch, plan, space, scratch, out):
+        at, m, scores = batch.at, batch.n_rows, space.scores
+        best, reach, found = scratch.best, scratch.reach, scratch.found
+        features, n_best = given.features, out.candidates.shape[1]
+        known = out.candidates.reshape(out.candidates.size)
+        known_squares = out.squares.reshape(out.squares.size)
+        room = scratch.near.size // found.size
         # the next rows are prefetched one by one: only so many can be waited for at once
-        ahead, last_ahead, share = at + m, at + m + n_ahead, (n_ahead + m - 1) // m
-        last_soon, share_soon = soon + n_soon, (n_soon + m - 1) // m
+        ahead, last_ahead, share = at + m, at + m + batch.n_ahead, (batch.n_ahead + m - 1) // m
+        soon, last_soon = batch.soon, batch.soon + batch.n_soon
+        share_soon = (batch.n_soon + m - 1) // m
         for p in range(0, m, width):
-            prepare(
-                rows, places, at + p, d, features, shift, largest, panel[p * features :], norms,
-                spare, own, n_best, best, p * n_best, reach, p,
-            )  # fmt: skip
-        for b in range(0, max(length, 1), step):
-            count = min(step, length - b)
+            prepare(given, at, block, space.panel[p * features :], space, scratch, n_best, p)
+        for b in range(0, max(block.length, 1), plan.step):
+            count = min(plan.step, block.length - b)
             for p in range(0, m, width):
-                score(
-                    panel, p * features, block, features, starts, b, count, scores, values, labels,
-                )  # fmt: skip
-                rank(scores, count, group, minima, n_best, best, p * n_best)
+                score(space, p * features, block, features, b, count)
+                rank(scores, count, plan.group, scratch.minima, n_best, best, p * n_best)
                 last = (p + width) * n_best - width
                 for q in range(width):
                     limit = best[last + q]
-                    usual = real(2) * reach[p + q] + abs(limit) + level
-                    limits[q] = limit + close * usual
+                    usual = real(2) * reach[p + q] + abs(limit) + plan.level
+                    scratch.limits[q] = limit + plan.close * usual
                 n_rows = min(width, m - p)
-                pick(scores, count, group, minima, limits, n_rows, near, room, found)
+                pick(scores, count, plan.group, scratch, n_rows, room)
                 for q in range(n_rows):
-                    i = np.int64(places[at + p + q])
+                    i = np.int64(given.places[at + p + q])
                     if b == 0 and ahead < last_ahead:
                         following = min(ahead + share, last_ahead)
-                        ask(rows, places, ahead, following, d, n_best, known, known_squares)
+                        ask(given, ahead, following, known, known_squares, n_best)
                         ahead = following
                     if b == 0 and soon < last_soon:
                         following = min(soon + share_soon, last_soon)
-                        ask_listed(listed, soon, following, d, features, factors, mixture[0])
+                        ask_listed(given, soon, following)
                         soon = following
                     if b == 0 or found[q] > 0:
-                        take(
-                            rows, i, d, row, near, q * room, found[q], listed, first + b, b == 0,
-                            mixture, room_of_row, candidates[i], squares[i],
-                        )  # fmt: skip
+                        own = Best(out.candidates[i], out.squares[i])
+                        take(given, i, block, b, q * room, found[q], scratch, own)
 
     return batch
 
@@ -672,9 +586,9 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 @cache
 def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
-    """Compile all groups of rows against their lists.
+    """Compile the search of all groups of rows in their lists.
 
-    Without any `listed` the only group meets the components themselves, whose largest factors of
+    If `listed` is empty, the only group meets the components themselves, whose largest factors of
     further features are `largest`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
@@ -692,24 +606,28 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
         scratch, n_panels, step, group, close, level, candidates, squares,
     ):  # fmt: skip
         n, d = x.shape
-        rows, total, n_evaluated = x.reshape(n * d), starts[starts.size - 1], 0
-        _, _, _, _, _, _, copies, copied, _ = space
-        more = scratch[8]
+        total, n_evaluated = starts[starts.size - 1], 0
+        panel, spare, norms, values, labels, scores, copies, copied, _ = space
+        best, reach, limits, minima, found, near, joints, row, names, apart, more = scratch
         features = d + more.size
-        own = places.size - width
-        block, block_starts, block_largest = factors, openings, largest
+        means, precisions, constants, halves = mixture
+        given = Given(
+            x.reshape(n * d), places, places.size - width, d, features, shift, listed, factors,
+            Mixture(means, precisions, constants, halves),
+        )  # fmt: skip
+        plan, out = Plan(step, group, close, level), Best(candidates, squares)
+        room = Space(panel, spare, norms, values, labels, scores)
+        held = Scratch(best, reach, limits, minima, found, near, joints, row, names, apart)
         for j in range(starts.size - 1):
             at, last = starts[j], starts[j + 1]
             if at == last:
                 continue
             first, length = offsets[j], offsets[j + 1] - offsets[j]
             n_evaluated += (last - at) * length
+            block = Block(factors, openings, largest, first, length)
             if listed.size > 0 or length == 0:
-                copy(
-                    listed, first, length, d, features, factors, openings, copies, copied, more
-                )  # fmt: skip
-                block, block_starts = frozen(copies), frozen(copied)
-                block_largest = frozen(more)
+                copy(listed, first, length, d, features, factors, openings, copies, copied, more)
+                block = Block(frozen(copies), frozen(copied), frozen(more), first, length)
             following = j + 1
             while following < starts.size - 1 and starts[following] == starts[following + 1]:
                 following += 1
@@ -720,18 +638,11 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
                 soon, n_soon = 0, 0
                 if listed.size > 0 and at + m == last and following < starts.size - 1:
                     soon, n_soon = offsets[following], offsets[following + 1] - offsets[following]
+                some = Batch(at, m, n_ahead, soon, n_soon)
                 if m > few:
-                    wide(
-                        rows, places, at, m, n_ahead, own, d, features, shift, block, block_starts,
-                        block_largest, listed, first, length, step, group, close, level, mixture,
-                        space, scratch, candidates, squares, factors, soon, n_soon,
-                    )  # fmt: skip
+                    wide(given, block, some, plan, room, held, out)
                 else:
-                    narrow(
-                        rows, places, at, m, n_ahead, own, d, features, shift, block, block_starts,
-                        block_largest, listed, first, length, step, group, close, level, mixture,
-                        space, scratch, candidates, squares, factors, soon, n_soon,
-                    )  # fmt: skip
+                    narrow(given, block, some, plan, room, held, out)
                 at += m
         return n_evaluated
 
@@ -748,7 +659,7 @@ def _signature(dtype: Dtype, stored: Dtype) -> tuple[Any, ...]:
     floats = types.Array(types.float64, 1, "C", readonly=True)
     numbers = types.Array(types.int32, 1, "C")
     doubles, squares = (types.Array(types.float64, n, "C") for n in (1, 2))
-    scratch = (flat,) * 4 + (numbers, numbers, doubles, flat, flat, numbers, doubles)
+    scratch = (flat,) * 4 + (numbers, numbers, doubles, flat, numbers, doubles, flat)
     return (
         given, integers, places, places, integers, *[vector] * 4,
         types.Tuple((vector, floats, floats, floats)), workspace_type(dtype), types.Tuple(scratch),

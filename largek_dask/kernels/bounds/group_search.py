@@ -1,4 +1,4 @@
-"""The nearest two centres of single rows within groups of centres."""
+"""Search the nearest two centres of single rows within groups of centres."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["WIDTH", "GroupColumns", "search_groups"]
 WIDTH = 16
 """Centres of a block."""
 _NEAR_BYTES = 128 << 10
-"""Bytes of centres that rows meet before the next rows do: within the second-level cache."""
+"""Bytes of centres that all rows meet before the next centres: within the second-level cache."""
 
 Array = NDArray[Any]
 
@@ -27,11 +27,7 @@ Array = NDArray[Any]
 class GroupColumns:
     """The centres of each group, transposed in blocks of `WIDTH`, the last one padded.
 
-    Parameters
-    ----------
-    space : PackedCenters
-    offsets, lists : int64 (G + 1,), int32 (k,)
-        ``lists[offsets[g] : offsets[g + 1]]`` are the centres of group g, ascending.
+    ``lists[offsets[g] : offsets[g + 1]]`` are the centres of group g, ascending.
     """
 
     __slots__ = ("blocks", "columns", "direct", "lists", "offsets", "starts")
@@ -73,11 +69,8 @@ def search_groups(
         length in the product form. Infinity where there is no second.
     """
     n = len(pairs)
-    candidates, first, second = (
-        np.full(n, fill, kind)
-        for fill, kind in ((0, np.int32), (np.inf, rows.dtype), (np.inf, rows.dtype))
-    )
-    d = rows.shape[1]
+    candidates, d = np.zeros(n, np.int32), rows.shape[1]
+    first, second = np.full((2, n), np.inf, rows.dtype)
     near = max(1, _NEAR_BYTES // (WIDTH * d * rows.itemsize))
     _search(rows.dtype, int(groups.direct > 0))(
         readonly(rows).reshape(-1), d, pairs, ends, groups.columns, groups.starts, groups.blocks,

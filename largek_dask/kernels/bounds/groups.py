@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,20 +39,9 @@ class Groups:
 
 
 def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
-    """Put centres that lie together into groups: a few Lloyd steps from evenly spaced ones.
+    """Put (k, d) centres that lie together into at most `n_groups`; `shift` is near their mean.
 
-    Parameters
-    ----------
-    centers : array (k, d)
-    shift : array (d,)
-        Near their mean.
-    n_groups : int
-        Maximum groups, at most k; 1 or k need no distances at all.
-
-    Raises
-    ------
-    ParameterError
-        `n_groups` is below 1.
+    A few Lloyd steps start from evenly spaced centres; one group or k need no distances.
     """
     k = len(centers)
     if n_groups < 1:
@@ -76,20 +65,19 @@ def group_centers(centers: Array, shift: Array, n_groups: int) -> Groups:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drift:
-    """Movements of centres, step by step, since bounds began; rounded up, float64."""
+    """Cumulative movement of centres since bounds began; rounded up, float64."""
 
     centers: NDArray[np.float64]
-    """(k,) total movement of each centre over the steps."""
+    """(k,) sum of each centre's movements."""
     groups: NDArray[np.float64]
-    """(G,) total movement of the fastest centre of each group over the steps."""
+    """(G,) sum of the movements of the centre of each group that was fastest in a step."""
 
     @classmethod
     def zero(cls, groups: Groups) -> Drift:
-        """Return a drift of zero."""
         return cls(np.zeros(len(groups.of)), np.zeros(groups.n_groups))
 
     def advance(self, old: PackedCenters, new: PackedCenters, groups: Groups) -> Drift:
-        """Return the tables after one more step, from `old` to `new` centres."""
+        """Return the drift after one more step, from `old` to `new` centres."""
         before, after = _space(old), _space(new)
         margins = Margins.of(new)
         ways = squared_distances(after.centers, before, np.arange(len(groups.of), dtype=np.int32))
@@ -101,13 +89,12 @@ class Drift:
 
 
 def _add_up(total: NDArray[np.float64], more: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Add up, never below the true sums."""
+    # never below the true sums
     return np.where(more > 0, np.nextafter(total + more, np.inf), total)
 
 
-@dataclass(frozen=True, slots=True)
-class Margins:
-    r"""Bounds of the errors of computed numbers.
+class Margins(NamedTuple):
+    r"""Error bounds of computed numbers.
 
     Everything here is in the kernels' own space: rows ``x = fl(row - shift)`` and centres
     ``c = fl(center - shift)`` with many features, rows and centres as they are with few (direct
@@ -133,7 +120,7 @@ class Margins:
 
     *The test.* The kernels choose a over c for certain if ``D_c² - margin_c > D_a² + margin_a``:
     then s_a < s_c, and the sum (x - c)² by which a row in doubt is decided is larger too. Hence
-    they do if that holds with lower and upper bounds put in. Equal distances never pass it: then
+    they do if that holds for the lower and upper bounds. Equal distances never pass it: then
     the group is searched and the lowest index wins.
 
     *Bounds from scores.* The winner w of a row has the exact distance D_w. So
@@ -163,13 +150,9 @@ class Margins:
             limit=float(kind.max) / 8,
         )
 
-    def as_tuple(self) -> tuple[float, float, float, float, float]:
-        """Return the numbers for compiled code."""
-        return self.product, self.relative, self.exact, self.absolute, self.limit
-
 
 def _space(packed: PackedCenters) -> PackedCenters:
-    """Return the same centres in the kernels' space; rows moved there have the same scores."""
+    """Return the centres in the kernels' space, where rows have the same scores."""
     if packed.direct:
         return packed
     return pack_centers(packed.values, np.zeros_like(packed.shift))
@@ -178,16 +161,8 @@ def _space(packed: PackedCenters) -> PackedCenters:
 class BoundedCenters:
     """Centres with everything that a pass needs to test bounds against them.
 
-    Parameters
-    ----------
-    packed : PackedCenters
-    groups : Groups
-    drift : Drift
-        Up to these centres.
-
-    Notes
-    -----
-    Pickles as its parameters; the rest is computed once, on arrival.
+    `drift` is that up to these centres. Pickles as the parameters; the rest is computed once, on
+    arrival.
     """
 
     __slots__ = ("columns", "drift", "groups", "lengths", "margins", "packed", "radii", "space")
@@ -197,14 +172,9 @@ class BoundedCenters:
         self.space = _space(packed)
         self.columns = GroupColumns(self.space, groups.offsets, groups.lists)
         self.margins = Margins.of(packed)
-        norms = squared_distances(
-            self.space.centers,
-            pack_centers(
-                np.zeros((1, packed.n_features), packed.dtype),
-                np.zeros(packed.n_features, packed.dtype),
-            ),
-            np.zeros(packed.n_clusters, np.int32),
-        )
+        origin = np.zeros((1, packed.n_features), packed.dtype)
+        first = np.zeros(packed.n_clusters, np.int32)
+        norms = squared_distances(self.space.centers, pack_centers(origin, origin[0]), first)
         self.lengths = np.sqrt(norms * (1 + self.margins.exact) + self.margins.absolute)
         """(k,) lengths of the centres, rounded up."""
         self.radii = np.maximum.reduceat(self.lengths[groups.lists], groups.offsets[:-1])
@@ -212,7 +182,7 @@ class BoundedCenters:
 
     @property
     def n_groups(self) -> int:
-        """Lower bounds per row."""
+        """Number of lower bounds per row."""
         return self.groups.n_groups
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -227,8 +197,7 @@ class BoundedCenters:
 
     @property
     def tables(self) -> tuple[Array, ...]:
-        """Arrays for compiled code: drift, lengths, radii and the groups of centres."""
+        """Arrays for compiled code: both drifts, lengths, radii, and the groups of centres."""
         drift, groups = self.drift, self.groups
-        return tuple(
-            map(readonly, (drift.centers, drift.groups, self.lengths, self.radii, groups.of))
-        )
+        arrays = drift.centers, drift.groups, self.lengths, self.radii, groups.of
+        return tuple(map(readonly, arrays))

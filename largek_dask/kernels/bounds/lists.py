@@ -1,19 +1,18 @@
 """Truncated search: a row meets only the centres listed for its cluster.
 
-A row keeps its label and two distances: `upper` to its own centre, `lower` to
-the nearest other centre that it could have met. While ``upper < lower`` no centre of its list
-is nearer, and it is passed over. When centres move, :func:`decay` widens the two; it
-is the truncated form of Hamerly's bounds (SDM 2010), valid within the list only.
+A row keeps its label and two distances: `upper` to its own centre, `lower` to the nearest other
+centre of its list. While ``upper < lower`` no centre of the list is nearer, and the row is skipped.
+When centres move, :func:`widen_bounds` loosens both distances: this is the truncated form of
+Hamerly's bounds (SDM 2010), valid within the list only.
 
-Results for a row depend on the row, its state and the broadcast (centres, lists, drifts)
-alone: a pass may be cut anywhere, and shared by any number of threads.
+The result for a row depends only on the row, its state and the broadcast values (centres, lists,
+drifts), so a pass may be cut anywhere and shared by any number of threads.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from threading import get_ident
 from typing import Any
 
@@ -32,12 +31,12 @@ from largek_dask.kernels.tile import select_tile
 __all__ = [
     "ListSearch",
     "Lists",
-    "decay",
     "loss_scale",
     "order_by_label",
     "removal_losses",
     "search_all",
-    "search_lists",
+    "search_converted",
+    "widen_bounds",
 ]
 
 Array = NDArray[Any]
@@ -48,9 +47,9 @@ _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
 _SHARED = 1 << 18
 """Minimum rows that a thread sorts: waking it takes longer than sorting fewer."""
-_NO_WEIGHT = _NO_BOUND = readonly(np.empty(0))
+_NONE = readonly(np.empty(0))
 _FEW_ROWS = 1 << 16
-"""Up to this many rows numpy orders by label within some milliseconds."""
+"""Up to this many rows numpy sorts by label within some milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +67,6 @@ class Lists:
         g, m = table.shape
         flat = np.sort(table, axis=1).reshape(-1).astype(np.int32, copy=False)
         return cls(readonly(np.arange(g + 1, dtype=np.int64) * m), readonly(flat))
-
-    def of_group(self, j: int) -> Labels:
-        """Return the list of group j."""
-        return self.centers[self.offsets[j] : self.offsets[j + 1]]
 
     @property
     def n_groups(self) -> int:
@@ -93,15 +88,8 @@ def order_by_label(
 ) -> tuple[Labels, Places]:
     """Sort rows by label.
 
-    Parameters
-    ----------
-    labels : int32 array (n,)
-        0 to k - 1; rows with -1 are left out.
-    k : int
-    upper, lower : arrays (n,), optional
-        Rows with ``upper < lower`` are left out too: no listed centre is nearer.
-    n_threads : int
-        Threads that share the rows; the result is the same.
+    Rows with label -1 are left out; given `upper` and `lower`, so are rows with ``upper < lower``,
+    for which no listed centre is nearer. The result does not depend on the number of threads.
 
     Returns
     -------
@@ -110,13 +98,10 @@ def order_by_label(
     starts : int64 array (k + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows with label j.
     """
-    n = len(labels)
-    bounded = upper is not None and lower is not None
+    n, bounded = len(labels), upper is not None
     if not bounded and n <= _FEW_ROWS:
         return _order_few(labels, k)
-    above, below = (upper, lower) if bounded else (_NO_BOUND, _NO_BOUND)
-    assert above is not None
-    assert below is not None
+    above, below = (_NONE if bound is None else bound for bound in (upper, lower))
     step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
     # rows per label in each share; then the start of each
@@ -140,7 +125,7 @@ def order_by_label(
 
 
 def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
-    """Do the same for a few rows, by numpy: otherwise a kernel would be compiled for them alone."""
+    """Sort a few rows with numpy: a kernel would be compiled for them alone."""
     rows = np.flatnonzero(labels >= 0)
     own = labels[rows]
     order = rows[np.argsort(own, kind="stable")].astype(np.int32)
@@ -177,62 +162,33 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
             places[j] += 1
 
 
-def search_lists(
-    x: Array,
-    order: Labels,
-    starts: Places,
-    lists: Lists,
-    packed: PackedCenters,
-    labels: Labels,
-    upper: Array,
-    lower: Array,
-    *,
-    begin: int = 0,
-    end: int | None = None,
-    keep: bool = False,
-) -> tuple[int, int]:
-    """Update labels and distances of grouped rows, in place.
+class ListSearch:
+    """Search the lists of groups of rows, some groups at a time, on any number of threads.
+
+    A row that meets a list gets the label of its nearest listed centre (ties go to the lowest), and
+    the distances to that and to the second nearest of the list, infinity if there is none.
 
     Parameters
     ----------
     x : array (n, d)
         Rows of any real type.
     order, starts : int32 (m,), int64 (g + 1,)
-        ``order[starts[j] : starts[j + 1]]`` are the rows of group j, of clusters usually.
+        Rows of each group, as :func:`order_by_label` returns them.
     lists : Lists
-        Centres for the rows of each group; a group with an empty list is left as it is.
+        Centres for the rows of each group; rows with an empty list keep their state.
     packed : PackedCenters
-    labels, upper, lower : int32 (n,), compute dtype (n,), (n,)
-        State of rows; written for those that met their list: the nearest centre (ties: the lowest),
-        the distances to it and to the second nearest of the list (infinity if there is none).
-    begin, end : int
-        Only groups ``begin .. end``: threads share a pass by groups.
+    state : tuple of int32 (n,) and two arrays (n,) of the compute dtype
+        Labels, `upper` and `lower`, updated in place.
     keep : bool
-        Keep `lower` if the label changes. It is the distance to the best other centre of the
-        searched list, which is not the new cluster's list: without `keep` it is set to 0.
-
-    Returns
-    -------
-    n_moved : int
-        Rows whose label changed.
-    n_evaluated : int
-        Distances computed: rows times the length of their list.
-    """
-    stop = len(starts) - 1 if end is None else end
-    search = ListSearch(x, order, starts, lists, packed, (labels, upper, lower), keep=keep)
-    return search.groups(begin, stop)
-
-
-class ListSearch:
-    """:func:`search_lists` for some groups at a time, by any number of threads.
-
-    As much as possible is prepared in advance: after a kernel has filled the caches, the same lines
-    of Python take several times as long.
+        Keep `lower` if the label changes. It is the distance to the second nearest of the list that
+        was searched, which is not the new cluster's list; without `keep` it becomes 0.
     """
 
-    __slots__ = ("_converted", "_fixed", "_keep", "_largest", "_packed", "_run", "_scratch",
-                 "_sizes", "_state", "_tile")  # fmt: skip
+    __slots__ = ("_fixed", "_keep", "_largest", "_new_scratch", "_rows", "_run", "_scratch",
+                 "_state")  # fmt: skip
 
+    # As much as possible is prepared here: after a kernel has filled the caches, the same lines of
+    # Python take several times as long.
     def __init__(
         self,
         x: Array,
@@ -240,113 +196,91 @@ class ListSearch:
         starts: Places,
         lists: Lists,
         packed: PackedCenters,
-        state: tuple[Labels, Array, Array],
+        state: tuple[Array, ...],
         *,
         keep: bool = False,
     ) -> None:
-        self._packed, self._state, self._keep = packed, state, keep
-        self._converted: Callable[[range], tuple[int, int]] | None = None
+        self._rows, self._state, self._keep = (x, order, starts, lists, packed), state, keep
         self._largest = int(np.diff(starts).max(initial=0))
+        self._run: Callable[..., tuple[int, int]] | None = None
         if not (x.dtype in NATIVE and x.flags.c_contiguous):
-            self._converted = partial(
-                _search_converted, x, order, starts, lists, packed, state, keep=keep
-            )
             return
-        form = packed.dense
-        self._tile = tile = select_tile().for_form(packed.direct)
-        self._run = gathered.search_gathered(tile, packed.dtype, x.dtype, packed.direct)
+        form, dtype, d = packed.dense, packed.dtype, packed.n_features
+        tile = select_tile().for_form(packed.direct)
+        self._run = gathered.search_gathered(tile, dtype, x.dtype, packed.direct)
         self._fixed = (
             readonly(x), packed.centers, readonly(order), readonly(starts),
             readonly(lists.offsets), readonly(lists.centers), form.offsets, form.factors,
             form.starts,
         )  # fmt: skip
-        self._sizes = lists.n_groups, int(lists.lengths.max(initial=1))
-        self._scratch: dict[int, tuple[Any, ...]] = {}
+        sizes = int(lists.lengths.max(initial=1)), 0
 
-    def groups(self, begin: int, end: int) -> tuple[int, int]:
-        """Search groups ``begin .. end``; return the results of :func:`search_lists`."""
+        def new_scratch() -> tuple[Any, ...]:
+            blocks = panels.Blocking(panels=1, tiles=1, features=d)
+            space = panels.workspace(tile, dtype, True, d, blocks, sizes)
+            return space, *gathered.scratch(tile, dtype, self._largest, lists.n_groups)
+
+        self._new_scratch, self._scratch = new_scratch, dict[int, tuple[Any, ...]]()
+
+    def groups(self, begin: int, end: int) -> int:
+        """Search groups ``begin .. end``; return rows times the lengths of their lists."""
         if self._largest == 0:
-            return 0, 0
-        if self._converted is not None:
-            return self._converted(range(begin, end))
+            return 0
+        if self._run is None:
+            return search_converted(self._convert, *self._rows, self._state, range(begin, end))
         scratch = self._scratch.get(get_ident())
         if scratch is None:
             scratch = self._scratch[get_ident()] = self._new_scratch()
-        counts: tuple[int, int] = self._run(
-            *self._fixed, begin, end, self._keep, *scratch, *self._state
-        )
-        return counts
+        return self._run(*self._fixed, begin, end, self._keep, *scratch, *self._state)[1]
 
-    def _new_scratch(self) -> tuple[Any, ...]:
-        """Return arrays for one thread."""
-        packed, tile, (n_groups, longest) = self._packed, self._tile, self._sizes
-        blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
-        space = panels.workspace(tile, packed.dtype, True, packed.n_features, blocks, (longest, 0))
-        return space, *gathered.scratch(tile, packed.dtype, self._largest, n_groups)
+    def _convert(self, *block: Any) -> int:
+        return ListSearch(*block, keep=self._keep).groups(0, 1)
 
 
-def _search_converted(
+def search_converted(
+    search: Callable[..., int],
     x: Array,
     order: Labels,
     starts: Places,
     lists: Lists,
-    packed: PackedCenters,
-    state: tuple[Labels, Array, Array],
+    packed: Any,
+    state: tuple[Array, ...],
     groups: range,
-    keep: bool,
-) -> tuple[int, int]:
-    """Run :func:`search_lists` on rows that the kernel does not take, by blocks of groups."""
+) -> int:
+    """Add up ``search(x, order, starts, lists, packed, state)`` over blocks of converted rows.
+
+    For rows of types or layouts that kernels do not take: each block holds rows of one group, and
+    the arrays of `state` are updated.
+    """
     step = max(1, _CONVERTED_VALUES // packed.n_features)
-    n_moved = n_evaluated = 0
+    total = 0
     for j in groups:
-        own = Lists(lists.offsets[j : j + 2] - lists.offsets[j], lists.of_group(j))
+        first, last = lists.offsets[j : j + 2]
+        own = Lists(np.array([0, last - first]), lists.centers[first:last])
         for begin in range(starts[j], starts[j + 1], step):
             rows = order[begin : min(begin + step, starts[j + 1])]
             block = np.ascontiguousarray(x[rows], packed.dtype)
             parts = tuple(part[rows] for part in state)
             everyone = np.arange(len(rows), dtype=np.int32), np.array([0, len(rows)])
-            counts = search_lists(block, *everyone, own, packed, *parts, keep=keep)
-            n_moved, n_evaluated = n_moved + counts[0], n_evaluated + counts[1]
+            total += search(block, *everyone, own, packed, parts)
             for part, values in zip(state, parts, strict=True):
                 part[rows] = values
-    return n_moved, n_evaluated
+    return total
 
 
 def search_all(
-    x: Array,
-    packed: PackedCenters,
-    labels: Labels,
-    upper: Array,
-    lower: Array,
-    begin: int = 0,
-    end: int | None = None,
-) -> tuple[int, int]:
-    """Find the nearest two of all centres for rows ``begin .. end``; none is passed over.
+    x: Array, packed: PackedCenters, labels: Labels, upper: Array, lower: Array, rows: slice
+) -> None:
+    """Find the nearest two of all centres for some rows, and write their state.
 
-    Parameters
-    ----------
-    x : array (n, d)
-    packed : PackedCenters
-    labels, upper, lower : arrays (n,)
-        Written to; `labels` have the bits of :func:`~.distances.nearest`, and `lower` holds for
-        any list of a row's cluster.
-    begin, end : int
-
-    Returns
-    -------
-    n_moved, n_evaluated : int
-        As :func:`search_lists`.
+    Labels have the bits of :func:`~.distances.nearest`, and `lower` is valid for any list.
     """
-    rows = slice(begin, len(x) if end is None else end)
-    found, best, _, second = nearest_two(x[rows], packed)
-    n_moved = int(np.count_nonzero(labels[rows] != found))
-    labels[rows] = found
+    labels[rows], best, _, second = nearest_two(x[rows], packed)
     np.sqrt(best, out=upper[rows])
     np.sqrt(second, out=lower[rows])
-    return n_moved, len(found) * packed.n_clusters
 
 
-def decay(
+def widen_bounds(
     labels: Labels,
     upper: Array,
     lower: Array,
@@ -362,14 +296,14 @@ def decay(
     drift : array (k,)
         Movement of each centre.
     reach : array (k,)
-        Largest movement of a centre in a cluster's list; infinity: the list is another one now,
+        Largest movement of a centre in a cluster's list; infinity if the list is another one now:
         `lower` becomes 0.
     """
-    _decay(readonly(labels), upper, lower, readonly(drift), readonly(reach))
+    _widen_bounds(readonly(labels), upper, lower, readonly(drift), readonly(reach))
 
 
 @njit
-def _decay(labels, upper, lower, drift, reach):
+def _widen_bounds(labels, upper, lower, drift, reach):
     for i in range(labels.size):
         j = labels[i]
         if j < 0:
@@ -384,12 +318,7 @@ def _decay(labels, upper, lower, drift, reach):
 def loss_scale(max_loss: float, total_weight: float) -> float:
     """Return the scale, a power of two, in which losses of rows are added as integers.
 
-    Parameters
-    ----------
-    max_loss : float
-        Upper bound of a row's loss (such as the squared diameter of the data); finite.
-    total_weight : float
-        Weight of all rows.
+    `max_loss` bounds a row's loss, such as the squared diameter of the data; both are finite.
     """
     if not (np.isfinite(max_loss) and np.isfinite(total_weight)):
         raise ParameterError("max_loss and total_weight must be finite.")
@@ -406,22 +335,13 @@ def removal_losses(
     scale: float,
     out: NDArray[np.int64],
 ) -> None:
-    """Add to each cluster the losses of its rows if it were removed.
+    """Add to `out` (k,) what removing each cluster would cost.
 
-    A row would go from its own to the second nearest centre: ``w (lower² - upper²)``, rounded to
-    steps of 1 / scale, so that the sums do not depend on their order.
-
-    Parameters
-    ----------
-    labels, upper, lower : arrays (n,)
-        Rows with label -1 are left out; a row's loss is between 0 and `max_loss`.
-    weight : float64 array (n,), optional
-    max_loss, scale : float
-        See :func:`loss_scale`.
-    out : int64 array (k,)
-        Added to.
+    A row would go from its own to the second nearest centre, and lose ``w (lower² - upper²)``, at
+    least 0 and at most `max_loss`, rounded to steps of 1 / scale (:func:`loss_scale`), so that sums
+    do not depend on their order. Rows with label -1 are left out.
     """
-    given = _NO_WEIGHT if weight is None else readonly(weight)
+    given = _NONE if weight is None else readonly(weight)
     _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)
 
 

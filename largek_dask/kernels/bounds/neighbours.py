@@ -1,20 +1,19 @@
-"""Nearest centres of every centre, or those of the smallest scores.
+"""Nearest centres of every centre, and nearest components of every component.
 
 Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than a
 pass over the rows takes. If there are more, centres are first put into about √k groups, and those
 of a group are compared with the centres of the nearest groups only. Centres left out are farther
 away than most of those found, but occasionally one of the last neighbours is missed.
 
-Of components of a mixture with unequal variances, distance misleads: a wide one far away explains
-a row better than a narrow one close by. Their criterion is the expected log joint.
+For components of a mixture with unequal variances, distance is misleading: a wide component far
+away explains a row better than a narrow one close by. They are ranked by the expected log joint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["Pairs", "n_compared", "nearest_centers", "nearest_components", "nearest_pairs"]
+__all__ = ["n_compared", "nearest_centers", "nearest_components"]
 
 EXACT = 20_000
 """Maximum number of centres of which all pairs are compared."""
@@ -42,26 +41,25 @@ _CANDIDATES = 16
 _LEAST = 4096
 """Minimum candidates of a group: 32,000 centres then cost about a tenth of all pairs."""
 _SORTED = 64
-"""Candidates up to which numpy sorts all, so that a first fit of few clusters need not
-wait until the kernel is compiled."""
+"""Maximum number of candidates that numpy sorts: a first fit of few clusters need not wait until
+the kernel is compiled."""
 _FEW = 1024
 """Maximum number of values sorted by counting, for each, how many come before it."""
 _TRIES, _WIDER = 4, 0.5
 """Attempts with a limit that is too low, and the factor by which the range is then widened:
 sorting all of very many centres would take much longer."""
 _STRIDE = 8
-"""Each eighth distance is used to estimate how far away the m-th nearest may be."""
+"""Every eighth distance is used to estimate how far away the m-th nearest may be."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Pairs:
-    """Factors from which the tile makes the scores of pairs; small ones are near."""
+class _Scores(NamedTuple):
+    """Factors from which the tile computes the scores of pairs of centres; small ones are near."""
 
-    found: Array
-    """(k, F) centres as those that are found, rows of the tile."""
+    candidates: Array
+    """(k, F) centres as candidates, the rows of the tile."""
     offsets: Array
     """(F,) origin subtracted from these."""
     factors: Array
@@ -71,78 +69,81 @@ class Pairs:
     direct: int
     """The number of features if scores are sums of (x - c)², else 0."""
     distances: bool
-    """Scores lack the squared length of the found ones, if they are not direct."""
+    """Add the squared length of a candidate to a score that is not direct."""
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """Return the m nearest centres of every centre, itself the first.
+    """Return (k, m) the nearest centres of every centre, itself first.
 
-    Parameters
-    ----------
-    packed : PackedCenters
-    m : int
-        1 to k.
-    n_threads : int
-        Threads that share the work; the result is the same.
-
-    Returns
-    -------
-    int32 array (k, m)
-        By distance, in the compute dtype and with its rounding; ties go to the lowest index.
-        Of more than `EXACT` centres, among the centres of near groups.
-
-    Raises
-    ------
-    ParameterError
-        `m` is not between 1 and k.
+    They are sorted by distance, in the compute dtype and with its rounding; ties go to the lowest
+    index, and NaN comes last. No result depends on the number of threads.
     """
     if not 1 <= m <= packed.n_clusters:
         raise ParameterError(f"m must be between 1 and {packed.n_clusters}, got {m}.")
-    form = packed.dense
-    pairs = Pairs(packed.centers, form.offsets, form.factors, form.starts, packed.direct, True)
-    return nearest_pairs(pairs, packed, m, n_threads)
+    form, direct = packed.dense, packed.direct
+    scores = _Scores(packed.centers, form.offsets, form.factors, form.starts, direct, True)
+    return _nearest(scores, packed, m, n_threads)
+
+
+def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
+    r"""Return (k, m) the components that most probably explain the rows of each, itself first.
+
+    With unequal variances c' is ranked under c by the expected log joint of a row of c,
+
+    .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
+       + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
+
+    That is minus a score of the tile: the mean of c and the expected squares of its rows, times
+    the factors of c', plus the start of its scores. Ties go to the lowest index, and retired
+    components come last.
+    """
+    k = packed.n_components
+    if not 1 <= m <= k:
+        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
+    if packed.covariance == "iso" and packed.alive.all():
+        return nearest_centers(packed.centers, m, n_threads)
+    return _nearest(_expected_log_joints(packed), packed.centers, m, n_threads)
+
+
+def _expected_log_joints(packed: PackedMixture) -> _Scores:
+    form, (k, d) = packed.weighted_form, packed.means.shape
+    n_factors = form.factors.shape[1]
+    candidates, factors = np.empty((2, k, n_factors + 1), packed.dtype)
+    candidates[:, :n_factors] = form.factors[:k]
+    # (retired ones start at infinity, and that times 0 is NaN)
+    candidates[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
+    means = packed.centers.values.astype(np.float64)
+    squares = means * means + packed.variances
+    if packed.covariance != "diag":
+        squares = np.cumsum(squares, axis=1)[:, -1:]
+    factors[:, :d] = means
+    factors[:, d:n_factors] = squares
+    factors[:, n_factors] = 1
+    origin = np.zeros(-(-(n_factors + 1) // panels.PAD) * panels.PAD, packed.dtype)
+    starts = np.zeros(k, packed.dtype)
+    return _Scores(candidates, origin, factors, starts, direct=0, distances=False)
 
 
 def n_compared(k: int, m: int) -> int:
-    """Return about how many centres each of k is compared with for its m nearest."""
+    """Estimate how many centres each of k is compared with for its m nearest."""
     return k if k <= EXACT else max(_CANDIDATES * m, _LEAST)
 
 
-def nearest_pairs(pairs: Pairs, packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """Return for every centre itself and the m - 1 others of the smallest scores.
-
-    Parameters
-    ----------
-    pairs : Pairs
-    packed : PackedCenters
-        The centres, by which they are grouped if there are very many.
-    m : int
-        1 to k.
-    n_threads : int
-        Threads that share the work; the result is the same.
-
-    Returns
-    -------
-    int32 array (k, m)
-        By score, in the compute dtype and with its rounding; ties go to the lowest index, and NaN
-        comes last. Of more than `EXACT` centres, among the centres of near groups.
-    """
-    k = packed.n_clusters
-    out = np.empty((k, m), np.int32)
-    jobs = _everything(k) if k <= EXACT else _by_groups(packed, m, n_threads)
-    on_threads(n_threads, lambda job: _compare(pairs, *job, out), jobs)
+def _nearest(scores: _Scores, packed: PackedCenters, m: int, n_threads: int) -> Labels:
+    """Return (k, m) for every centre itself and the others of the smallest scores."""
+    out = np.empty((packed.n_clusters, m), np.int32)
+    blocks = _blocks(packed, m, n_threads)
+    on_threads(n_threads, lambda block: _compare(scores, *block, out), blocks)
     return out
 
 
-def _everything(k: int) -> Iterator[tuple[Labels, Labels]]:
-    """Yield all centres, a block at a time, against all."""
-    every = np.arange(k, dtype=np.int32)
-    for begin in range(0, k, _MEMBERS):
-        yield every[begin : begin + _MEMBERS], every
-
-
-def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Labels, Labels]]:
-    """Yield the centres of each group, a block at a time, against those of the nearest groups."""
+def _blocks(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Labels, Labels]]:
+    """Yield blocks of centres, each with its candidates: all centres, or those of near groups."""
+    if packed.n_clusters <= EXACT:
+        every = np.arange(packed.n_clusters, dtype=np.int32)
+        for begin in range(0, len(every), _MEMBERS):
+            yield every[begin : begin + _MEMBERS], every
+        return
     groups = group_centers(packed.centers, packed.shift, int(np.sqrt(packed.n_clusters)))
     sizes = np.diff(groups.offsets)
     means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
@@ -157,10 +158,10 @@ def _by_groups(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[
             yield parts[0][begin : begin + _MEMBERS], candidates
 
 
-def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> None:
+def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) -> None:
     """Write the nearest candidates of the members, which are among them, into rows of `out`."""
-    tile = select_tile().for_form(pairs.direct)
-    d, dtype = pairs.found.shape[1], pairs.found.dtype
+    tile = select_tile().for_form(scores.direct)
+    d, dtype = scores.candidates.shape[1], scores.candidates.dtype
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=-(-_MEMBERS // tile.centres), features=0)
     space = panels.workspace(tile, dtype, False, d, blocks, (_MEMBERS, 0))
@@ -170,32 +171,21 @@ def _compare(pairs: Pairs, members: Labels, candidates: Labels, out: Labels) -> 
     places[:count] = candidates
     own = np.searchsorted(candidates, members)
     table = np.empty((len(members), padded), dtype)
-    fill, select = _kernels(tile, dtype, pairs.direct, pairs.distances)
-    fill(
-        pairs.found, pairs.offsets, pairs.factors, pairs.starts, members, places, space, table
-    )  # fmt: skip
+    *arrays, direct, distances = scores
+    _fill(tile, dtype, direct, distances)(*arrays, members, places, space, table)
     if count <= _SORTED:
         table[np.arange(len(members)), own] = -np.inf
         order = np.argsort(table[:, :count], axis=1, kind="stable")
         out[members] = candidates[order[:, : out.shape[1]]]
         return
     found = np.empty((len(members), out.shape[1]), np.int32)
-    select(table, own, readonly(places), count, found)
+    _select(width)(table, own, readonly(places), count, found)
     out[members] = found
 
 
 @cache
-def _kernels(
-    tile: Tile, dtype: panels.Dtype, direct: int, distances: bool
-) -> tuple[panels.Kernel, panels.Kernel]:
-    """Compile scores of members and candidates, and the choice among them."""
-    width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    return _fill(tile, dtype, direct, distances), _select(width)
-
-
-@cache
 def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
-    """Compute scores of members and candidates: candidates are the rows here."""
+    """Compile scores of members and candidates; candidates are the rows here."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
@@ -237,7 +227,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
 
 @cache
 def _select(width: int) -> panels.Kernel:
-    """Compile finding the m smallest of each row of a table, in order, by their names."""
+    """Compile finding the candidates of the m smallest of each row of a table, in order."""
 
     @bare
     def below(row, count, limits, near):
@@ -255,13 +245,13 @@ def _select(width: int) -> panels.Kernel:
 
     @njit
     def select(table, own, places, count, found):
-        """Select; the centre itself, whose place is `own`, comes first."""
+        """Write names of the smallest; the centre itself, at `own`, comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
         ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
         limits = np.empty(width, table.dtype)
-        # except in few rows, the largest of this many, the smallest of each _STRIDE-th value, is
-        # not below the m-th smallest of all
+        # except in few rows, the largest of this many smallest of every _STRIDE-th value is not
+        # below the m-th smallest of all
         part = m * 4 // (3 * _STRIDE) + 6
         smallest = np.empty(part, table.dtype)
         for i in range(table.shape[0]):
@@ -359,57 +349,3 @@ def _rank(values, n, ranks, ranked):
             g += 1
         if g < m:
             ranked[g] = c
-
-
-def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
-    r"""For each component, find the ones that its rows most probably come from as well.
-
-    With unequal variances c' is ranked under c by the expected log joint of a row of c,
-
-    .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
-       + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
-
-    That is minus a score of the tile: the features of c, its mean and the expected squares of its
-    rows, times those of c', its factors and the start of its scores.
-
-    Parameters
-    ----------
-    packed : PackedMixture
-    m : int
-        1 to k.
-    n_threads : int
-        No result depends on it.
-
-    Returns
-    -------
-    int32 array (k, m)
-        Each component itself first, then the others, most probable first, in the compute dtype and
-        with its rounding; ties go to the lowest index, and retired components come last. Of very
-        many components, among those of near groups (see above).
-    """
-    k = packed.n_components
-    if not 1 <= m <= k:
-        raise ParameterError(f"m must be between 1 and {k}, got {m}.")
-    if packed.covariance == "iso" and packed.alive.all():
-        return nearest_centers(packed.centers, m, n_threads)
-    return nearest_pairs(_pairs_of(packed), packed.centers, m, n_threads)
-
-
-def _pairs_of(packed: PackedMixture) -> Pairs:
-    """Return factors and starts of the components, and the features that they meet."""
-    form, (k, d) = packed.weighted_form, packed.means.shape
-    n_factors = form.factors.shape[1]
-    found, factors = np.empty((2, k, n_factors + 1), packed.dtype)
-    found[:, :n_factors] = form.factors[:k]
-    # (retired ones begin at infinity, and that times 0 is NaN)
-    found[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
-    means = packed.centers.values.astype(np.float64)
-    squares = means * means + packed.variances
-    if packed.covariance != "diag":
-        squares = np.cumsum(squares, axis=1)[:, -1:]
-    factors[:, :d] = means
-    factors[:, d:n_factors] = squares
-    factors[:, n_factors] = 1
-    nothing = np.zeros(-(-(n_factors + 1) // panels.PAD) * panels.PAD, packed.dtype)
-    starts = np.zeros(k, packed.dtype)
-    return Pairs(found, nothing, factors, starts, direct=0, distances=False)

@@ -1,6 +1,6 @@
-r"""Nearest centres, most of them passed over by a bound in few directions.
+r"""Nearest centres by a bound in few directions, which skips most of them.
 
-With p orthonormal directions, P the projection on them and Q the one on the rest of the space,
+With p orthonormal directions, P the projection onto them and Q that onto the rest of the space,
 
     ``|x - c|² = |Px - Pc|² + |Qx - Qc|² >= |Px - Pc|² + (|Qx| - |Qc|)²``,
 
@@ -8,8 +8,8 @@ and the right side is ``|x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``: the product fo
 Rows meet all centres in these (:mod:`~.prefix_search`), and in all features only those whose bound
 is not above the distance to the best one so far. Where several are equally near but for rounding,
 sums (x - c)² in float64 decide, as everywhere. So labels are those of
-:func:`~largek_dask.kernels.distances.nearest` whatever the directions are; these decide how many
-centres are passed over. Principal directions of the centres leave few.
+:func:`~largek_dask.kernels.distances.nearest` for any directions; these determine only how many
+centres are skipped. With principal directions of the centres, most are.
 
 *Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early; S.-W. Ra and J.-K. Kim
 (1993) bound by means, C.-H. Lee and L.-H. Chen (1994) by norms as well, and others by principal
@@ -20,14 +20,13 @@ with some probability of error. Here labels are exact, and rounding is bounded (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.prefix_search import FEATURES, search
+from largek_dask.kernels.bounds.prefix_search import FEATURES, PrefixArrays, search
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.distances import PackedCenters
 from largek_dask.kernels.exact.squares import row_squares
@@ -42,27 +41,26 @@ Labels = NDArray[np.int32]
 LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
 """Lengths of the longest centre whose squares, in float32, are neither lost nor too large."""
 FEWEST_MET, MET = 8, 0.6
-"""Centres that rows of a panel may leave open on average: so many, or more if meeting them costs at
-most this share of a dense pass. A row that leaves four times as many open meets all centres."""
+"""Centres that rows of a panel may leave open on average: this many, or more if meeting them costs
+at most this share of a dense pass. A row that leaves four times as many open meets all centres."""
 SOME_CENTERS, ITERATIONS = 512, 4
-"""Directions are found about: of this many centres, by this many steps."""
+"""Principal directions are approximated from this many centres, by this many steps."""
 FULL, ROW, OVERHEAD = (8.0, 2_500.0), (20.0, 12_000.0), 1.1
-"""Cost in multiplications of the dense search: of a centre met in all features, for each feature
-and besides; of a row, likewise; of a multiplication in few features. Measured; they decide who
-searches, never a label."""
+"""Cost in multiplications of the dense search: of a centre met in all features, per feature and
+fixed; of a row, likewise; of a multiplication in few features. Measured; the costs decide which
+search runs, never a label."""
 MOST_OFF = 2.0**-6
-"""Nothing is passed over where projections may be off by a larger share than this."""
+"""No centre is skipped if projections may be off by a larger share than this."""
 
 
 def least_work(k: int, d: int, p: int) -> float:
-    """What it costs to label a row that leaves one centre open, in multiplications."""
+    """Return the cost of a row that leaves one centre open, in multiplications."""
     row, full = (a * d + b for a, b in (ROW, FULL))
     return row + full + OVERHEAD * (p * d + (p + 1) * k)
 
 
-@dataclass(frozen=True, slots=True)
-class Margin:
-    r"""How far a computed bound may be above what it stands for.
+class Margin(NamedTuple):
+    r"""How far a computed bound may be above the true one.
 
     Let X and C be a row and a centre less the shift, and V the stored (p, d) directions with
     ``|VV' - I| <= ε``. Then V = S W with W orthonormal and ``|S - I| <= ε``, and P is W'W. With u
@@ -70,8 +68,8 @@ class Margin:
 
     * A computed VX has in each component a sum over blocks of `FEATURES` features, so it is off by
       ``sqrt(p) γ_m (1 + ε) |X|``, m the features of a block plus the number of blocks plus 4 (for
-      taking off the shift, and for storing factors of centres), and from WX by ε |X| more. Let δ be
-      the sum of both shares; it holds for VC, too.
+      subtracting the shift, and for storing factors of centres), and from WX by ε |X| more. Let δ
+      be the sum of both shares; it holds for VC, too.
     * ``|WX|² >= |VX|² - (2 δ + δ²) |X|²``, so ``|QX|² = |X|² - |WX|²`` is at most the computed
       ``|X|² - |VX|²`` plus `left_out` |X|²; its root is rounded up. So is that of centres.
     * A score of p + 1 products is off by ``γ_{p+8} (|C|² + 2 |X| |C|)`` (:class:`~.Rounding`),
@@ -79,8 +77,8 @@ class Margin:
     * A squared distance in the compute dtype is off by γ_m of its size (:func:`~.near_square`), and
       so are squared lengths of rows: `wide` covers two of them and sums in float64.
 
-    `up` is for rounding roots and borders to the compute dtype; `absolute` for products that
-    underflow. Factors that are a little above 1 cover terms of second order.
+    `up` covers the rounding of roots and borders to the compute dtype, `absolute` products that
+    underflow, and factors slightly above 1 terms of second order.
     """
 
     longest: float
@@ -93,7 +91,7 @@ class Margin:
 
     @classmethod
     def of(cls, directions: Array, longest: float) -> Margin:
-        """For (p, d) directions, as they are stored, and the length of the longest centre."""
+        """Return the margin of (p, d) stored directions and the length of the longest centre."""
         (p, d), kind = directions.shape, np.finfo(directions.dtype)
         exact, u = directions.astype(np.float64), float(kind.eps) / 2
         gap = float(np.linalg.norm(exact @ exact.T - np.eye(p))) + p * (d + 2) * 2.0**-52
@@ -114,24 +112,15 @@ class Margin:
             left_out=(2 + share) * share + near,
         )
 
-    def as_tuple(self) -> tuple[float, ...]:
-        """For compiled code."""
-        return self.longest, self.wide, self.absolute, self.product, self.turned, self.up
-
 
 class Prefix:
     """Centres as seen in few directions.
 
-    Parameters
-    ----------
-    packed : PackedCenters
-        With a longest centre between `LEAST_REACH` and `MOST_REACH` from the shift.
-    directions : array (p, d)
-        Of the compute dtype, about orthonormal: how much they are is measured, and taken into
-        account.
+    The longest centre is between `LEAST_REACH` and `MOST_REACH` from the shift. The (p, d)
+    directions are about orthonormal, in the compute dtype; :class:`Margin` accounts for the rest.
     """
 
-    __slots__ = ("arrays", "dense", "form", "given", "margin", "most", "p", "tile")
+    __slots__ = ("arrays", "dense", "form", "margin", "most", "p", "shape", "tile")
 
     def __init__(self, packed: PackedCenters, directions: Array) -> None:
         dtype, (k, d), self.p = packed.dtype, packed.centers.shape, len(directions)
@@ -139,69 +128,61 @@ class Prefix:
         """Work of the dense search for a row."""
         squares = row_squares(packed.centers, packed.shift)
         self.margin = Margin.of(directions, float(np.sqrt(squares.max())))
-        points = _seen_from(packed.values, directions)
+        points = _project_blocks(packed.values, directions)
         rest = np.maximum(squares - (points * points).sum(axis=1), 0)
         tails = np.sqrt(rest + self.margin.left_out * squares) * (1 + self.margin.up)
         padded = -(-k // panels.PAD) * panels.PAD
         factors, starts = np.zeros((padded, self.p + 1), dtype), np.full(padded, np.inf, dtype)
         factors[:k, : self.p], factors[:k, self.p], starts[:k] = -2 * points, -2 * tails, squares
-        columns = factors.reshape(-1, panels.PAD, self.p + 1).transpose(0, 2, 1).ravel()
-        turned = np.zeros((-(-self.p // panels.PAD) * panels.PAD, d), dtype)
-        turned[: self.p] = directions
+        columns = factors.reshape(-1, panels.PAD, self.p + 1).transpose(0, 2, 1)
+        rows = np.zeros((-(-self.p // panels.PAD) * panels.PAD, d), dtype)
+        rows[: self.p] = directions
         shift = np.zeros(-(-d // 8) * 8 + 8, dtype)
         shift[:d] = packed.shift
-        arrays = shift, turned, np.zeros(len(turned), dtype), factors, starts, columns
-        self.arrays = tuple(readonly(array) for array in arrays)
-        self.given, self.form, self.tile = packed.centers, packed.dense, select_tile()
+        arrays = shift, rows, np.zeros(len(rows), dtype), factors, starts, columns, packed.centers
+        self.arrays = PrefixArrays(*(readonly(array.reshape(-1)) for array in arrays))
+        self.shape, self.form, self.tile = (k, d), packed.dense, select_tile()
         self.most = 4 * max(FEWEST_MET, int(MET * self.dense / (FULL[0] * d + FULL[1])))
 
     def search(
-        self, x: Array, begin: int, end: int, budget: float, out: tuple[Array, ...], left: Array
+        self, x: Array, begin: int, end: int, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
-        """Label rows as :meth:`~.boxes.Boxes.search` does, and all of them, whatever the budget.
+        """Label all rows ``begin .. end``; results are those of :meth:`~.boxes.Boxes.search`.
 
-        Of more than `panels.PAD` centres `out` may be what
-        :func:`~largek_dask.kernels.distances.nearest_two` returns.
+        With more than `panels.PAD` centres `out` may be arrays for the results of
+        :func:`~largek_dask.kernels.distances.nearest_two`.
         """
         dtype, two = x.dtype, len(out) > 1
-        tiles = len(self.arrays[1]) // self.tile.centres
+        tiles = len(self.arrays.zeros) // self.tile.centres
         blocks = panels.Blocking(panels=1, tiles=tiles, features=FEATURES - 1)
         space = panels.workspace(self.tile, dtype, False, FEATURES, blocks, (0, 0))
         form = self.form
         known = (form.factors.reshape(-1), form.starts, form.rounding.as_tuple()) if two else ()
         n_left, n_evaluated = search(self.tile, dtype, two)(
-            readonly(x), begin, end, *self.arrays, self.given, self.p, self.margin.left_out,
-            self.margin.as_tuple(), MOST_REACH**2, self.most, space, left, known, out,
+            readonly(x), begin, end, tuple(self.arrays), self.p, tuple(self.margin), MOST_REACH**2,
+            self.most, space, left, known, out,
         )  # fmt: skip
-        k, d = self.given.shape
+        k, d = self.shape
         work = (end - begin) * least_work(k, d, self.p)
         work += (n_evaluated - (end - begin)) * (FULL[0] * d + FULL[1])
         return end, n_left, n_evaluated, work
 
 
-def _seen_from(x: Array, directions: Array) -> NDArray[np.float64]:
-    """(n, p) products of (n, d) rows and (p, d) directions, as accurate as :class:`Margin` says."""
+def _project_blocks(x: Array, directions: Array) -> NDArray[np.float64]:
+    """Return (n, p) products of rows and directions, as accurate as :class:`Margin` says."""
     seen = np.zeros((len(x), len(directions)))
     for f in range(0, x.shape[1], FEATURES):
         some = slice(f, f + FEATURES)
-        nowhere = np.zeros(x[:, some].shape[1], directions.dtype)
-        seen += project(x[:, some], Directions.of(directions[:, some], nowhere))
+        origin = np.zeros(x[:, some].shape[1], directions.dtype)
+        seen += project(x[:, some], Directions.of(directions[:, some], origin))
     return seen
 
 
 def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
-    """(n, d) orthonormal directions in which (k, d) points differ most, about, most of all first.
+    """Approximate the first n principal directions (n, d) of (k, d) points; n is at most d.
 
-    By subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4), with own kernels.
-
-    Parameters
-    ----------
-    x : (k, d)
-        Of a compute dtype.
-    n : int
-        At most d.
-    known : (m, d), optional
-        Directions of points like these: one step from these is enough.
+    By subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4), with own kernels. One
+    step is enough from directions (m, d) that are `known` of similar points.
     """
     apart = x[:: -(-len(x) // SOME_CENTERS)]
     apart = apart - apart.mean(axis=0, dtype=np.float64).astype(x.dtype)

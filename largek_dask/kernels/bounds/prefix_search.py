@@ -1,17 +1,18 @@
-"""The search of :class:`~largek_dask.kernels.bounds.prefix.Prefix`, panel by panel of rows.
+"""The kernels of :class:`~largek_dask.kernels.bounds.prefix.Prefix`: panels of rows.
 
 A panel is projected and meets all centres in few features; the smallest bound of each tile of
 centres is stored. The centre with the smallest of all is met in all features, and its distance is
-the border of the row. Of tiles whose smallest bound is not above it the bounds are computed again,
+the border of the row. In tiles whose smallest bound is not above it the bounds are computed again,
 row by row, and the centres whose bounds are not above it are met in all features.
 
-Where the two nearest are wanted, the border is the larger distance of two centres, and wider by the
-rounding of scores in all features: whichever two the dense search finds are among those met. These
-get the scores, or where they are in doubt the sums, that decide there.
+For the two nearest, the border is the larger distance of two centres, plus the rounding of scores
+in all features, so the two that the dense search finds are among those met. They are chosen by the
+same scores, or in doubt by the same sums, as there.
 """
 
 from __future__ import annotations
 
+from collections import namedtuple
 from functools import cache
 
 import numpy as np
@@ -31,16 +32,23 @@ from largek_dask.kernels.emit import (
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 
-__all__ = ["FEATURES", "search"]
+__all__ = ["FEATURES", "PrefixArrays", "search"]
 
 FEATURES = 128
-"""Features whose products are summed before they are added to those of others: so sums of many
-features are hardly less accurate than those of few."""
+"""Features whose products are summed before they are added to the sums of other features: so sums
+of many features are hardly less accurate than those of few."""
+
+PrefixArrays = namedtuple("PrefixArrays", "shift directions zeros factors starts columns given")
+"""Flat arrays of centres as seen in few directions; `given` are the centres as they are."""
+Bound = namedtuple("Bound", "longest wide absolute product turned up left_out")
+"""Fields of :class:`~largek_dask.kernels.bounds.prefix.Margin`."""
+Panel = namedtuple("Panel", "rows first m d p point norms inside minima")
+Open = namedtuple("Open", "found counts hits masks most")  # centres that rows leave open
 
 
 @cache
-def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
-    """Products of the rows of a panel and the directions, in the places of a panel.
+def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
+    """Compile products of the rows of a panel and the directions, arranged as a panel.
 
     With `lengths` of 1 squared lengths as the dense search has them are left in the norms.
     """
@@ -49,15 +57,15 @@ def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
     spec, pack = Micro(centres, tile.vectors, lanes, SCORES).code, pack_block(dtype, width, lengths)
 
     @inner
-    def project(rows, block, m, d, shift, directions, zeros, p, scratch, point):
+    def project(rows, block, m, d, arrays, p, scratch, point):
         panel, spare, norms, values, labels, sums = scratch[:6]
         tiles = (p + centres - 1) // centres
         for f in range(0, d, FEATURES):
             length = min(FEATURES, d - f)
-            pack(rows, block, m, d, f, length, shift, panel, 0, spare, norms, 0)
+            pack(rows, block, m, d, f, length, arrays.shift, panel, 0, spare, norms, 0)
             scan(
-                spec, panel, 0, directions, d, f, length, zeros, 0, tiles, values, labels, 0, sums,
-                0, rows, -1,
+                spec, panel, 0, arrays.directions, d, f, length, arrays.zeros, 0, tiles, values,
+                labels, 0, sums, 0, rows, -1,
             )  # fmt: skip
             if f == 0:
                 for q in range(p * width):
@@ -70,12 +78,13 @@ def _projected(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 
 @cache
-def _tails(dtype: Dtype, width: int) -> Kernel:
-    """Squared lengths of the rows of a panel, and those of what directions leave, rounded up."""
+def _measurer(dtype: Dtype, width: int) -> Kernel:
+    """Compile lengths of the rows of a panel, and of their parts outside the directions."""
     real = dtype.type
 
     @inner
-    def measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside):
+    def measure(panel, shift, margin):
+        rows, block, m, d, p, point, norms, inside, _ = panel
         inside[:] = 0.0
         for f in range(p):
             for q in range(width):
@@ -84,16 +93,16 @@ def _tails(dtype: Dtype, width: int) -> Kernel:
         for q in range(width):
             norms[q] = near_square(rows, (block + min(q, m - 1)) * d, shift, 0, d)
         for q in range(width):
-            rest = max(norms[q] - inside[q], 0.0) + left_out * norms[q]
-            point[p * width + q] = real(np.sqrt(rest) * (1.0 + up))
+            rest = max(norms[q] - inside[q], 0.0) + margin.left_out * norms[q]
+            point[p * width + q] = real(np.sqrt(rest) * (1.0 + margin.up))
 
     return measure
 
 
 @inner
 def _border(square, norm, margin):
-    """The largest score that a centre can have that is not farther than the root of `square`."""
-    longest, wide, absolute, product, turned, up = margin
+    """Return the largest score of a centre that is not farther than the root of `square`."""
+    longest, wide, absolute, product, turned, up, _ = margin
     farthest = square * (1.0 + wide) + absolute
     length = np.sqrt(norm)
     reach = min(longest, 1.01 * (length + np.sqrt(farthest)))
@@ -103,20 +112,19 @@ def _border(square, norm, margin):
 
 
 @cache
-def _opened(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """List the tiles whose smallest bounds are below the borders of rows; then their centres.
+def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
+    """Compile listing the tiles, then the centres, whose bounds are below the borders of rows.
 
     Without `two` the guess of a row is not listed: its distance is known.
     """
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
     @inner
-    def open_tiles(
-        point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses, counts,
-        found,
-    ):  # fmt: skip
+    def open_tiles(panel, arrays, limits, guesses, opened):
+        found, counts, hits, masks, most = opened
+        minima, point, features = panel.minima, panel.point, panel.p + 1
         n_hits = 0
-        for t in range(n_tiles):
+        for t in range(arrays.starts.size // centres):
             within = 0  # (counted: a branch would keep the loop out of vectors)
             for q in range(width):
                 within += minima[t * width + q] <= limits[q]
@@ -132,8 +140,9 @@ def _opened(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
         for h in range(n_hits):
             tile, q = hits[h] // width, hits[h] % width
             masks[h] = tile_within(
-                centres, point, q, width, columns, p + 1, starts, tile * centres, limits[q]
-            )
+                centres, point, q, width, arrays.columns, features, arrays.starts, tile * centres,
+                limits[q],
+            )  # fmt: skip
         for h in range(n_hits):
             tile, q = hits[h] // width, hits[h] % width
             for j in range(centres):
@@ -147,7 +156,7 @@ def _opened(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 @inner
 def _most_of(counts, most):
-    """Maximum of open centres per row, so that a panel costs less than the dense search."""
+    """Return the maximum of open centres per row at which a panel costs less than a dense one."""
     total = 0
     for q in range(counts.size):
         total += counts[q] if counts[q] <= most else 0
@@ -156,7 +165,7 @@ def _most_of(counts, most):
 
 @inner
 def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squares, names, four):
-    """The nearest of a row's guess and the centres that were found; sums in float64 decide."""
+    """Return the nearest of a row's guess and the open centres; sums in float64 decide."""
     best = square
     for first in range(0, count, 4):
         for j in range(4):
@@ -165,7 +174,7 @@ def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squ
         for j in range(min(4, count - first)):
             squares[first + j] = four[j]
             best = min(best, np.float64(four[j]))
-    limit = best * (1.0 + margin[1]) + margin[2]
+    limit = best * (1.0 + margin.wide) + margin.absolute
     n_near, label = 0, guess
     if square <= limit:
         n_near = 1
@@ -186,75 +195,82 @@ def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squ
 
 
 @cache
-def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
-    """Bounds of a panel of rows: the smallest of each tile, and the centre with the smallest."""
+def _least_bound(tile: Tile, dtype: Dtype) -> Kernel:
+    """Compile finding the first centre of a tile whose bound is at most `limit`."""
+    width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
+
+    @inner
+    def first_within(panel, q, arrays, c, limit):
+        mask = tile_within(
+            centres, panel.point, q, width, arrays.columns, panel.p + 1, arrays.starts, c, limit
+        )
+        while mask & 1 == 0 and mask != 0:
+            mask, c = mask >> 1, c + 1
+        return c
+
+    return first_within
+
+
+@cache
+def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
+    """Compile bounds of a panel: the smallest of each tile, and the centre with the smallest."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     spec = Micro(centres, tile.vectors, lanes, MINIMA).code
-    project, measure = _projected(tile, dtype, lengths), _tails(dtype, width)
+    project, measure = _projector(tile, dtype, lengths), _measurer(dtype, width)
+    first_within = _least_bound(tile, dtype)
 
     @inner
-    def guess(
-        rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out, up, scratch,
-        point, norms, inside, minima, guesses,
-    ):  # fmt: skip
-        values, labels = scratch[3], scratch[4]
-        project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
-        measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
+    def guess(panel, arrays, margin, scratch, guesses):
+        rows, block, m, d, p, point, _, _, minima = panel
+        starts, values, labels = arrays.starts, scratch[3], scratch[4]
+        project(rows, block, m, d, arrays, p, scratch, point)
+        measure(panel, arrays.shift, margin)
         clear(width, 1, 0, values, labels, 0)
         scan(
-            spec, point, 0, flat, p + 1, 0, p + 1, starts, 0, starts.size // centres, values,
-            labels, 0, minima, 0, rows, -1,
+            spec, point, 0, arrays.factors, p + 1, 0, p + 1, starts, 0, starts.size // centres,
+            values, labels, 0, minima, 0, rows, -1,
         )  # fmt: skip
         for q in range(m):
-            c = labels[q]
-            mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, values[q])
-            while mask & 1 == 0 and mask != 0:
-                mask, c = mask >> 1, c + 1
-            guesses[q] = c
+            guesses[q] = first_within(panel, q, arrays, labels[q], values[q])
 
     return guess
 
 
 @cache
-def _others(tile: Tile, dtype: Dtype) -> Kernel:
-    """The centre with the smallest bound outside the tile of a row's guess."""
+def _other_guesser(tile: Tile, dtype: Dtype) -> Kernel:
+    """Compile finding the centre with the smallest bound outside the tile of a row's guess."""
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
+    first_within = _least_bound(tile, dtype)
 
     @inner
-    def find(point, p, minima, m, starts, columns, guesses, others):
-        for q in range(m):
+    def find(panel, arrays, guesses, others):
+        minima = panel.minima
+        for q in range(panel.m):
             own = guesses[q] // centres
             at = -1
-            for t in range(starts.size // centres):
+            for t in range(arrays.starts.size // centres):
                 if t != own and (at < 0 or minima[t * width + q] < minima[at * width + q]):
                     at = t
-            c = at * centres
-            least = minima[at * width + q]
-            mask = tile_within(centres, point, q, width, columns, p + 1, starts, c, least)
-            while mask & 1 == 0 and mask != 0:
-                mask, c = mask >> 1, c + 1
-            others[q] = c
+            others[q] = first_within(panel, q, arrays, at * centres, minima[at * width + q])
 
     return find
 
 
 @cache
 def _both(dtype: Dtype) -> Kernel:
-    """The two nearest of a row's centres that were found, as the dense search has them."""
+    """Compile choosing the two nearest of a row's open centres as the dense search does."""
     real = dtype.type
 
     @inner
-    def choose_both(
-        rows, at, shift, whole, d, full, openings, length, rounding, found, begin, count, names,
-        eight,
-    ):  # fmt: skip
+    def choose_both(rows, at, d, arrays, form, length, found, begin, count, names, eight):
+        full, openings, rounding = form
         best, second = real(np.inf), real(np.inf)
         label, other = np.int64(-1), np.int64(-1)
         for first in range(begin, begin + count, 8):
             for j in range(8):
                 names[j] = found[min(first + j, begin + count - 1)]
-            eight_scores(rows, at, shift, full, openings, names, d, eight)
+            eight_scores(rows, at, arrays.shift, full, openings, names, d, eight)
             for j in range(min(8, begin + count - first)):
                 if eight[j] < best:
                     second, other = best, label
@@ -264,7 +280,7 @@ def _both(dtype: Dtype) -> Kernel:
         if second > best + margin_of_score(best, np.float64(length), rounding):
             return label, max(best + length, real(0)), other, max(second + length, real(0))
         label, first_square, other, second_square = choose(
-            rows, at, whole, d, eight, -1, real(0), found, begin, begin + count
+            rows, at, arrays.given, d, eight, -1, real(0), found, begin, begin + count
         )
         return label, real(first_square), other, real(second_square)
 
@@ -273,24 +289,22 @@ def _both(dtype: Dtype) -> Kernel:
 
 @cache
 def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """Panels of rows one after the other; as :meth:`~.prefix.Prefix.search` says.
+    """Compile the search of panels of rows; see :meth:`~.prefix.Prefix.search`.
 
     With `two` the two nearest, with squared distances; there are more than two tiles.
     """
     width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     largest = float(np.finfo(dtype).max)
-    guess, open_tiles = _guessed(tile, dtype, int(two)), _opened(tile, dtype, two)
-    others_of, choose_both, together = _others(tile, dtype), _both(dtype), 8 if two else 4
+    guess, open_tiles = _guesser(tile, dtype, int(two)), _opener(tile, dtype, two)
+    others_of, choose_both = _other_guesser(tile, dtype), _both(dtype)
+    together = 8 if two else 4
 
     @njit
-    def run(
-        x, begin, end, shift, directions, zeros, factors, starts, columns, given, p, left_out,
-        margin, farthest, most, scratch, left, form, out,
-    ):  # fmt: skip
+    def run(x, begin, end, flat, p, bounds, farthest, most, scratch, left, form, out):
+        # (plain tuples take numba less time to enter)
+        arrays, margin = PrefixArrays(*flat), Bound(*bounds)
         n, d = x.shape
-        rows, whole = x.reshape(n * d), given.reshape(given.size)
-        flat, turned = factors.reshape(factors.size), directions.reshape(directions.size)
-        n_tiles = starts.size // centres
+        rows, whole, n_tiles = x.reshape(n * d), arrays.given, arrays.starts.size // centres
         point, minima = np.empty((p + 1) * width, dtype), np.empty(n_tiles * width, dtype)
         norms, inside = np.empty(width), np.empty(width)
         limits, squares = np.empty(width, dtype), np.empty(width)
@@ -299,14 +313,13 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
         hits, masks = np.empty(n_tiles * width + 1, np.int64), np.empty(n_tiles * width, np.uint8)
         some, names = np.empty(together, dtype), np.empty(together, np.int32)
         counts, n_left, n_evaluated = np.empty(width, np.int64), 0, 0
+        opened = Open(found, counts, hits, masks, most)
         for block in range(begin, end, width):
             m = min(width, end - block)
-            guess(
-                rows, block, m, d, shift, turned, zeros, flat, starts, columns, p, left_out,
-                margin[5], scratch, point, norms, inside, minima, guesses,
-            )  # fmt: skip
+            panel = Panel(rows, block, m, d, p, point, norms, inside, minima)
+            guess(panel, arrays, margin, scratch, guesses)
             if two:
-                others_of(point, p, minima, m, starts, columns, guesses, others)
+                others_of(panel, arrays, guesses, others)
             for q in range(width):
                 limits[q], counts[q] = -np.inf, 0
             for q in range(m):
@@ -315,16 +328,13 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                 squares[q] = square
                 if two:
                     square = max(square, near_square(rows, at, whole, np.int64(others[q]) * d, d))
-                    square = square * (1.0 + margin[1]) + margin[2]
-                    square += margin_of_score(square - norm, norm * (1.0 + margin[1]), form[2])
+                    square = square * (1.0 + margin.wide) + margin.absolute
+                    square += margin_of_score(square - norm, norm * (1.0 + margin.wide), form[2])
                 # (less than the scores of centres that fill up the last tile)
                 limits[q] = real(min(_border(square, norm, margin), largest))
                 if not norm <= farthest:
                     limits[q], counts[q] = -np.inf, most + 1
-            open_tiles(
-                point, p, minima, n_tiles, limits, starts, columns, most, hits, masks, guesses,
-                counts, found,
-            )  # fmt: skip
+            open_tiles(panel, arrays, limits, guesses, opened)
             most_here = _most_of(counts, most)
             for q in range(m):
                 i, first, count = block + q, q * (most + 1), counts[q]
@@ -335,8 +345,8 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                 if two:
                     n_evaluated += count + 2
                     out[0][i], out[1][i], out[2][i], out[3][i] = choose_both(
-                        rows, i * d, shift, whole, d, form[0], form[1], scratch[2][q], form[2],
-                        found, first, count, names, some,
+                        rows, i * d, d, arrays, form, scratch[2][q], found, first, count, names,
+                        some,
                     )  # fmt: skip
                 else:
                     n_evaluated += count + 1

@@ -372,7 +372,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
     -------
     callable
         ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end,
-        keep, space, chosen, counts, labels, upper, lower)``, as :func:`~.lists.search_lists`;
+        keep, space, chosen, counts, labels, upper, lower)``, as :class:`~.lists.ListSearch`;
         `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
     """
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)

@@ -20,7 +20,7 @@ from largek_dask.algorithms.dcd import partition_path
 from largek_dask.algorithms.dcd.search import Search
 from largek_dask.algorithms.dcd.stages import PLANS, Book, pieces
 from largek_dask.errors import DegenerateDataWarning, ParameterError
-from largek_dask.kernels.descent import Rows
+from largek_dask.kernels.descent import CenteredRows
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.dcd.rules import check_path, optimum
 from tests.helpers.covering import in_turns, slow
@@ -141,7 +141,7 @@ def test_more_effort_is_never_worse_and_sometimes_better() -> None:
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_stages_only_lower_partitions(effort: str) -> None:
     x = blobs(400, 6, 15, seed=8, spread=1.0).astype(np.float64)
-    plan, search = PLANS[effort], Search(Rows.of(x - x.mean(axis=0)))  # type: ignore[index]
+    plan, search = PLANS[effort], Search(CenteredRows.of(x - x.mean(axis=0)))  # type: ignore[index]
     book, rng, stages = Book.begin(plan, search), Rng(3, 0), set()
     for step, piece in enumerate(pieces(plan, 12, 10, 400)):
         before = book.costs.copy()

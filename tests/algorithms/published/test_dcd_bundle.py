@@ -46,7 +46,7 @@ class Bumpy:
     def value(self, x):
         return self.evaluate(x).value
 
-    def second(self, x):
+    def other_subgradient(self, x):
         if (x != 0).all():
             return None
         return self.evaluate(x).subgradient * np.where(x == 0, -1.0, 1.0)

@@ -115,7 +115,7 @@ def test_a_pair_of_centres_that_the_farthest_tied_row_leaves_undecided():
     centers = np.array([[-10.0, 0], [10, 0], [1000, 0], [1000, 0]])
     function = ClusteringFunction(MeasuredRows.of(x), 4)
     found = function.evaluate(centers)
-    blocks = np.linalg.norm(found.gradient - function.second(centers), axis=1)
+    blocks = np.linalg.norm(found.gradient - function.other_subgradient(centers), axis=1)
     np.testing.assert_allclose(blocks[2:], 2 / 101 * 50 * 2, rtol=1e-2)
     assert np.count_nonzero(blocks[:2]) == 1
 
@@ -144,7 +144,7 @@ def test_ties_of_the_auxiliary_problem_are_taken_together(n):
     y = np.zeros(2)
     found = function.evaluate(y)
     np.testing.assert_array_equal(found.gradient, found.subgradient)
-    v = found.gradient - function.second(y)
+    v = found.gradient - function.other_subgradient(y)
     assert abs(v[0]) == pytest.approx(1, rel=1e-9)
     end = inf_stationary(function, y, Accuracy(1e-7), clarke_stationary)
     assert end.end == "accuracy"
@@ -171,7 +171,7 @@ class Corner:
     def value(self, x):
         return self.evaluate(x).value
 
-    def second(self, x):
+    def other_subgradient(self, x):
         return np.array([self.other])
 
 

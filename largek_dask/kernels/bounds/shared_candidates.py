@@ -1,4 +1,4 @@
-"""The E-step of var-GMM-S as published: each row searches the neighbourhoods of its candidates.
+"""The E-step of var-GMM-S as published: rows search the neighbourhoods of their candidates.
 
 D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
 Algorithm 1. The faster search by lists (:mod:`~.candidates`) is measured against it.
@@ -6,6 +6,7 @@ Algorithm 1. The faster search by lists (:mod:`~.candidates`) is measured agains
 
 from __future__ import annotations
 
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,25 +20,28 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["PairSums", "search_unions", "steps_of_pairs"]
+__all__ = ["PairSums", "search_neighbourhoods", "steps_of_pairs"]
 
 BLOCK = 4_096
-"""Rows whose searches are kept at a time."""
+"""Rows whose squared distances are kept at a time."""
 
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
+Met = namedtuple("Met", "components squares counts stamps")
+"""Components that each row of a block has met, their squared distances and number. Stamps hold, per
+component, the last row that met it, or the place of a pair."""
 
 
 @dataclass(slots=True)
 class PairSums:
-    """Squared distances of rows of each component to others, added up in steps."""
+    """Sums of squared distances from rows of each component to others, in integer steps."""
 
     keys: Places
     """(m,) ascending: ``c * k + other`` where a row whose nearest is c has met the other."""
     steps: Places
     """(m,) sums of squared distances, in steps."""
     counts: Places
-    """(m,) rows."""
+    """(m,) numbers of rows."""
 
     @classmethod
     def nothing(cls) -> PairSums:
@@ -46,22 +50,19 @@ class PairSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays."""
         return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
 
     def merge(self, other: PairSums) -> PairSums:
         """Add another object's pairs to this one, and return it."""
         keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
-        sums = np.zeros((2, len(keys)), np.int64)
-        for row, mine, theirs in zip(
-            sums, (self.steps, self.counts), (other.steps, other.counts), strict=True
-        ):
-            np.add.at(row, at, np.concatenate([mine, theirs]))
-        self.keys, self.steps, self.counts = keys, *sums
+        steps, counts = np.zeros((2, len(keys)), np.int64)
+        np.add.at(steps, at, np.concatenate([self.steps, other.steps]))
+        np.add.at(counts, at, np.concatenate([self.counts, other.counts]))
+        self.keys, self.steps, self.counts = keys, steps, counts
         return self
 
     def neighbourhoods(self, before: Labels) -> Labels:
-        """Return (k, G): each component, and the others with the least mean distance of those met.
+        """Return (k, G) each component and the others that it met at the least mean distance.
 
         If fewer than G - 1 were met, those of ``before`` (k, G) stay.
         """
@@ -78,7 +79,7 @@ class PairSums:
         return out
 
 
-def search_unions(
+def search_neighbourhoods(
     x: NDArray[Any],
     near: Labels,
     drawn: Labels,
@@ -87,7 +88,7 @@ def search_unions(
     squares: NDArray[np.float64],
     scale: float,
 ) -> tuple[int, PairSums]:
-    """Find the best of the neighbourhoods of every row's candidates.
+    """Update every row's candidates by the best of their neighbourhoods, in place.
 
     Parameters
     ----------
@@ -100,8 +101,7 @@ def search_unions(
     packed : PackedMixture
         "iso" or "isoflex".
     candidates : (n, C') int32
-        Before and, written to, afterwards: by log joint, best first; -1: none. Rows whose first
-        is -1 are left out.
+        By log joint, best first; -1 for none. Rows whose first is -1 are left out.
     squares : (n, C') float64
         Written to: squared distances to the candidates.
     scale : float
@@ -109,48 +109,44 @@ def search_unions(
 
     Returns
     -------
-    n_evaluated : int
-        Distances computed.
-    pairs : PairSums
+    n_evaluated, pairs
+        The number of distances computed, and their sums.
     """
     k, width = len(packed.means), near.shape[1]
     most = candidates.shape[1] * (width + 1) + drawn.shape[1]
-    met, found = np.empty((BLOCK, most), np.int32), np.empty((BLOCK, most))
-    counts, stamps = np.empty(BLOCK, np.int64), np.full(k, -1)
+    met = Met(
+        np.empty((BLOCK, most), np.int32), np.empty((BLOCK, most)), np.empty(BLOCK, np.int64),
+        np.full(k, -1),
+    )  # fmt: skip
     pairs, n_evaluated = PairSums.nothing(), 0
     for part, rows in native_blocks(x):
         block = rows.astype(packed.dtype, copy=False)
         for begin in range(0, len(block), BLOCK):
             at = slice(part.start + begin, part.start + min(begin + BLOCK, len(block)))
-            stamps[:] = -1
+            met.stamps[:] = -1
             n_evaluated += _search(
                 readonly(np.ascontiguousarray(block[begin : begin + BLOCK])), packed.means,
                 packed.constants, packed.halves, readonly(near), readonly(drawn[at]),
-                candidates[at], squares[at], met, found, counts, stamps,
+                candidates[at], squares[at], tuple(met),
             )  # fmt: skip
             nearest = candidates[at, 0]
             order, starts = order_by_label(np.ascontiguousarray(nearest), k)
-            room = int(counts[: len(nearest)].sum())
-            keys, steps, times = (np.empty(room, np.int64) for _ in range(3))
-            stamps[:] = -1
-            n = _pairs(
-                readonly(order), readonly(starts), met, found, counts, scale, stamps, keys, steps,
-                times,
-            )  # fmt: skip
-            pairs.merge(PairSums(keys[:n], steps[:n], times[:n]))
+            sums = np.empty((3, int(met.counts[: len(nearest)].sum())), np.int64)
+            met.stamps[:] = -1
+            n = _pairs(readonly(order), readonly(starts), tuple(met), scale, sums)
+            pairs.merge(PairSums(*sums[:, :n]))
     return n_evaluated, pairs
 
 
 def steps_of_pairs(n_features: int, max_abs: float) -> float:
-    """Return steps per unit of squared distance: none is above 2^40, 2^23 of them fit int64."""
+    """Return steps per unit of squared distance: at most 2^40 each, so that int64 holds 2^23."""
     return float(2.0 ** (40 - int(np.frexp(4.0 * n_features * max_abs**2)[1])))
 
 
 @njit
-def _search(
-    x, means, constants, halves, near, drawn, candidates, squares, met, found, counts, stamps
-):
+def _search(x, means, constants, halves, near, drawn, candidates, squares, met_by_rows):
     n, d = x.shape
+    met, found, counts, stamps = met_by_rows
     rows, centers = x.reshape(n * d), means.reshape(means.size)
     width, total = candidates.shape[1], 0
     best = np.empty(width)
@@ -160,7 +156,7 @@ def _search(
             counts[i] = 0
             squares[i, :] = np.inf
             continue
-        # members first: of equal ones the first met stays
+        # candidates first: of equal ones the first met stays
         for q in range(width):
             c = candidates[i, q]
             if c >= 0 and stamps[c] != i:
@@ -204,8 +200,10 @@ def _search(
 
 
 @njit
-def _pairs(order, starts, met, found, counts, scale, stamps, keys, steps, times):
-    """Add up distances by pairs of components; return the number of pairs, in no order of keys."""
+def _pairs(order, starts, met_by_rows, scale, sums):
+    """Add up distances by pairs of components, in no order of keys; return the number of pairs."""
+    met, found, counts, stamps = met_by_rows
+    keys, steps, times = sums[0], sums[1], sums[2]
     k, n = starts.size - 1, 0
     for c in range(k):
         first = n

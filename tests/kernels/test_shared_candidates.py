@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.kernels.bounds import unions
-from largek_dask.kernels.bounds.unions import PairSums, search_unions, steps_of_pairs
+from largek_dask.kernels.bounds import shared_candidates
+from largek_dask.kernels.bounds.shared_candidates import (
+    PairSums,
+    search_neighbourhoods,
+    steps_of_pairs,
+)
 from largek_dask.kernels.mixtures import pack_mixture
 from tests.helpers.covering import every_two
 from tests.oracles import mixtures as oracles
@@ -24,7 +28,7 @@ def table(k, width, r):
         [(1, 1, 1), (7, 3, 2), (30, 5, 4)], [0, 2], ["f4", "f8", "u1", "f2"], ["iso", "isoflex"]
     ),
 )
-def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind):
+def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind, monkeypatch):
     k, n_candidates, width = shape
     r = np.random.default_rng(k + n_drawn)
     n, d = 300, 5
@@ -39,11 +43,9 @@ def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind):
     candidates[5::19, -1] = -1
     before, squares = candidates.copy(), np.empty((n, n_candidates))
     # several blocks, the last one not full
-    unions.BLOCK, block = 128, unions.BLOCK
-    try:
-        evaluated, pairs = search_unions(x, near, drawn, packed, candidates, squares, 2.0**20)
-    finally:
-        unions.BLOCK = block
+    monkeypatch.setattr(shared_candidates, "BLOCK", 128)
+    state = candidates, squares
+    evaluated, pairs = search_neighbourhoods(x, near, drawn, packed, *state, 2.0**20)
     expected = oracles.union_search(x, near, drawn, packed, before)
     assert evaluated == expected[2]
     np.testing.assert_array_equal(candidates, expected[0])
@@ -55,13 +57,13 @@ def test_rows_find_the_best_of_what_they_meet(shape, n_drawn, dtype, kind):
 
 
 def test_a_member_is_not_lost_to_its_equal():
-    """Three components in one place: whoever was a candidate stays one."""
+    """Three components in one place: a candidate stays one."""
     means = np.array([[0.0, 0], [0, 0], [0, 0], [9, 9]])
     packed = pack_mixture(means, np.ones((1, 1)), np.full(4, -np.log(4)), np.zeros(2))
     near = np.array([[0, 1], [1, 0], [2, 0], [3, 2]], np.int32)
     candidates = np.array([[2], [1], [0]], np.int32)
     drawn = np.empty((3, 0), np.int32)
-    search_unions(np.zeros((3, 2)), near, drawn, packed, candidates, np.empty((3, 1)), 1.0)
+    search_neighbourhoods(np.zeros((3, 2)), near, drawn, packed, candidates, np.empty((3, 1)), 1.0)
     assert candidates[:, 0].tolist() == [2, 1, 0]
 
 
@@ -82,8 +84,8 @@ def test_pairs_add_up_in_any_order():
     assert forth.nbytes == 3 * 8 * len(forth.keys)
 
 
-def test_neighbourhoods_keep_what_nothing_nearer_was_met_for():
-    """Component 0 has met 2 (mean 4) and 1 (mean 5), 1 only 3, 2 nobody; 3 equal ones."""
+def test_neighbourhoods_keep_previous_ones_if_too_few_were_met():
+    """Component 0 has met 2 (mean 4) and 1 (mean 5), 1 only 3, 2 none; 3 equal ones."""
     keys = np.array([0 * 4 + 1, 0 * 4 + 2, 1 * 4 + 3, 3 * 4 + 0, 3 * 4 + 1, 3 * 4 + 2])
     pairs = PairSums(keys, np.array([10, 4, 7, 6, 6, 3]), np.array([2, 1, 1, 2, 2, 1]))
     before = np.array([[0, 3, 1], [1, 2, 0], [2, 0, 1], [3, 1, 2]], np.int32)
