@@ -284,7 +284,7 @@ def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> 
 
     Centres that have just been moved across the data go to the mean.
     """
-    centers = means + means.dtype.type(BEYOND) * (means - before)
+    centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
         moved = np.concatenate([moves.split, moves.removed])
         centers[moved] = means[moved]
