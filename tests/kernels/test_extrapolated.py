@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact.extrapolated import LEAST_SHARE, Outstanding
+from largek_dask.kernels.exact.extrapolated import LEAST_SHARE, ExpectedChange
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 D = 6
@@ -65,7 +65,7 @@ def test_is_that_of_numpy_bit_for_bit(k, n, weighted, wide, about_zero, dtype, s
     centers = r.normal(size=(k, D)).astype(dtype)
     smoothing, factor = r.uniform(0.1, 1), r.uniform(0.1, 5)
     wanted = expected_means(centers, sums, change, touched, smoothing, factor, ahead, weights)
-    outstanding = Outstanding(ahead.copy(), weights.copy())
+    outstanding = ExpectedChange(ahead.copy(), weights.copy())
     found = centers.copy()
     outstanding.move(found, sums, change, touched, smoothing, factor)
     assert found.tobytes() == wanted[0].astype(dtype).tobytes()
@@ -89,7 +89,7 @@ def test_plain_means_where_nothing_is_expected():
     sums, change = rows_in_two_clusters()
     for given_change, factor in ((None, 4.5), (change, 0.0)):
         centers = np.full((3, D), 9.0)
-        Outstanding.nothing(3, D).move(
+        ExpectedChange.nothing(3, D).move(
             centers, sums, given_change, np.array([True, True, True]), 0.5, factor
         )
         assert centers[:, 0].tolist() == [2, 5, 9], "a cluster without rows keeps its centre"
@@ -98,7 +98,7 @@ def test_plain_means_where_nothing_is_expected():
 
 def test_only_what_has_changed_is_touched():
     sums, change = rows_in_two_clusters()
-    outstanding = Outstanding.nothing(3, D)
+    outstanding = ExpectedChange.nothing(3, D)
     centers = np.full((3, D), 9.0)
     outstanding.move(centers, sums, change, np.array([True, False, False]), 0.5, 4.0)
     assert outstanding.live.tolist() == [True, False, False]

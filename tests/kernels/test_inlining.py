@@ -53,7 +53,7 @@ for k in (300, 8):
     parts.append(compiled.found)
     compiled.found = []
 for k in (300, 8):
-    for compile_one in calls_in_reverse("float32", 8, k):
+    for compile_one in calls_in_reverse("float32", 8, k).values():
         compile_one()
 parts.append(compiled.found)
 print(json.dumps(parts))

@@ -76,7 +76,7 @@ def test_sums__have_the_bits_of_dense_rows(shape, dtype, kind, seed):
     np.testing.assert_array_equal(found.weights, expected.weights)
     ones = np.ones(n) if weight is None else weight
     assert found.sums.tolist() == oracles.fixed_point_sums(x, new, ones, K, grid)[0]
-    found.remove(block, new, weight)
+    found.move(block, new, np.full_like(new, -1), weight)
     assert not found.sums.any()
     assert not found.weights.any()
 
