@@ -77,12 +77,12 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
         "cells": partial(cell_means, x, rows, begins, sizes, np.arange(k), shift, 1, n_full=1),
         "greedy": partial(greedy_rows, columns, weights, draws.random((k, 3))),
     }
-    names = "splits sums neighbours squares distances two cells greedy"
-    if k > FEW_CLUSTERS:
+    if k <= FEW_CLUSTERS:
+        names = "splits sums neighbours squares distances two cells greedy"
+    elif packed.direct:  # `nearest` calls the kernel of `nearest_two`, until it was called often
+        names = "splits scores squares sums lists neighbours distances two cells"
+    else:
         names = "splits scores squares sums lists neighbours distances nearest two cells"
-        if packed.direct:
-            # Of few features `nearest` calls the kernel of `nearest_two`, until it was called often.
-            names = names.replace(" nearest", "")
     return {name: calls[name] for name in names.split()}
 
 
