@@ -1,4 +1,4 @@
-"""What a second process compiles: each call is one that a fit of this sort makes."""
+"""Calls by which a second process compiles the kernels of a fit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_each_call_can_be_made(monkeypatch, dtype, d, k, few):
         call()
 
 
-def test_all_are_made_in_their_order(monkeypatch):
+def test_all_calls_are_made_in_order(monkeypatch):
     made = []
 
     def two(*given):
@@ -39,7 +39,7 @@ def test_all_are_made_in_their_order(monkeypatch):
     assert made == [("first", "float32", 8, 3), ("second", "float32", 8, 3)]
 
 
-def test_it_ends_when_the_pipe_is_closed(monkeypatch):
+def test_the_process_ends_when_the_pipe_is_closed(monkeypatch):
     ended = []
     monkeypatch.setattr(
         parallel_compile.sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b""))
