@@ -71,9 +71,10 @@ from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_cen
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.exact.extrapolated import Outstanding
+from largek_dask.kernels.exact.extrapolated import ExpectedChange
 from largek_dask.kernels.exact.movement import squared_movement
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["IncrementalLloyd", "LabelTableState"]
@@ -164,7 +165,7 @@ class RoundTotal(Tally):
     """Change of the sums by rows that had a label before."""
     entered: ClusterSums
     """Sums of rows that had none."""
-    squares: Squares
+    squares: ExactSums
     """Squared lengths of the rows that had none."""
     touched: NDArray[np.bool_]
     """(k,) clusters that lost rows, or got some."""
@@ -175,7 +176,9 @@ class RoundTotal(Tally):
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
         """Return an empty total."""
         sums = partial(ClusterSums, k, d, grid)
-        return cls(moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_))
+        return cls(
+            moved=sums(), entered=sums(), squares=ExactSums(1), touched=np.zeros(k, np.bool_)
+        )
 
     def empty(self) -> RoundTotal:
         """Return an empty total for as many clusters."""
@@ -513,11 +516,13 @@ class _Epoch:
         """Centres stay as they are until every row has a label."""
         if self.rests:
             self.sums, self.squares = ClusterSums(k, d, grid), 0.0
-            self.expected = Outstanding.nothing(k, d)
+            self.expected = ExpectedChange.nothing(k, d)
         else:
             self.sums = ClusterSums.of(state.sums, state.weights, grid)
             self.squares = state.squares
-            self.expected = Outstanding(state.expected_sums.copy(), state.expected_weights.copy())
+            self.expected = ExpectedChange(
+                state.expected_sums.copy(), state.expected_weights.copy()
+            )
         self.factor = state.factor
         # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf

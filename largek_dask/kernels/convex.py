@@ -34,7 +34,7 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
@@ -221,7 +221,7 @@ class ClusteringFunction:
         return gradient - _longest(x, near, labels[rows], among, pulls, difference)
 
     def _value(self, packed: PackedCenters, labels: NDArray[np.int32]) -> float:
-        squares = Squares()
+        squares = ExactSums()
         squares.add(squared_distances(self.rows.x, packed, labels), self.rows.weight)
         return squares.value / self.rows.total
 
@@ -252,7 +252,7 @@ class AuxiliaryFunction:
         x = np.asarray(rows.x, np.float64)
         self.arranged: ArrangedRows = arrange(x, weight, centers, order, r)
         """The rows, arranged for scans of many points."""
-        squares = Squares()
+        squares = ExactSums()
         squares.add(r, rows.weight)
         self.without = squares.value
         """Objective of the given centres, not divided by the total weight."""

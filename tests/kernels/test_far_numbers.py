@@ -1,4 +1,4 @@
-"""Numbers far from 0 and from each other: distances, sums in two limbs, and what they resolve."""
+"""Numbers far from 0 and from each other: distances, and what sums resolve."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
-from largek_dask.kernels.exact.sum_loops import INTEGERS, rounding
 
 X = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -24,28 +23,16 @@ def test_distances_of_rows_however_far(power: int) -> None:
     np.testing.assert_allclose(np.ldexp(found, -power), expected, rtol=1e-14)
 
 
-def test_whole_weights_multiply_rows_in_two_limbs() -> None:
-    n, d = X.shape
-    weight = np.arange(n, dtype=float) % 4
-    steps, low = (np.empty((n, d), np.int64) for _ in range(2))
-    weights, low_weights = (np.empty(n, np.int64) for _ in range(2))
-    run = rounding(True)
-    run(X, weight, INTEGERS, np.zeros(d), 2.0**20, 1.0, steps, weights, low, low_weights)
-    np.testing.assert_array_equal(weights, weight)
-    assert not low_weights.any()
-    np.testing.assert_allclose(steps * 2.0**-20, X * weight[:, None], atol=2.0**-17)
-
-
-def test_what_is_known_of_rows() -> None:
+def test_resolved_bits_and_statistics_that_are_refused() -> None:
     scan = RowScan(3, np.float64)
     scan.add(X, None, 0)
     known = scan.finish()
     assert isinstance(known.grid, FixedPoint)
     assert 20 < resolved_bits(known.grid, 50.0) <= 52
     assert FeatureSquares(known.shift).nbytes >= 3 * 8
-    told = known.to_dict()
+    values = known.to_dict()
     infinity = float.hex(np.inf)
     for wrong in ({"n_features": 4}, {"mean": [infinity] * 3}, {"max_abs": infinity}):
         with pytest.raises(ValueError):
-            Statistics.from_dict(told | wrong)
+            Statistics.from_dict(values | wrong)
     assert unsaved() is None or isinstance(unsaved(), OSError)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.exact.movement import (
-    beyond,
     center_terms,
     squared_lengths,
     squared_movement,
@@ -16,7 +15,7 @@ from largek_dask.kernels.exact.movement import (
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (40, 33)])
-def test_is_the_sum_of_squared_differences(dtype, shape):
+def test_movement_is_the_sum_of_squared_differences(dtype, shape):
     r = np.random.default_rng(0)
     new, old = r.normal(size=(2, *shape)).astype(dtype)
     expected = ((new.astype(np.float64) - old) ** 2).sum()
@@ -24,7 +23,7 @@ def test_is_the_sum_of_squared_differences(dtype, shape):
     assert squared_movement(new, new) == 0.0
 
 
-def test_takes_views_in_any_order():
+def test_movement_takes_views_in_any_order():
     a = np.asfortranarray(np.arange(12.0).reshape(3, 4))
     a.flags.writeable = False
     assert squared_movement(a, np.zeros((3, 4))) == (a**2).sum()
@@ -56,12 +55,3 @@ def test_lengths__are_sums_in_the_order_of_the_features(dtype, shape):
     for f in range(shape[1]):
         expected += x[:, f].astype(np.float64) ** 2
     assert squared_lengths(x).tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_beyond__has_the_bits_of_numpy(dtype):
-    means, before = np.random.default_rng(3).normal(size=(2, 37, 19)).astype(dtype)
-    found = beyond(means, np.asfortranarray(before), 0.8)
-    expected = means + dtype(0.8) * (means - before)
-    assert found.dtype == dtype
-    assert found.tobytes() == expected.tobytes()

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, sparse_rows, stack_rows
 from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
 from largek_dask.kernels.sparse.search import center_norms
@@ -75,7 +76,7 @@ def test_sums__have_the_bits_of_dense_rows(shape, dtype, kind, seed):
     np.testing.assert_array_equal(found.weights, expected.weights)
     ones = np.ones(n) if weight is None else weight
     assert found.sums.tolist() == oracles.fixed_point_sums(x, new, ones, K, grid)[0]
-    found.remove(block, new, weight)
+    found.move(block, new, np.full_like(new, -1), weight)
     assert not found.sums.any()
     assert not found.weights.any()
 
@@ -130,9 +131,9 @@ def test_small_jobs__have_the_bits_of_dense_rows(shape, dtype, seed):
     assert row_squares(block, origin).tobytes() == row_squares(x, origin).tobytes()
     rows = np.arange(len(x))[::-2]
     assert row_squares(block, origin, rows).tolist() == row_squares(x, origin)[rows].tolist()
-    found, expected = Squares(), Squares()
-    found.add_squares(block, origin)
-    expected.add_squares(x, origin)
+    found, expected = ExactSums(), ExactSums()
+    found.add(row_squares(block, origin))
+    expected.add(row_squares(x, origin))
     assert found.value == expected.value
     np.testing.assert_array_equal(normalize_rows(block).toarray(), normalize_rows(x))
     assert finite_rows(block).all()
@@ -227,26 +228,26 @@ def test_distances_of_rows_near_their_centres_keep_their_digits(dtype):
 def test_sums_about_another_origin_are_refused():
     block, _, _ = table(3, 1, 2, 1.0)
     shift = np.ones(2, np.float32)
-    with pytest.raises(ValueError, match="about 0 only"):
+    with pytest.raises(ValueError, match="about 0"):
         row_squares(block, shift)
-    with pytest.raises(ValueError, match="about 0 only"):
+    with pytest.raises(ValueError, match="about 0"):
         ClusterSums(1, 2, FixedPoint.choose(shift, 9.0, n_rows=3)).add(block, np.zeros(3, np.int32))
 
 
-def test_prepared__is_made_once_whoever_asks():
+def test_a_packed_form_is_made_once_by_several_threads():
     made = []
 
     def make(centers):
         made.append(centers)
         return len(made)
 
-    prepared = Prepared(np.ones((2, 2)))
-    threads = [threading.Thread(target=prepared.get, args=(make,)) for _ in range(4)]
+    cache = PackedCache(np.ones((2, 2)))
+    threads = [threading.Thread(target=cache.get, args=(make,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert prepared.get(make) == 1
+    assert cache.get(make) == 1
     assert len(made) == 1
 
 

@@ -32,17 +32,17 @@ from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
 from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
 from largek_dask.kernels.emit import (
-    fetch,
+    as_readonly,
     four_square_distances,
     four_weighted_square_distances,
-    frozen,
-    insert,
-    lowest,
+    insert_ranked,
+    lane_minima,
+    lanes_within,
     lowest_bit,
+    prefetch,
     scan,
     square_distance,
     weighted_square_distance,
-    within,
 )
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
@@ -307,19 +307,19 @@ def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
         call(given.rows, given.places, begin, end, given.d)
         for q in range(begin, end):
             i = np.int64(given.places[q]) * n_best
-            fetch(candidates, i)
-            fetch(candidates, i + n_best - 1)
-            fetch(squares, i)
-            fetch(squares, i + n_best - 1)
+            prefetch(candidates, i)
+            prefetch(candidates, i + n_best - 1)
+            prefetch(squares, i)
+            prefetch(squares, i + n_best - 1)
 
     @_within
     def ask_listed(given, begin, end):
         for e in range(begin, end):
             c = np.int64(given.listed[e])
             for f in range(0, given.features, line):
-                fetch(given.factors, c * given.features + f)
+                prefetch(given.factors, c * given.features + f)
             for f in range(0, given.d, line):
-                fetch(given.mixture.means, c * given.d + f)
+                prefetch(given.mixture.means, c * given.d + f)
 
     return ask, ask_listed
 
@@ -332,12 +332,12 @@ def _ranker(width: int) -> Kernel:
     def rank(scores, count, group, minima, n_best, best, own):
         if group == 1:
             for i in range(count):
-                insert(width, scores, i * width, n_best, best, own)
+                insert_ranked(width, scores, i * width, n_best, best, own)
             return
         for g in range((count + group - 1) // group):
             first = g * group
-            lowest(width, scores, first * width, min(group, count - first), minima, g * width)
-            insert(width, minima, g * width, n_best, best, own)
+            lane_minima(width, scores, first * width, min(group, count - first), minima, g * width)
+            insert_ranked(width, minima, g * width, n_best, best, own)
 
     return rank
 
@@ -354,7 +354,7 @@ def _picker(width: int) -> Kernel:
             found[q] = 0
         for g in range((count + group - 1) // group):
             first = g * group
-            mask = within(width, minima if group > 1 else scores, g * width, limits)
+            mask = lanes_within(width, minima if group > 1 else scores, g * width, limits)
             while mask != 0:
                 q = lowest_bit(mask)
                 mask &= mask - one
@@ -627,7 +627,9 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
             block = Block(factors, openings, largest, first, length)
             if listed.size > 0 or length == 0:
                 copy(listed, first, length, d, features, factors, openings, copies, copied, more)
-                block = Block(frozen(copies), frozen(copied), frozen(more), first, length)
+                block = Block(
+                    as_readonly(copies), as_readonly(copied), as_readonly(more), first, length
+                )
             following = j + 1
             while following < starts.size - 1 and starts[following] == starts[following + 1]:
                 following += 1

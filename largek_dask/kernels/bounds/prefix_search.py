@@ -21,10 +21,10 @@ from largek_dask.kernels.dense.doubts import choose
 from largek_dask.kernels.dense.doubts import margin as margin_of_score
 from largek_dask.kernels.dense.panels import Dtype, Kernel, inner, pack_block
 from largek_dask.kernels.emit import (
-    clear,
     eight_scores,
     four_near_squares,
     near_square,
+    reset_winners,
     scan,
     square_distance,
     tile_within,
@@ -226,7 +226,7 @@ def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
         starts, values, labels = arrays.starts, scratch[3], scratch[4]
         project(rows, block, m, d, arrays, p, scratch, point)
         measure(panel, arrays.shift, margin)
-        clear(width, 1, 0, values, labels, 0)
+        reset_winners(width, 1, 0, values, labels, 0)
         scan(
             spec, point, 0, arrays.factors, p + 1, 0, p + 1, starts, 0, starts.size // centres,
             values, labels, 0, minima, 0, rows, -1,

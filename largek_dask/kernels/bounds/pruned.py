@@ -142,7 +142,7 @@ class _PassState:
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
     """Announce how many rows will be labelled in all, so that a trial searches as they will."""
-    state = packed.prepared.get(_PassState)
+    state = packed.cache.get(_PassState)
     state.expected = max(state.expected, state.seen + n_rows)
 
 
@@ -175,12 +175,12 @@ def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
     one_only = d <= BOXED_FEATURES or k <= PAD
     if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _may_pay(packed):
         return _search_densely(x, packed, out)
-    state = packed.prepared.get(_PassState)
+    state = packed.cache.get(_PassState)
     if not n or not state.is_due(n, k, d):
         return _search_densely(x, packed, out)
     n_evaluated = 0
     for rows, block in converted(x, packed.dtype):
-        searcher, parts = packed.prepared.get(_searcher, packed, state, block), _part(out, rows)
+        searcher, parts = packed.cache.get(_searcher, packed, state, block), _part(out, rows)
         if searcher is None:
             n_evaluated += _search_densely(block, packed, parts)
         else:

@@ -1,10 +1,10 @@
 """LLVM IR of the dense micro-kernels, emitted through :func:`numba.extending.intrinsic`.
 
-Lanes of a vector are rows (points) of a packed, transposed *panel*; one coordinate of a centre is
-broadcast against them. A tile keeps ``centres x vectors`` accumulators in registers while it runs
-over the features, so every loaded number is used many times: that, and not clever algebra, is
-where the speed comes from (Goto and van de Geijn 2008, *Anatomy of high-performance matrix
-multiplication*, with a minimum instead of a matrix at the end).
+Lanes of a vector are rows of a packed, transposed *panel*; one feature of a centre is broadcast
+against them. A tile keeps ``centres x vectors`` accumulators in registers while it runs over the
+features, so every loaded number is used many times, which is where the speed comes from (Goto and
+van de Geijn 2008, *Anatomy of high-performance matrix multiplication*, with a minimum instead of a
+matrix at the end).
 
 Each accumulator belongs to one (row, centre) pair and takes the features in order, one fused
 multiply-add each. Nothing is ever summed across lanes. So a pair's score has the same bits in every
@@ -22,7 +22,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, i64
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
@@ -70,8 +70,8 @@ def scan(
         Accumulators, tile after tile, for `SCORES` (written) and `carry` (read); the smallest of
         each tile, lane by lane, for `MINIMA` (written).
     ahead, ahead_at : real (…,), int
-        A panel's worth of memory from here on is prefetched, a line or two
-        with every four features (not in the direct form); nothing if `ahead_at` is negative.
+        Memory of the size of a panel is prefetched from here on, a line or two with every four
+        features (not in the direct form); nothing if `ahead_at` is negative.
     """
     micro = Micro.decode(spec)
     emit, builder = emit.of("panel", micro.lanes), emit.builder
@@ -79,12 +79,12 @@ def scan(
     # in the direct form features are unrolled, with constant offsets from one pointer
     unrolled = 0 if micro.direct == SOME else micro.direct
     if unrolled:
-        row_stride, feature = whole(unrolled), whole(0)
+        row_stride, feature = i64(unrolled), i64(0)
     size = width if micro.mode == MINIMA else micro.centres * width
     panel = emit.at(panel, panel_at)
     centers = emit.at(centers, builder.mul(first, row_stride), feature)
     starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
-    fetched = builder.icmp_signed(">=", ahead_at, whole(0))
+    fetched = builder.icmp_signed(">=", ahead_at, i64(0))
     places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
     # push accumulators out of it, so there they are read and written once per tile.
@@ -92,21 +92,21 @@ def scan(
     before = [emit.load(*place) for own in places for place in own] if kept else []
 
     def meet(tile, winners):
-        base = builder.mul(tile, whole(micro.centres))
+        base = builder.mul(tile, i64(micro.centres))
         rows = [emit.at(centers, builder.mul(base, row_stride))]
         for _ in range(1, micro.centres):
             rows.append(emit.at(rows[-1], row_stride))
-        own = emit.at(sums, builder.mul(tile, whole(size)))
+        own = emit.at(sums, builder.mul(tile, i64(size)))
         total = _emit_starts(emit, micro, own, emit.at(starts, base))
         if unrolled:
             for f in range(unrolled):
                 total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
         else:
-            # this many tiles fetch a panel, and the rest go back to where they are for certain
+            # This many tiles prefetch a panel; the others prefetch their own, which is cached.
             tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
-            wanted = builder.and_(fetched, builder.icmp_signed("<", tile, whole(tiles)))
-            turns = builder.lshr(n_features, whole(2))
-            step = whole(_lines(emit) * LINE * 8 // emit.bits)
+            wanted = builder.and_(fetched, builder.icmp_signed("<", tile, i64(tiles)))
+            turns = builder.lshr(n_features, i64(2))
+            step = i64(_lines(emit) * LINE * 8 // emit.bits)
             line = builder.mul(builder.mul(tile, turns), step)
             line = builder.select(wanted, emit.at(ahead, line), panel)
             total = _emit_features(emit, micro, panel, rows, total, n_features, line)
@@ -120,7 +120,7 @@ def scan(
             index = builder.trunc(index, emit.label)
         return _emit_best(emit, micro, total, places, winners if kept else None, index, own)
 
-    final = emit.loop(whole(0), n_tiles, 1, before, meet)
+    final = emit.loop(i64(0), n_tiles, 1, before, meet)
     if kept:
         _store(emit, [place for own in places for place in own], final)
 
@@ -134,7 +134,7 @@ def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[lis
             at = [emit.at(own, (first + v) * micro.lanes) for v in range(micro.vectors)]
             total.append([emit.load(place) for place in at])
         else:
-            start = emit.spread(emit.builder.load(emit.at(starts, m)))
+            start = emit.broadcast(emit.builder.load(emit.at(starts, m)))
             total.append([start] * micro.vectors)
     return total
 
@@ -143,7 +143,7 @@ def _emit_best(
     emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
     winners: list[Any] | None, index: Any, own: Any,
 ) -> list[Any]:  # fmt: skip
-    """Emit what a tile's scores do to the winners; return these if they are kept in registers."""
+    """Emit the comparison of a tile's scores with the winners; return those kept in registers."""
     after: list[Any] = []
     for v, mine in enumerate(places):
         scores = [row[v] for row in total]
@@ -166,10 +166,9 @@ def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:
 
 
 def _lines(emit: Emitter) -> int:
-    """Return the number of cache lines to fetch with four features.
+    """Return the number of cache lines to prefetch with four features.
 
-    Twice as many if a vector fills one: its panels are twice as wide, and few centres make
-    half as many tiles.
+    Twice as many if a vector fills one: panels are then twice as wide.
     """
     return max(1, emit.lanes * emit.bits // (4 * LINE))
 
@@ -177,12 +176,12 @@ def _lines(emit: Emitter) -> int:
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
-    """Emit one feature of every pair of the tile: one fused multiply-add each."""
+    """Emit one feature of every pair of the tile, a fused multiply-add each."""
     builder = emit.builder
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
     for m in range(micro.centres):
-        c = emit.spread(builder.load(emit.at(rows[m], feature)))
+        c = emit.broadcast(builder.load(emit.at(rows[m], feature)))
         row = []
         for v in range(micro.vectors):
             if micro.direct:
@@ -197,32 +196,32 @@ def _emit_feature(
 def _emit_features(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any, line: Any
 ) -> list[list[Any]]:
-    """Emit all features, accumulators in registers: four per turn of the loop, then two, then one.
+    """Emit all features: four per iteration, then two, then one.
 
-    With one feature per turn, counting and addressing would cost as much as its loads. Every
-    turn of four fetches cache lines from `line` on.
+    With one feature per iteration, counting and addressing would cost as much as its loads.
+    Iterations of four features prefetch cache lines from `line` on.
     """
     builder, width = emit.builder, micro.vectors * micro.lanes
     total: list[list[Any]] = start
     for step in (4, 2, 1):
 
-        def turn(f: Any, sums: list[Any], step: int = step) -> list[Any]:
-            at, new = builder.mul(f, whole(width)), _rows(sums, micro)
+        def features(f: Any, sums: list[Any], step: int = step) -> list[Any]:
+            at, new = builder.mul(f, i64(width)), _rows(sums, micro)
             if step == 4:
                 size, count = LINE * 8 // emit.bits, _lines(emit)
-                fetched = emit.at(line, builder.mul(f, whole(count * size // 4)))
+                fetched = emit.at(line, builder.mul(f, i64(count * size // 4)))
                 for number in range(count):
                     emit.prefetch(emit.at(fetched, number * size))
             for after in range(step):
-                place = builder.add(at, whole(after * width))
-                feature = builder.add(f, whole(after))
+                place = builder.add(at, i64(after * width))
+                feature = builder.add(f, i64(after))
                 new = _emit_feature(emit, micro, panel, rows, new, place, feature)
             return [part for row in new for part in row]
 
-        begin = builder.and_(n_features, whole(0 if step == 4 else -2 * step))
-        end = builder.and_(n_features, whole(-step))
+        begin = builder.and_(n_features, i64(0 if step == 4 else -2 * step))
+        end = builder.and_(n_features, i64(-step))
         sums = [part for row in total for part in row]
-        total = _rows(emit.loop(begin, end, step, sums, turn, once=step < 4), micro)
+        total = _rows(emit.loop(begin, end, step, sums, features, once=step < 4), micro)
     return total
 
 
@@ -232,7 +231,7 @@ def _rows(parts: list[Any], micro: Micro) -> list[list[Any]]:
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:
-    """Yield places of one vector's winners: (pointer, type) of value and label, and second ones."""
+    """Yield (pointer, type) of each vector's winners: value, label, second value, second label."""
     for v in range(micro.vectors):
         places = []
         for rank in range(2 if micro.mode in (TWO, PAIR, NUMBERED) else 1):
@@ -254,20 +253,20 @@ def _smallest(emit: Emitter, scores: list[Any]) -> Any:
 def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
-    """Compare the tile's scores with each lane's best so far; ties keep the earlier centre."""
+    """Emit comparisons of a tile's scores with each lane's best; ties keep the earlier centre."""
     builder, smaller = emit.builder, emit.smaller
 
     def lower(a: Any, b: Any) -> Any:
         return builder.icmp_signed("<", a, b)
 
     def own(m: int) -> Any:
-        return emit.spread(builder.add(index, ir.Constant(emit.label, m)))
+        return emit.broadcast(builder.add(index, ir.Constant(emit.label, m)))
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
-        # Only the smallest score of the tile meets the best so far; its centre is found
-        # once, at the end. Sums of squares are not negative, so their bits compare
-        # like integers, whose minimum runs beside the multiply-adds instead of among them.
+        # Only the smallest score of the tile is compared with the best so far; its centre is
+        # found once, at the end. Sums of squares are not negative, so their bits compare like
+        # integers, whose minimum does not occupy the units of multiply-adds.
         bits = [builder.bitcast(score, emit.labels) for score in scores]
         while len(bits) > 1:
             a, b = bits[0], bits[1]
@@ -277,17 +276,16 @@ def _emit_winners(
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
     if micro.mode in (NUMBERED, PAIR):
-        # Which centre of the tile, first: constants cost less than names of centres. In a
-        # numbered score it stands in the lowest bits, so that only the tile has to be kept; the
-        # margin makes up for the digits that it costs. A NaN, which infinity becomes with a
-        # number, is passed over.
+        # The number of the centre within the tile is a constant, which costs less than its
+        # index. A numbered score has it in its lowest bits, so that only the tile has to be kept;
+        # the margin allows for the digits lost. Infinity becomes NaN with a number, and is skipped.
         old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
-        number = emit.spread(ir.Constant(emit.label, 0))
+        number = emit.broadcast(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
-            mine = emit.spread(ir.Constant(emit.label, m))
+            mine = emit.broadcast(ir.Constant(emit.label, m))
             if numbered:
                 bits = builder.bitcast(score, emit.labels)
-                rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -NUMBERS)))
+                rest = builder.and_(bits, emit.broadcast(ir.Constant(emit.label, -NUMBERS)))
                 score = builder.bitcast(builder.or_(rest, mine), emit.vector)
             wins = smaller(score, best)
             loser = builder.select(wins, best, score)
@@ -304,7 +302,7 @@ def _emit_winners(
             second, runner = runner_up
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, own(m))
-            # an old best that loses its place comes before a runner-up of equal score
+            # An old best comes before a runner-up of equal score.
             follows = smaller(score, second)
             runner_up = [
                 builder.select(follows, loser, second),

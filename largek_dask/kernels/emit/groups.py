@@ -1,27 +1,26 @@
 """LLVM IR for single rows against blocks of centres: lanes are centres here.
 
-As :mod:`~.dense` does for panels of neighbouring rows, this scans four
-rows from anywhere, which need not be packed: their numbers are broadcast against centres that were
-transposed once. Every (row, centre) pair takes its features in order, one fused multiply-add each,
-so its score has the same bits as there.
+Rows need not be neighbours or packed, as they are in :mod:`~.dense`: their numbers are broadcast
+against centres that were transposed once. Every (row, centre) pair takes its features in order, one
+fused multiply-add each, so its score has the same bits as there.
 """
 
 from __future__ import annotations
 
 from llvmlite import ir
 
-from largek_dask.kernels.emit.emitter import I64, emitted, whole
+from largek_dask.kernels.emit.emitter import I64, emitted, i64
 
-__all__ = ["fold", "six_rows"]
+__all__ = ["reduce_lanes", "scan_six_rows"]
 
 LANES, VECTORS, ROWS = 8, 2, 6
 
 
 @emitted(constants="direct", integers="at n_features first base")
-def six_rows(
+def scan_six_rows(
     emit, direct, rows, places, columns, at, n_features, starts, first, values, labels, base
 ):
-    """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
+    """Scan six rows against sixteen centres; keep the smallest two scores of each of eight lanes.
 
     Parameters
     ----------
@@ -45,12 +44,12 @@ def six_rows(
     opening = [emit.load(emit.at(start, v * LANES)) for v in range(VECTORS)]
 
     def meet(f, totals):
-        place = builder.mul(f, whole(LANES * VECTORS))
+        place = builder.mul(f, i64(LANES * VECTORS))
         c = [emit.load(emit.at(column, place, v * LANES)) for v in range(VECTORS)]
         new = []
         for cell, total in enumerate(totals):
             q, v = divmod(cell, VECTORS)
-            value = emit.spread(builder.load(emit.at(x[q], f)))
+            value = emit.broadcast(builder.load(emit.at(x[q], f)))
             if direct:
                 gap = builder.fsub(c[v], value)
                 new.append(emit.fma(gap, gap, total))
@@ -58,10 +57,10 @@ def six_rows(
                 new.append(emit.fma(value, c[v], total))
         return new
 
-    scores = emit.loop(whole(0), n_features, 1, opening * ROWS, meet)
+    scores = emit.loop(i64(0), n_features, 1, opening * ROWS, meet)
     counting = [ir.Constant(emit.label, lane) for lane in range(LANES)]
     base = base if emit.label is I64 else builder.trunc(base, emit.label)
-    own = builder.add(emit.spread(base), ir.Constant(emit.labels, counting))
+    own = builder.add(emit.broadcast(base), ir.Constant(emit.labels, counting))
     eight = ir.Constant(emit.labels, [ir.Constant(emit.label, LANES)] * LANES)
     names = [own, builder.add(own, eight)]
     for q in range(ROWS):
@@ -83,8 +82,8 @@ def six_rows(
 
 
 @emitted(integers="at")
-def fold(emit, values, labels, at):
-    """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
+def reduce_lanes(emit, values, labels, at):
+    """Reduce the winners of the eight lanes from `at` on to one, written to the first of them."""
     emit, builder = emit.of("values", LANES), emit.builder
     best_at, label_at = emit.at(values, at), emit.at(labels, at)
     second_at = emit.at(best_at, ROWS * LANES)
@@ -103,4 +102,4 @@ def fold(emit, values, labels, at):
         second = builder.select(emit.smaller(t, s), t, s)
         second = builder.select(emit.smaller(loser, second), loser, second)
     for pointer, part in ((best_at, best), (label_at, label), (second_at, second)):
-        builder.store(builder.extract_element(part, whole(0)), pointer)
+        builder.store(builder.extract_element(part, i64(0)), pointer)

@@ -1,6 +1,6 @@
 """LLVM IR for rows: transposing them into panels, and exact distances.
 
-As in :mod:`~largek_dask.kernels.emit.dense`, nothing here depends on the machine's vector width.
+As in :mod:`~largek_dask.kernels.emit.dense`, no result depends on the machine's vector width.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
-from largek_dask.kernels.emit.emitter import I32, I64, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I32, I64, Emitter, emitted, i64
 from largek_dask.kernels.tile import NUMBERS
 
 __all__ = [
-    "clear",
-    "conclude",
+    "as_readonly",
+    "decode_labels",
     "eight_scores",
-    "fetch",
+    "find_score",
     "four_near_squares",
     "four_square_distances",
     "four_weighted_square_distances",
-    "frozen",
     "gather",
     "near_square",
-    "settle",
+    "prefetch",
+    "reset_winners",
     "square_distance",
     "square_lengths",
     "tile_within",
@@ -89,11 +89,11 @@ def gather(
     pointers = [emit.at(rows, begin, feature) for begin in begins]
     own = emit.at(norms, norms_at) if lengths else None
     out = emit.at(panel, panel_at)
-    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (counted, whole(side)))
+    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (counted, i64(side)))
 
 
 @emitted(integers="at")
-def fetch(emit, rows, at):
+def prefetch(emit, rows, at):
     """Prefetch the cache line that holds ``rows[at]``."""
     emit.prefetch(emit.at(rows, at), soon=3)
 
@@ -115,16 +115,16 @@ def _emit_block(
     builder, half = emit.builder, 128 // emit.bits
     short = ir.VectorType(emit.real, half)
     norm = None if norms is None else emit.load(norms)
-    # Parts of vectors are joined on loading (which costs few shuffles on x86), so that the
-    # remaining transposition stays inside 128-bit lanes.
+    # Half rows are concatenated on loading, which costs few shuffles on x86, so that the remaining
+    # transposition stays inside 128-bit lanes.
     for column in (0, half):
         block = [
             _joined(emit, [emit.load(emit.at(row, column), short) for row in pointers[first::half]])
             for first in range(half)
         ]
         for f, lane in enumerate(_transposed(emit, block, half)):
-            number = whole(column + f)
-            moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, number))))
+            number = i64(column + f)
+            moved = builder.fsub(lane, emit.broadcast(builder.load(emit.at(offsets, number))))
             emit.store(moved, emit.at(out, builder.mul(width, number)))
             if norm is not None:
                 begin, end = counted
@@ -137,7 +137,7 @@ def _emit_block(
 
 
 def _joined(emit: Emitter, parts: list[Any]) -> Any:
-    """Join vectors of one size, a power of two of them, one after the other."""
+    """Concatenate a power of two of vectors of one size."""
     while len(parts) > 1:
         both = list(range(2 * parts[0].type.count))
         parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -145,7 +145,7 @@ def _joined(emit: Emitter, parts: list[Any]) -> Any:
 
 
 def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
-    """Transpose inside each 128-bit lane of the vectors: (half x half), several side by side."""
+    """Transpose the (half x half) block inside each 128-bit lane of the vectors."""
 
     def low(a: Any, b: Any, pieces: list[int]) -> Any:
         mask = []
@@ -167,11 +167,11 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 
 @emitted(constants="width ranks label", integers="at")
-def clear(emit, width, ranks, label, values, labels, at):
+def reset_winners(emit, width, ranks, label, values, labels, at):
     """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
     emit = emit.panel("values", ranks * width)
     for i in range(0, ranks * width, emit.lanes):
-        emit.store(emit.all(float("inf")), emit.at(values, at, i))
+        emit.store(emit.constant(float("inf")), emit.at(values, at, i))
         emit.store(ir.Constant(emit.labels, [label] * emit.lanes), emit.at(labels, at, i))
 
 
@@ -179,24 +179,24 @@ def clear(emit, width, ranks, label, values, labels, at):
 def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
-    In one chain they are summed in the order of the features. If that does not matter several
-    `chains` are faster: none waits for the additions of another.
+    One chain adds features in order. Several `chains` are faster, since none waits for the
+    additions of another, and add in another order.
     """
     emit, builder = emit.panel("panel", lanes), emit.builder
     x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
-    totals, begin = [emit.all(0.0)] * (chains * len(places)), whole(0)
+    totals, begin = [emit.constant(0.0)] * (chains * len(places)), i64(0)
 
     def add(f, sums):
         new = []
         for at, total in enumerate(sums):
             chain, place = divmod(at, len(places))
-            row = emit.at(x, builder.mul(builder.add(f, whole(chain)), width))
+            row = emit.at(x, builder.mul(builder.add(f, i64(chain)), width))
             value = emit.load(emit.at(row, places[place]))
             new.append(emit.fma(value, value, total))
         return new
 
     for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then the rest
-        rest = builder.urem(builder.sub(n_features, begin), whole(step))
+        rest = builder.urem(builder.sub(n_features, begin), i64(step))
         end, n = builder.sub(n_features, rest), step * len(places)
         totals[:n] = emit.loop(begin, end, step, totals[:n], add)
         begin = end
@@ -211,8 +211,8 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
     types.int64, "width", "at norms_at m",
     a="values", b="values", c="values", e="values", f="values",
 )  # fmt: skip
-def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
-    """Name the centres of a panel whose scores are numbered; return the number of certain rows.
+def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
+    """Decode the labels of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
     ----------
@@ -231,11 +231,11 @@ def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
     """
     emit, builder = emit.panel("values", width), emit.builder
     scores, names, lengths = emit.at(values, at), emit.at(labels, at), emit.at(norms, norms_at)
-    a, b, c, e, f = (emit.spread(number) for number in (a, b, c, e, f))
-    zero, piece = emit.all(0.0), emit.lanes
+    a, b, c, e, f = (emit.broadcast(number) for number in (a, b, c, e, f))
+    zero, piece = emit.constant(0.0), emit.lanes
     first = ir.Constant(emit.labels, [0] * piece)
     rows = builder.trunc(m, emit.label) if emit.label is I32 else m
-    certain = whole(0)
+    certain = i64(0)
     for i in range(0, width, piece):
         best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, width))
         norm, name = emit.load(emit.at(lengths, i)), emit.at(names, i)
@@ -251,41 +251,41 @@ def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
         limit = builder.select(emit.smaller(own, limit), own, limit)
         sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
         places = ir.Constant(emit.labels, list(range(i, i + piece)))
-        sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
+        sure = builder.and_(sure, builder.icmp_signed("<", places, emit.broadcast(rows)))
         mask = builder.bitcast(sure, ir.IntType(piece))
         certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
     return certain
 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", best="panel")
-def settle(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
+def find_score(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
     """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
-    Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
-    Feature f of the row is ``panel[panel_at + f*width]``, of centre j
-    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the result is `first`.
+    Lanes are centres here, and scores have the bits of their tile. Feature f of the row is
+    ``panel[panel_at + f*width]``, of centre j ``columns[(j // 8 * n_features + f) * 8 + j % 8]``.
+    Without a match the result is `first`.
     """
     emit, builder = emit.of("panel", centres), emit.builder
     x = emit.at(panel, panel_at)
     scores = _emit_tile_scores(emit, True, x, width, columns, n_features, starts, first)
     mask_type = ir.IntType(centres)
-    mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.spread(best)), mask_type)
+    mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.broadcast(best)), mask_type)
     place = builder.zext(builder.cttz(mask, ir.Constant(ir.IntType(1), 0)), I64)
     none = builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0))
-    return builder.add(first, builder.select(none, whole(0), place))
+    return builder.add(first, builder.select(none, i64(0), place))
 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", limit="panel")
 def tile_within(emit, centres, panel, panel_at, width, columns, n_features, starts, first, limit):
     """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
-    In the product form, to the bits of their tile; the row and the centres are laid out as for
-    :func:`settle`. The result has a bit per centre.
+    Scores are those of the product form, with the bits of their tile; the row and the centres are
+    laid out as for :func:`find_score`. The result has a bit per centre.
     """
     emit = emit.of("panel", centres)
     x = emit.at(panel, panel_at)
     scores = _emit_tile_scores(emit, False, x, width, columns, n_features, starts, first)
-    return emit.bits_set(emit.builder.fcmp_ordered("<=", scores, emit.spread(limit)))
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", scores, emit.broadcast(limit)))
 
 
 def _emit_tile_scores(
@@ -293,22 +293,22 @@ def _emit_tile_scores(
     first: Any,
 ) -> Any:  # fmt: skip
     """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
-    builder, eight = emit.builder, whole(8)
+    builder, eight = emit.builder, i64(8)
     block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
     column = emit.at(columns, block, builder.urem(first, eight))
 
     def meet(f: Any, totals: list[Any]) -> list[Any]:
         c = emit.load(emit.at(column, builder.mul(f, eight)))
-        value = emit.spread(builder.load(emit.at(x, builder.mul(f, width))))
+        value = emit.broadcast(builder.load(emit.at(x, builder.mul(f, width))))
         factors = (builder.fsub(c, value),) * 2 if direct else (value, c)
         return [emit.fma(*factors, totals[0])]
 
-    return emit.loop(whole(0), n_features, 1, [emit.load(emit.at(starts, first))], meet)[0]
+    return emit.loop(i64(0), n_features, 1, [emit.load(emit.at(starts, first))], meet)[0]
 
 
 @emitted(lambda kinds: kinds["array"].copy(readonly=True))
-def frozen(emit, array):
-    """Return the array with a read-only type, so that functions are not compiled twice."""
+def as_readonly(emit, array):
+    """Return the array with a read-only type, for which functions are already compiled."""
     kind = emit.kinds["array"].copy(readonly=True)
     return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
 
@@ -328,7 +328,7 @@ def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
 def weighted_square_distance(
     emit, rows, rows_at, centers, centers_at, weights, weights_at, n_features
 ):
-    """Return the same with each feature's square times its own float64 weight."""
+    """Return :func:`square_distance` with each feature's square times its float64 weight."""
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     return _emit_squares(emit.of(64, 8), x, [c], [emit.at(weights, weights_at)], n_features)[0]
 
@@ -337,7 +337,7 @@ def weighted_square_distance(
 def four_square_distances(emit, rows, rows_at, centers, names, n_features, out):
     """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
-    Side by side they take about as long as two, one after the other.
+    The four take about as long as two by themselves.
     """
     four = _named(emit, centers, names, n_features)
     _store(emit, _emit_squares(emit.of(64, 8), emit.at(rows, rows_at), four, [], n_features), out)
@@ -354,8 +354,8 @@ def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names,
 def near_square(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, rounded in the type of the rows.
 
-    There are 64 bytes' worth of running sums, so with n features in vectors of L lanes its error is
-    at most the factor ``1 ± γ_m``, ``m = n / L + 8``.
+    Running sums fill 64 bytes, so the error for n features in vectors of L lanes is at most a
+    factor of ``1 ± γ_m``, ``m = n / L + 8``.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
@@ -372,10 +372,10 @@ def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
 
 @emitted(integers="rows_at n_features")
 def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features, out):
-    """Compute scores of a row and the centres ``names[:8]`` in the product form, as a tile does.
+    """Write scores of a row and the centres ``names[:8]``, in the product form, to ``out[:8]``.
 
-    They equal those of a tile to the bit. Each is a chain of fused multiply-adds,
-    feature by feature; eight of them hide its latency.
+    They have the bits of a tile: a chain of fused multiply-adds each, feature by feature. Eight of
+    them hide the latency.
     """
     emit, builder, x = emit.of("rows", 1), emit.builder, emit.at(rows, rows_at)
     centers = _named(emit, factors, names, n_features, 8)
@@ -388,7 +388,7 @@ def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features,
             for center, total in zip(centers, sums, strict=True)
         ]
 
-    for q, total in enumerate(emit.loop(whole(0), n_features, 1, totals, meet)):
+    for q, total in enumerate(emit.loop(i64(0), n_features, 1, totals, meet)):
         emit.store(total, emit.at(out, q))
 
 
@@ -428,22 +428,22 @@ def _emit_squares(
             found.append(builder.fadd(total, square))
         return found
 
-    end = builder.and_(n_features, whole(-lanes))
-    totals = [emit.all(0.0)] * len(centers)
-    totals = emit.loop(whole(0), end, lanes, totals, partial(add, read=emit.load))
-    # The other lanes get a zero more, which changes no bit of a sum of squares.
+    end = builder.and_(n_features, i64(-lanes))
+    totals = [emit.constant(0.0)] * len(centers)
+    totals = emit.loop(i64(0), end, lanes, totals, partial(add, read=emit.load))
+    # Adding 0 to the other lanes changes no bit of a sum of squares.
     few = partial(_load_first, emit, builder.sub(n_features, end))
     totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
-    return [emit.added_pairwise(total) for total in totals]
+    return [emit.sum_pairwise(total) for total in totals]
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
-    """Load the first numbers of a vector, and zeros; memory behind them is not touched."""
+    """Load the first numbers of a vector, and zeros; memory after them is not read."""
     builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)
     mask = builder.icmp_signed(
-        "<", ir.Constant(lanes, list(range(size))), emit.spread(builder.trunc(count, I32))
+        "<", ir.Constant(lanes, list(range(size))), emit.broadcast(builder.trunc(count, I32))
     )
     place = builder.bitcast(pointer, kind.as_pointer())
     function = cgutils.get_or_insert_function(
