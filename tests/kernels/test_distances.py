@@ -464,7 +464,7 @@ def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeyp
     assert set(modes) == ({BEST, BLOCK} if k == 300 else {BEST})
     modes.clear()
     monkeypatch.setattr(distances, "_compared", {})
-    monkeypatch.setattr(distances, "WITHOUT", 1 << 27)
+    monkeypatch.setattr(distances, "PAIRS_WITHOUT", 1 << 27)
     for found, expected in zip(all_of_them(), own, strict=True):
         assert same(found, expected)
     assert set(modes) == {TWO}

@@ -31,8 +31,15 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import Lists
 from largek_dask.kernels.dense import panels
-from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
-from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
+from largek_dask.kernels.dense.gathered import LINE, fetch_rows, load_rows
+from largek_dask.kernels.dense.panels import (
+    PAD,
+    Dtype,
+    Kernel,
+    inner,
+    real_arrays,
+    workspace_type,
+)
 from largek_dask.kernels.emit import (
     fetch,
     four_square_distances,
@@ -299,7 +306,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
     """Compile loading a panel of rows with their further features; and bounds of their rounding."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
-    @bare
+    @inner
     def few(rows, places, at, d, shift, panel, norms):
         """Load rows shorter than a transposed block, which would read beyond the last."""
         for q in range(width):
@@ -310,7 +317,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
                 panel[f * width + q] = value
                 norms[q] += value * value
 
-    @bare
+    @inner
     def rows_of(rows, places, at, d, shift, panel, norms, spare, own):
         if d < side and not direct:
             few(rows, places, at, d, shift, panel, norms)
@@ -592,7 +599,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
             for q in range(width):
                 reach[reach_at + q] += largest[f - d] * panel[f * width + q]
 
-    @bare
+    @inner
     def batch(
         rows, places, at, m, n_ahead, own, d, features, shift, block, starts, largest, listed,
         first, length, step, group, close, level, mixture, space, scratch, candidates, squares,
@@ -648,7 +655,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 def _copy_list(dtype: Dtype) -> Kernel:
     """Compile copying components of a list side by side, with starts and largest factors."""
 
-    @bare
+    @inner
     def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
         for e in range(features - d):
             largest[e] = 0
