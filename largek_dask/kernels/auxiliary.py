@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _LANES = 32
-"""Rows of a block, and number of sums added up side by side."""
+"""Rows of a block, and number of partial sums."""
 _KEPT = 1 - 2.0**-30
 """Safety factor of the bounds of scans, for the rounding of distances."""
 

@@ -1,4 +1,4 @@
-"""Distances of rows to centres: the nearest, the nearest two, the nearest of a list, or all.
+"""Distances of rows to centres: the nearest, the nearest two, or all.
 
 Rows are moved by a common `shift` (the data's mean) while they are packed, so that |x|² - 2 x·c +
 |c|² keeps its digits however far from the origin the data lie. For up to `DIRECT_FEATURES` features
@@ -22,10 +22,8 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.arguments import (
-    check_lists,
     check_rows,
     converted,
-    no_outputs,
     output,
     two_outputs,
 )
@@ -41,7 +39,6 @@ from largek_dask.kernels.tile import (
     BLOCK,
     DIRECT_FEATURES,
     NUMBERED,
-    PAIR,
     SOME,
     TWO,
     Tile,
@@ -54,7 +51,6 @@ __all__ = [
     "PackedCenters",
     "decide",
     "nearest",
-    "nearest_in_lists",
     "nearest_two",
     "pack_centers",
     "scores",
@@ -66,8 +62,6 @@ _DOUBTFUL_SCORES = 1 << 16
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
-
-_NO_LIST = np.empty(0, np.int32)
 
 PAIRS_WITHOUT = 1 << 27
 """Pairs of a row and a centre that a process compares before it compiles the kernel that finds only
@@ -150,22 +144,13 @@ def _owned(array: Array, dtype: np.dtype[Any]) -> Array:
     return array if settled and array.dtype == dtype else np.array(array, dtype, order="C")
 
 
-def nearest(
-    x: Table,
-    packed: PackedCenters,
-    labels_out: Labels | None = None,
-    distances_out: Array | None = None,
-) -> Labels:
+def nearest(x: Table, packed: PackedCenters, labels_out: Labels | None = None) -> Labels:
     """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest.
 
-    `x` (n, d) is dense of any real type, or sparse. `labels_out` is written and returned.
-    `distances_out` (n,) receives squared distances with the rounding of the compute dtype, never
-    negative; :func:`squared_distances` gives exact ones.
+    `x` (n, d) is dense of any real type, or sparse; `labels_out` is written and returned.
     """
-    n = check_rows(x, packed.n_features)
-    labels = output(labels_out, (n,), np.dtype(np.int32))
-    values = output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    _search(x, packed, False, (labels, values, *no_outputs(packed.dtype)))
+    labels = output(labels_out, (check_rows(x, packed.n_features),), np.dtype(np.int32))
+    _search(x, packed, (labels,))
     return labels
 
 
@@ -177,55 +162,26 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
     labels : int32 array (n,)
         As :func:`nearest`.
     first : array (n,)
-        Squared distances to them, in the compute dtype, with its rounding.
+        Squared distances to them with the rounding of the compute dtype, never negative;
+        :func:`squared_distances` gives exact ones.
     second_labels : int32 array (n,)
         The nearest of the other centres (ties: the lowest index); -1 if there is no other.
     second : array (n,)
         Squared distances to those; infinity if there is no other.
     """
-    n = check_rows(x, packed.n_features)
-    out = two_outputs(n, packed.dtype)
-    _search(x, packed, True, out)
+    out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
+    _search(x, packed, out)
     return out
 
 
-def nearest_in_lists(
-    x: Array,
-    packed: PackedCenters,
-    row_offsets: NDArray[np.int64],
-    list_offsets: NDArray[np.int64],
-    lists: Labels,
-) -> Labels:
-    """Return the (n,) int32 index of the nearest centre of every row within its segment's list.
-
-    Rows ``row_offsets[s] .. row_offsets[s + 1]`` are segment s, and
-    ``lists[list_offsets[s] : list_offsets[s + 1]]`` its centres, ascending, at least one if the
-    segment has rows. Scores have the bits of :func:`nearest`.
-    """
-    n = check_rows(x, packed.n_features)
-    row_offsets, list_offsets = (
-        np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
-    )
-    lists = np.ascontiguousarray(lists, np.int32)
-    check_lists(n, packed.n_clusters, row_offsets, list_offsets, lists)
-    longest = int(np.diff(list_offsets).max(initial=1))
-    labels, (_, values) = np.empty(n, np.int32), no_outputs(packed.dtype)
-    for rows, block in converted(x, packed.dtype):
-        inside = np.clip(row_offsets - rows.start, 0, len(block))
-        out = (labels[rows], values, *no_outputs(packed.dtype))
-        _run(block, packed, False, (inside, list_offsets, lists), longest, out)
-    return labels
-
-
-def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
+def scores(x: Table, packed: PackedCenters) -> Array:
     """Return (n, k) squared distances of all rows to all centres, in the compute dtype.
 
     They are sums (x - c)² for any number of features; for sparse rows only if the product form
     would lose digits. A row is at distance 0 from a centre that equals it, and every number that
     does not underflow is right to the rounding of its own size.
     """
-    n = check_rows(x, packed.n_features)
-    out = output(out, (n, packed.n_clusters), packed.dtype)
+    out = np.empty((check_rows(x, packed.n_features), packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
         sparse.scores_sparse(x, packed.prepared.get(sparse.pack_narrow), out)
         sparse_doubts.mend_scores(x, packed.centers, packed.prepared, out)
@@ -249,72 +205,70 @@ def _score(
     run(block, form.offsets, form.factors, form.starts, space, out)
 
 
-def squared_distances(
-    x: Table, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
+def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArray[np.float64]:
     """Return the (n,) float64 squared distance of every row to the centre of its label.
 
     Rows are converted to the compute dtype; differences, squares and sums are float64, in an order
     that depends on the number of features only. Raises IndexError for a label without a centre.
     """
     n = check_rows(x, packed.n_features)
-    out = output(out, (n,), np.dtype(np.float64))
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
         raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
     if isinstance(x, SparseBlock):
-        return sparse.squared_distances(x, packed.centers, packed.prepared, labels, out)
+        return sparse.squared_distances(x, packed.centers, packed.prepared, labels)
+    out = np.empty(n)
     run = panels.square_distances(packed.dtype)
     for rows, block in converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
     return out
 
 
-def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
+def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
+    """Write the labels of rows, or the outputs of :func:`nearest_two`."""
     if isinstance(x, SparseBlock):
+        two = len(out) > 1
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.prepared, two)
-        for part, values in zip(out, found, strict=True):
-            part[:] = values[: len(part)]
+        for part, values in zip(out, found, strict=False):
+            part[:] = values
         return
-    everything = np.array((0, packed.n_clusters))
     for rows, block in converted(x, packed.dtype):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
-        lists = (np.array((0, len(block))), everything, _NO_LIST)
-        doubtful = _run(block, packed, two, lists, packed.n_clusters, parts)
-        if len(doubtful[0]):
-            _write(parts, doubtful[0], decide(block, *doubtful, packed), two)
+        doubtful, limits = _run(block, packed, parts)
+        if len(doubtful):
+            found = decide(block, doubtful, limits, packed)
+            with np.errstate(over="ignore"):
+                for part, decided in zip(parts, found, strict=False):
+                    part[doubtful] = decided
 
 
 def _run(
-    block: Array,
-    packed: PackedCenters,
-    two: bool,
-    lists: tuple[Array, Array, Array],
-    longest: int,
-    out: tuple[Array, ...],
+    block: Array, packed: PackedCenters, out: tuple[Array, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Write the results for every row of a block; return the rows in doubt, and their limits."""
-    n_features = packed.n_features
-    mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
-    blockwise = not two and panels.blockwise(len(block), n_features, longest)
-    mode = BLOCK if blockwise else mode
+    n_features, k, two = packed.n_features, packed.n_clusters, len(out) > 1
+    mode = TWO if two else BEST if packed.direct else NUMBERED
+    if not two and panels.blockwise(len(block), n_features, k):
+        mode = BLOCK
     kernel = select_tile(), packed.dtype, mode, n_features
-    if packed.direct and not two and not _pays(kernel, len(block) * longest):
+    if packed.direct and not two and not _pays(kernel, len(block) * k):
         # most fits need the kernel that finds two; the nearest has the same bits by either
-        mode, two, blockwise = TWO, True, False
-        second = np.empty(len(block), np.int32), np.empty(len(out[1]), packed.dtype)
-        out = (*out[:2], *second)
-    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
-    sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
-    space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
+        mode = TWO
+    if not two:
+        none = np.empty(0, packed.dtype)
+        second_labels = np.empty(len(block) if mode == TWO else 0, np.int32)
+        out = (*out, none, second_labels, none)
+    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, k)
+    sizes = 0, k if mode == BLOCK else 0
+    space = panels.workspace(tile, packed.dtype, mode == TWO, n_features, blocks, sizes)
     form = packed.dense
     rounding = form.numbered if mode == NUMBERED else form.rounding
     room = 0 if packed.direct else len(block)
     doubtful, limits = np.empty(room, np.int64), np.empty(room)
     count: int = run(
-        block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
+        block, packed.centers, form.offsets, form.factors, form.starts, blocks.as_tuple(),
         space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
         limits, *out,
     )  # fmt: skip
@@ -351,22 +305,13 @@ def decide(
     return out
 
 
-def _write(
-    out: tuple[Array, ...], rows: NDArray[np.int64], found: tuple[Array, ...], two: bool
-) -> None:
-    for i in range(4 if two else 2):
-        if len(out[i]):
-            with np.errstate(over="ignore"):
-                out[i][rows] = found[i]
-
-
 @cache
 def _method(
-    tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, longest: int
+    tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, k: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
     """Return tile, blocks and kernel; cached, as a chunk of 1 MB takes little time itself."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
-    blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
+    blocks = panels.blocking(tile, dtype.itemsize, n_features, k)
     divided = blocks.features < n_features
     return tile, blocks, dense.search(tile, dtype, mode, direct, divided)

@@ -120,7 +120,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
         for q in range(width):
             if joint[q] > -np.inf:
                 shares[i, q] = small[q] / total
-                # all others may vanish beside the best one
+                # all others may underflow relative to the best one
                 if q == best:
                     lost = joint[best] + whole - _log_sum(joint, q)
                 elif shares[i, q] < _LITTLE:

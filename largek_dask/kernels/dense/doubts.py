@@ -24,6 +24,7 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit
 
 __all__ = [
+    "NO_LIST",
     "Rounding",
     "choose",
     "choose_rows",
@@ -44,7 +45,7 @@ _FAR = 2.0**26
 other: a sum (x - c)² in float64 has twice as many bits."""
 _FAR_SCORES = 2**20
 """Scores of far rows that are held at a time."""
-_NO_LIST = readonly(np.empty(0, np.int32))
+NO_LIST = readonly(np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,7 @@ def choose_rows(x, centers, scores, limits, labels, squares, second_labels, seco
     rows, flat = x.reshape(m * d), centers.reshape(centers.size)
     k, table = scores.shape[1], scores.reshape(scores.size)
     for i in range(m):
-        found = choose(rows, i * d, flat, d, table, i * k, limits[i], _NO_LIST, 0, k)
+        found = choose(rows, i * d, flat, d, table, i * k, limits[i], NO_LIST, 0, k)
         labels[i], squares[i], second_labels[i], second_squares[i] = found
 
 

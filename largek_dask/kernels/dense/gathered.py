@@ -1,4 +1,4 @@
-"""Search of rows that lie anywhere: gathered group by group, and compared with the group's list.
+"""Search of scattered rows: gathered group by group, and compared with the list of their group.
 
 The centres of a group's list are copied next to each other once. Its rows are collected by their
 numbers and packed a panel at a time, while the rows of the next panel are prefetched. The last
@@ -24,7 +24,6 @@ from largek_dask.kernels.dense.panels import (
     Array,
     Dtype,
     Kernel,
-    copy_listed,
     inner,
     outputs,
     real_arrays,
@@ -229,6 +228,20 @@ def _collect(order, starts, offsets, begin, end, chosen, counts):
     return j, count
 
 
+@inner
+def _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings):
+    """Copy listed centres and the starts of their scores, and pad them."""
+    for m in range(length):
+        c = listed[first + m]
+        copied_openings[m] = openings[c]
+        for f in range(d):
+            copies[m * d + f] = centers[c, f]
+    for m in range(length, (length + PAD - 1) // PAD * PAD):
+        copied_openings[m] = np.inf
+        for f in range(d):
+            copies[m * d + f] = 0
+
+
 @cache
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     """Compile the search of a group's next panel of rows in the group's list.
@@ -344,10 +357,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
                 if at == last:
                     continue
                 first, length = offsets[j], offsets[j + 1] - offsets[j]
-                room = (length + PAD - 1) // PAD * PAD
-                copy_listed(
-                    listed, first, length, room, centers, openings, d, copies, copied_openings
-                )
+                _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings)
                 n_evaluated += (last - at) * length
                 while at < last:
                     m, moved = panel(

@@ -26,7 +26,6 @@ __all__ = [
     "blocking",
     "blockwise",
     "center_factors",
-    "copy_listed",
     "dense_form",
     "direct_form",
     "inner",
@@ -104,19 +103,6 @@ def inner(function: Kernel) -> Kernel:
     long as packing a panel.
     """
     return njit(internal=True, refcounts=False)(function)
-
-
-@inner
-def copy_listed(lists, first, length, room, centers, starts, d, copies, copied_starts):
-    """Copy listed centres and the starts of their scores; pad them to `room` centres."""
-    for m in range(length, room):
-        copied_starts[m] = np.inf
-        for f in range(d):
-            copies[m * d + f] = 0
-    for m in range(length):
-        copied_starts[m] = starts[lists[first + m]]
-        for f in range(d):
-            copies[m * d + f] = centers[lists[first + m], f]
 
 
 def real_arrays(dtype: Any, *ndims: int) -> list[Any]:

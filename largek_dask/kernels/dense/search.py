@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.dense.doubts import NO_LIST, choose, margin
 from largek_dask.kernels.dense.panels import (
     CACHE_LINE,
     PAD,
     Dtype,
     Kernel,
-    copy_listed,
     inner,
     outputs,
     pack_block,
@@ -29,14 +28,13 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.emit import clear, conclude, frozen, scan, settle
+from largek_dask.kernels.emit import clear, conclude, scan, settle
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
 __all__ = ["scores", "search"]
 
 # Arguments of compiled functions; calls from Python pass their fields, which takes less time.
-Listed = namedtuple("Listed", "lists at length")
 Doubts = namedtuple("Doubts", "coarse rounding rows limits")
 Out = namedtuple("Out", "labels values second_labels second")
 
@@ -211,43 +209,13 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
     return sweep
 
 
-@inner
-def _name(lists, list_at, labels, first, m):
-    """Replace positions in a list by centres."""
-    for i in range(first, first + m):
-        if labels[i] >= 0:
-            labels[i] = lists[list_at + labels[i]]
-
-
 @cache
-def _choose(dtype: Dtype, two: bool) -> Kernel:
-    """Compile writing the nearest of all centres, or of those listed, by sums (x - c)²."""
-    real = dtype.type
+def _note_doubts(width: int, two: bool) -> Kernel:
+    """Compile noting a panel's rows in doubt, and the limit of the scores of possible centres."""
 
     @inner
-    def write(rows, i, given, d, starts, lists, begin, end, out):
-        label, square, second_label, second_square = choose(
-            rows, i * d, given, d, starts, -1, real(0), lists, begin, end
-        )
-        out.labels[i] = label
-        if out.values.size > 0:
-            out.values[i] = square
-        if two:
-            out.second_labels[i], out.second[i] = second_label, second_square
-
-    return write
-
-
-@cache
-def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
-    """Compile deciding a panel's rows in doubt within their list, or noting them for later."""
-    write = _choose(dtype, two)
-
-    @inner
-    def decide(
-        rows, first, m, given, d, starts, listed, values, own, norms, at, doubts, n_doubtful, out
-    ):
-        rounding, lists = doubts.rounding, listed.lists
+    def note(first, m, values, own, norms, at, doubts, n_doubtful):
+        rounding = doubts.rounding
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
             square = np.float64(norms[at + q])
@@ -256,15 +224,11 @@ def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
                 continue
             if two:  # the second nearest has to be among the candidates, too
                 limit = second + margin(second, square, rounding)
-            if lists.size > 0:
-                end = listed.at + listed.length
-                write(rows, first + q, given, d, starts, lists, listed.at, end, out)
-            else:
-                doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
-                n_doubtful += 1
+            doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
+            n_doubtful += 1
         return n_doubtful
 
-    return decide
+    return note
 
 
 @cache
@@ -291,7 +255,7 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile rows ``begin .. end`` against all given centres."""
+    """Compile the search of all centres; return the number of rows in doubt, which are noted."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     # (`product` has its own name: numba does not compile what it knows never to run)
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
@@ -300,24 +264,24 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = _sweep_differences(tile, dtype, mode, direct)
     else:
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
-    centres, decide, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
+    centres, note, (count, write) = tile.centres, _note_doubts(width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
     fetched *= 2 if divided else 1  # part of them with each block of features
 
     @inner
     def assign(
-        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, listed,
-        doubts, n_doubtful, out,
+        rows, n, d, shift, centers, starts, n_tiles, n_few, blocks, space, doubts, out
     ):  # fmt: skip
+        n_doubtful = 0
         panels, _, norms, values, labels, _, _, _, columns = space
         a, b = real(doubts.coarse[0]), real(doubts.coarse[1])
         c, e, f = real(doubts.coarse[2]), real(doubts.coarse[3]), real(doubts.coarse[4])
-        for block in range(begin, end, blocks[0] * width):
-            total = min(blocks[0] * width, end - block)
+        for block in range(0, n, blocks[0] * width):
+            total = min(blocks[0] * width, n - block)
             for p in range(0, total, width):
                 clear(width, ranks, nothing, values, labels, p * ranks)
             later = -1
-            if block + total < end and blocks[0] * width * d <= fetched:
+            if block + total < n and blocks[0] * width * d <= fetched:
                 later = (block + total) * d
             sweep(
                 rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later
@@ -347,17 +311,11 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                     found, runners_up = out.second_labels[first:], labels[own + width :]
                     for q in range(m):
                         found[q] = runners_up[q]
-                if listed.lists.size > 0:
-                    _name(listed.lists, listed.at, out.labels, first, m)
-                if out.values.size > 0:
-                    write(best, lengths, out.values[first : first + m])
-                    if two:
+                    if out.values.size > 0:
+                        write(best, lengths, out.values[first : first + m])
                         write(second, lengths, out.second[first : first + m])
                 if product and certain < m:
-                    n_doubtful = decide(
-                        rows, first, m, given, d, starts, listed, values, own, norms, p, doubts,
-                        n_doubtful, out,
-                    )  # fmt: skip
+                    n_doubtful = note(first, m, values, own, norms, p, doubts, n_doubtful)
         return n_doubtful
 
     return assign
@@ -366,8 +324,8 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
 def _arguments(dtype: Dtype) -> tuple[Any, ...]:
     blocks, bounds = types.UniTuple(types.int64, 3), types.UniTuple(types.float64, 5)
     return (
-        *real_arrays(dtype, 2, 2, 1, 2, 1), *real_arrays("i8", 1, 1), *real_arrays("i4", 1),
-        blocks, workspace_type(dtype), bounds, types.UniTuple(types.float64, 4), types.int64,
+        *real_arrays(dtype, 2, 2, 1, 2, 1), blocks, workspace_type(dtype), bounds,
+        types.UniTuple(types.float64, 4), types.int64,
         *outputs("i8", 1), *outputs("f8", 1), *[*outputs("i4", 1), *outputs(dtype, 1)] * 2,
     )  # fmt: skip
 
@@ -382,15 +340,15 @@ def _transpose(block, n_centers, d, columns):
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile finding the nearest of all centres, or of those listed, or the nearest two of all.
+    """Compile finding the nearest centre of every row, or the nearest two.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
     mode : int
-        `TWO`: the second nearest, too. Otherwise, in the direct form, `BEST`, or `BLOCK`, which
-        finds the same winners in two steps and is faster for many centres; in the product form
-        `PAIR`, or `NUMBERED`, which is faster unless distances are needed.
+        `TWO`: the second nearest, too. Otherwise `NUMBERED` in the product form; in the direct
+        form `BEST`, or `BLOCK`, which finds the same winners in two steps and is faster for many
+        centres.
     direct : int
         Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
     divided : bool
@@ -399,52 +357,44 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
     Returns
     -------
     callable
-        ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks,
-        space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
-        second)``. It returns the number of rows left in doubt (:mod:`.doubts`), if those are too
-        many to be decided `at_once`; `doubtful` and `limits` have room for all rows. `given`
-        are the centres themselves, `centers` the factors of a row's features. If `lists` is empty,
-        and always with `TWO`, every row meets every centre. Outputs of length 0 are not written.
+        ``run(x, given, shift, centers, starts, blocks, space, coarse, rounding, at_once, doubtful,
+        limits, labels, values, second_labels, second)``. It returns the number of rows left in
+        doubt (:mod:`.doubts`), if those are too many to be decided `at_once`; `doubtful` and
+        `limits` have room for all rows. `given` are the centres themselves, `centers` the factors
+        of a row's features. Only `TWO` writes the last three, distances unless `values` is empty.
     """
-    assign, centres, few = _assign(tile, dtype, mode, direct, divided), tile.centres, FEW
-    write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
+    assign, centres, real = _assign(tile, dtype, mode, direct, divided), tile.centres, dtype.type
+    two, blockwise, product = mode == TWO, mode == BLOCK, not direct
 
     @njit(_arguments(dtype), refcounts=False)
     def run(
-        x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, space, coarse,
-        rounding, at_once, doubtful, limits, labels, values, second_labels, second,
+        x, given, shift, centers, starts, blocks, space, coarse, rounding, at_once, doubtful,
+        limits, labels, values, second_labels, second,
     ):  # fmt: skip
         n, d = x.shape
+        k = given.shape[0]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
-        whole = given.reshape(given.size)
-        _, _, _, _, _, _, copies, copied_starts, columns = space
-        doubts, n_doubtful = Doubts(coarse, rounding, doubtful, limits), 0
+        n_tiles, n_few = (k + centres - 1) // centres, 0
+        if product and 0 < k % centres <= centres // 2:
+            n_tiles, n_few = k // centres, (k % centres + FEW - 1) // FEW
+        if blockwise:
+            _transpose(flat, n_tiles * centres, d, space[8])
+        doubts = Doubts(coarse, rounding, doubtful, limits)
         out = Out(labels, values, second_labels, second)
-        for s in range(row_offsets.size - 1):
-            begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
-            length = list_offsets[s + 1] - first
-            n_tiles, n_few = (length + centres - 1) // centres, 0
-            if product and 0 < length % centres <= centres // 2:
-                n_tiles, n_few = length // centres, (length % centres + few - 1) // few
-            block, block_starts = flat, starts
-            if lists.size > 0 and begin < end:
-                copy_listed(
-                    lists, first, length, n_tiles * centres + n_few * few, centers, starts, d,
-                    copies, copied_starts,
-                )  # fmt: skip
-                block, block_starts = frozen(copies), frozen(copied_starts)
-            if blockwise:
-                _transpose(block, n_tiles * centres, d, columns)
-            n_doubtful = assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, n_few, blocks, space,
-                whole, Listed(lists, first, length), doubts, n_doubtful, out,
-            )  # fmt: skip
-        if product:
-            k = given.shape[0]
-            if n_doubtful * k * d <= at_once:
-                for q in range(n_doubtful):
-                    write(rows, doubtful[q], whole, d, starts, lists, 0, k, out)
-                n_doubtful = 0
+        n_doubtful = assign(
+            rows, n, d, shift, flat, starts, n_tiles, n_few, blocks, space, doubts, out
+        )
+        if product and n_doubtful * k * d <= at_once:
+            whole = given.reshape(given.size)
+            for q in range(n_doubtful):
+                i = doubtful[q]
+                label, square, second_label, second_square = choose(
+                    rows, i * d, whole, d, starts, -1, real(0), NO_LIST, 0, k
+                )
+                labels[i] = label
+                if two:
+                    values[i], second_labels[i], second[i] = square, second_label, second_square
+            n_doubtful = 0
         return n_doubtful
 
     return run

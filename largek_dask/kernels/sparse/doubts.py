@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, readonly
-from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.dense.doubts import NO_LIST, choose, margin
 from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.prepared import Prepared
@@ -25,7 +25,6 @@ __all__ = ["mend_scores", "nearest_two_sparse"]
 
 Array = NDArray[Any]
 
-_NO_LIST = readonly(np.empty(0, np.int32))
 _OFF = 2.0**-48
 """Minimum gap of two float64 scores, per term and (|x| + |c|)². Their errors are at most 2^-52 of
 that, those of the sums (x - c)² that decide 2^-50, and there are two of each ..."""
@@ -99,7 +98,7 @@ def _decide(
             limit = np.inf
         for p in range(begin, end):
             row[indices[p]] = data[p]
-        found = choose(row, 0, flat, d, scores, 0, limit, _NO_LIST, 0, k)
+        found = choose(row, 0, flat, d, scores, 0, limit, NO_LIST, 0, k)
         labels[i], first[i], second_labels[i], second[i] = found
         for p in range(begin, end):
             row[indices[p]] = zero

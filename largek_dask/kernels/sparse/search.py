@@ -215,20 +215,16 @@ def center_norms(centers: Array) -> NDArray[np.float64]:
 
 
 def squared_distances(
-    x: SparseBlock,
-    centers: Array,
-    prepared: Prepared,
-    labels: NDArray[np.int32],
-    out: NDArray[np.float64],
+    x: SparseBlock, centers: Array, prepared: Prepared, labels: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Write the squared distance of every row to the centre of its label to `out`.
+    """Return the (n,) squared distance of every row to the centre of its label.
 
     It is ``||c||² - sum c²`` over the row's columns, which covers the columns where the row is 0,
     plus ``sum (x - c)²`` over its columns. Both sums add the squares of c in the order of the
     columns, so a row that equals its centre is at distance 0. If the difference has lost digits,
     because the row lies near its centre, the sum goes over all features.
     """
-    norms = prepared.get(center_norms)
+    out, norms = np.empty(len(x)), prepared.get(center_norms)
     _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)
     return out
 
