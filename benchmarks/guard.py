@@ -49,10 +49,9 @@ def ratios() -> Ratios:
         n = int(np.clip(FLOPS / (2 * d * k), 2_000, 400_000))
         x, centers = data(n, d, k)
         packed, columns = pack_centers(centers, x.mean(axis=0)), np.ascontiguousarray(centers.T)
-        labels, squares = np.empty(n, np.int32), np.empty(n, np.float32)
-        product = np.empty((n, k), np.float32)
+        labels, product = np.empty(n, np.int32), np.empty((n, k), np.float32)
         found[f"nearest, d = {d:,}, k = {k:,}"] = beside(
-            lambda x=x, p=packed, a=labels, b=squares: nearest(x, p, a, b),
+            lambda x=x, p=packed, a=labels: nearest(x, p, a),
             lambda x=x, c=columns, out=product: np.matmul(x, c, out=out),
         )
     found["exact sums, d = 64, k = 1,000"] = of_sums()

@@ -49,8 +49,8 @@ def nearest_of(library: str, x: np.ndarray, centers: np.ndarray) -> list[Callabl
         from largek_dask.kernels.distances import nearest, pack_centers
 
         packed = pack_centers(centers, x.mean(axis=0))
-        labels, distances = np.empty(len(x), np.int32), np.empty(len(x), np.float32)
-        return [lambda: nearest(x, packed, labels, distances)]
+        labels = np.empty(len(x), np.int32)
+        return [lambda: nearest(x, packed, labels)]
     if library == "faiss":
         import faiss
 

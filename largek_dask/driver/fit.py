@@ -283,7 +283,7 @@ class _Work:
             statistics=None if job is None else job.statistics(),
             cancelled=cancelled,
             log=lambda kind, text, **about: emit("warning", topic=kind, message=text, **about),
-            tell=emit if self.events else None,
+            on_event=emit if self.events else None,
         )
 
     def _check(self, statistics: Statistics) -> None:

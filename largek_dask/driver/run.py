@@ -398,7 +398,7 @@ class _Meter:
             "total": time.monotonic(),
             "compile": self._watch.seconds(self._passes),
             **{name: getattr(spent, name) for name in ("compute", "read", "wait", "reduce")},
-            "driver": self._passes.beside,
+            "driver": self._passes.subset_seconds,
             "bytes": spent.bytes_read + spent.bytes_moved,
             **{name: getattr(spent, name) for name in COUNTS},
         }

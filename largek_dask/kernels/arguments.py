@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
-__all__ = ["check_rows", "converted", "no_outputs", "output", "two_outputs"]
+__all__ = ["check_rows", "converted", "output", "two_outputs"]
 
 _CONVERTED_VALUES = 1 << 16
 """Values of a block of converted rows, which stays in the second-level cache."""
@@ -52,11 +52,6 @@ def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
             f"got {given.dtype} of shape {given.shape}."
         )
     return given
-
-
-def no_outputs(dtype: np.dtype[Any]) -> tuple[Labels, Array]:
-    """Return empty arrays in place of labels and values that are not needed."""
-    return np.empty(0, np.int32), np.empty(0, dtype)
 
 
 def two_outputs(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Labels, Array]:

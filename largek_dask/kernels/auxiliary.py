@@ -1,25 +1,23 @@
-"""Saving by one more centre, exactly, without reading every row.
+"""Decrease of the k-means objective by one more centre, exactly, without reading every row.
 
-Let ``r_a`` be the squared distance of row a to the nearest of the centres that are there. A centre
-at y takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by
-``z(y) = sum_a w_a max(0, r_a - |y - a|^2)``: the auxiliary problem of an incremental algorithm
-(N. Karmitsa, A. Bagirov, S. Taheri, equation 10; z and B are of B. Ordin and A. Bagirov).
+Let ``r_a`` be the squared distance of row a to the nearest of the present centres. A centre at y
+takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by ``z(y) = sum_a w_a
+max(0, r_a - |y - a|^2)``: the auxiliary problem of an incremental algorithm (N. Karmitsa, A.
+Bagirov, S. Taheri, equation 10; z and B are those of B. Ordin and A. Bagirov).
 
-A row of cluster j can be in B(y) only if ``|y - c_j| <= |y - a| + |a - c_j| < 2 sqrt(r_a)``. So
-rows of a cluster are sorted by r_a, the largest first, and a scan of them stops at the first that
-has ``r_a <= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs the rows that are
-nearer to y than to their second centre, and a scan for it likewise stops where
-``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
+A row of cluster j can be in B(y) only if ``|y - c_j| <= |y - a| + |a - c_j| < 2 sqrt(r_a)``. So the
+rows of a cluster are sorted by r_a, the largest first, and a scan stops at the first row with ``r_a
+<= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs the rows that are nearer to y
+than to their second centre; its scan stops at ``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
 
-Sums are compensated (TwoSum, with the rounding of each product by its weight), in a fixed number
-of lanes: their error is some 2^-100 of what is added up. So a row of weight 3 and three equal rows
-give the same bits, except where the sum is as near to the middle of two numbers.
+Sums are compensated (TwoSum, with the rounding of each product by its weight), in a fixed number of
+lanes: their error is about 2^-100 of the sum of absolute values. So a row of weight 3 and three
+equal rows give the same bits, unless the sum lies that close to the midpoint of two numbers.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,16 +38,15 @@ __all__ = [
 ]
 
 _LANES = 32
-"""Rows of a block, and number of sums added up side by side."""
+"""Rows of a block, and number of partial sums."""
 _KEPT = 1 - 2.0**-30
-"""Safety factor of the bound of a scan; rounding of distances is far less."""
+"""Safety factor of the bounds of scans, for the rounding of distances."""
 
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Order:
-    """Rows of each cluster by descending key; equal ones by index."""
+class Order(NamedTuple):
+    """Rows of each cluster by descending distance; equal ones by index."""
 
     order: NDArray[np.int64]
     """(n,) rows, cluster after cluster."""
@@ -57,9 +54,8 @@ class Order:
     """(k + 1,) start of each cluster in ``order``."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class ArrangedRows:
-    """Rows copied in the order of scans, column by column."""
+class ArrangedRows(NamedTuple):
+    """Rows copied in the order of scans, column by column; all arrays are read-only."""
 
     columns: Array
     """(d, n) coordinates."""
@@ -76,14 +72,8 @@ class ArrangedRows:
 def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int) -> Order:
     """Sort the rows of k clusters by a distance, the farthest first.
 
-    Parameters
-    ----------
-    labels : (n,) integers
-        Cluster of each row, 0 to k - 1.
-    distances : (n,) float64
-        The key: for :func:`arrange` the squared distance to the nearest centre, for
-        :func:`swap_costs` the sum of the distances to the two nearest (no squares).
-    k : int
+    For :func:`arrange` the distance is the squared one to the nearest centre, for
+    :func:`swap_costs` the sum of the distances to the two nearest (no squares).
     """
     order = np.lexsort((-distances, labels)).astype(np.int64)
     starts = np.searchsorted(labels[order], np.arange(k + 1)).astype(np.int64)
@@ -100,67 +90,41 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
     weight : (n,) float64
         Weights of the rows, not negative.
     centers : (k, d) float64
-        About the same origin; ``order`` names the nearest one of each row.
+        Centres about the same origin.
     order : Order
-        By ``r``.
+        Rows by the nearest centre and ``r``.
     r : (n,) float64
         Squared distance of each row to its nearest centre.
     """
-    chosen = order.order
     unit = bool((weight == 1).all())
     return ArrangedRows(
-        readonly(np.ascontiguousarray(x[chosen].T)),
-        readonly(np.empty(0) if unit else weight[chosen]),
-        readonly(r[chosen]),
+        readonly(np.ascontiguousarray(x[order.order].T)),
+        readonly(np.empty(0) if unit else weight[order.order]),
+        readonly(r[order.order]),
         readonly(order.starts),
         readonly(np.ascontiguousarray(centers)),
     )
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return the saving by a further centre at each of (q, d) points, in the objective's unit.
-
-    z(y) = ``sum_a w_a max(0, r_a - |y - a|^2)``, not divided by the total weight.
-    """
+    """Return z(y) at (q, d) points, in the unit of the objective (not divided by the weight)."""
     out = np.empty(len(points))
-    _gains(*_arguments(rows), readonly(np.ascontiguousarray(points)), out)
+    _gains(*rows, readonly(np.ascontiguousarray(points)), out)
     return out
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """Return ``(gains, mass, sums)`` of B(y) at (q, d) points.
-
-    Returns
-    -------
-    gains : (q,) float64
-        As :func:`gains_at`.
-    mass : (q,) float64
-        Weight of the rows in B(y).
-    sums : (q, d) float64
-        Weighted sum of these rows.
-    """
+    """Return z(y), the weight of B(y) and the weighted sum of its rows at (q, d) points."""
     q, d = points.shape
     out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
-    _members(*_arguments(rows), readonly(np.ascontiguousarray(points)), out, mass, sums)
+    _members(*rows, readonly(np.ascontiguousarray(points)), out, mass, sums)
     return out, mass, sums
 
 
 def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """Move each point to the mean of B(y), up to ``steps`` times or until it stays.
+    """Move each point to the mean of B(y), at most ``steps`` times; return points and gains.
 
-    Parameters
-    ----------
-    rows : ArrangedRows
-    points : (q, d) float64
-    steps : int
-        Maximum steps; 0 only evaluates.
-
-    Returns
-    -------
-    points : (q, d) float64
-        A point stays if no row is nearer to it than to its own centre.
-    gains : (q,) float64
-        Gains at the returned points.
+    A point stays if no row is nearer to it than to its own centre.
     """
     points = np.array(points, order="C")
     found = np.empty(len(points))
@@ -189,43 +153,25 @@ def swap_costs(
     second: Array,
     points: Array,
 ) -> Array:
-    """Return the change of the objective by every swap (centre out, point in), nothing moved after.
+    """Return the (q, k) change of the objective with points[q] in place of centre j.
 
-    Parameters
-    ----------
-    x, weight, centers, points
-        As in :func:`arrange` and :func:`gains_at`.
-    order_by_sum : Order
-        By ``sqrt(first) + sqrt(second)``.
-    first, second : (n,) float64
-        Squared distances to the nearest centre, and to the second nearest (infinity where there is
-        no other).
-
-    Returns
-    -------
-    costs : (q, k) float64
-        For points[q] in place of centre j:
-        ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and d1_a
-        elsewhere. Negative if the swap lowers the objective.
+    It is ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and d1_a
+    elsewhere; negative if the swap lowers the objective. ``order_by_sum`` sorts rows by
+    ``sqrt(first) + sqrt(second)``; those are the squared distances to the nearest and the second
+    nearest centre (infinity if there is no other).
     """
     rows = arrange(x, weight, centers, order_by_sum, first)
     far = second[order_by_sum.order]
     reach = np.sqrt(rows.r) + np.sqrt(far)
     out = np.empty((len(points), len(centers)))
     _swap_costs(
-        *_arguments(rows), readonly(far), readonly(reach), readonly(np.ascontiguousarray(points)),
-        out,
+        *rows, readonly(far), readonly(reach), readonly(np.ascontiguousarray(points)), out
     )  # fmt: skip
     return out
 
 
-def _arguments(rows: ArrangedRows) -> tuple[Any, Any, Any, Any, Any]:
-    return rows.columns, rows.weight, rows.r, rows.starts, rows.centers
-
-
 @njit
 def _distance(centers, j, points, q):
-    """Return the squared distance of a point to a centre."""
     square = 0.0
     for f in range(centers.shape[1]):
         t = points[q, f] - centers[j, f]
@@ -235,7 +181,7 @@ def _distance(centers, j, points, q):
 
 @njit
 def _end_of_scan(keys, begin, end, bound):
-    """Return the place of the first key in a descending run that is not above a bound."""
+    """Return the position of the first of some descending keys that is at most a bound."""
     while begin < end:
         middle = (begin + end) // 2
         if keys[middle] > bound:
@@ -271,10 +217,7 @@ def _add(high, low, values, size):
 
 @njit
 def _add_products(high, low, values, weight, begin, size):
-    """Add values times the weights of rows, which are empty if all are 1.
-
-    ``values`` are overwritten.
-    """
+    """Add values times the weights of rows, which are empty if all are 1; overwrite the values."""
     if weight.shape[0] > 0:
         for i in range(size):
             product = values[i] * weight[begin + i]
@@ -320,7 +263,7 @@ def _gains(columns, weight, r, starts, centers, points, out):
 def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-    # one line of lanes for every feature, and one each for the gain and the mass
+    # lanes for each feature, for the gain and for the mass
     high, low = np.empty((d + 2, _LANES)), np.empty((d + 2, _LANES))
     for q in range(points.shape[0]):
         high[:] = 0.0
@@ -356,7 +299,7 @@ def _members(columns, weight, r, starts, centers, points, out, mass, sums):
 
 @njit
 def _losses(weight, r, far, starts, high, low):
-    """Sum the losses of rows from each place to the end of their cluster, without their centre.
+    """Sum the losses of rows without their centre, from each position to the end of their cluster.
 
     They are 0 if there is no second centre: all rows are scanned then.
     """
@@ -367,7 +310,7 @@ def _losses(weight, r, far, starts, high, low):
         for a in range(starts[j + 1] - 1, starts[j] - 1, -1):
             value[0] = far[a] - r[a] if far[a] < np.inf else 0.0
             _add_products(total, rest, value, weight, a, 1)
-            # a place more for every cluster before: each has one for "no rows"
+            # shifted by one per cluster: each has one more position, for "no rows"
             high[a + j], low[a + j] = total[0], rest[0]
 
 

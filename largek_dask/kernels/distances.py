@@ -1,15 +1,14 @@
-"""Distances of rows to centres: nearest centre, nearest two, all of them, within given lists.
+"""Distances of rows to centres: the nearest, the nearest two, or all.
 
-Rows are moved by a common `shift` (the data's mean) while they are packed, so that
-|x|² - 2 x·c + |c|² keeps its digits however far from the origin the data lie; of up to
-`DIRECT_FEATURES` features the sum (x - c)² is taken itself. Where the product form leaves a row in
-doubt, sums (x - c)² in float64 decide (:mod:`~.doubts`). Which of the two forms
-depends on the number of features alone, never on the number of rows or centres: all that is
-computed with one set of centres agrees to the bit.
+Rows are moved by a common `shift` (the data's mean) while they are packed, so that |x|² - 2 x·c +
+|c|² keeps its digits however far from the origin the data lie. For up to `DIRECT_FEATURES` features
+the sum (x - c)² itself is computed. If the product form leaves a row in doubt, sums (x - c)² in
+float64 decide (:mod:`~.doubts`). The number of features alone decides between the two forms, so all
+that is computed with one set of centres agrees to the bit.
 
-Every (row, centre) pair is summed feature by feature with one fused multiply-add each, so a row's
-result depends neither on its place nor on the vector width (:mod:`~.dense`).
-Ties go to the lowest index. Rows are taken as they are stored and converted block by block.
+Every pair of a row and a centre is summed feature by feature with one fused multiply-add each, so a
+row's result depends neither on its position nor on the vector width (:mod:`~.dense`). Ties go to
+the lowest index. Rows may have any real type and are converted block by block.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.arguments import (
     check_rows,
     converted,
-    no_outputs,
     output,
     two_outputs,
 )
@@ -41,7 +39,6 @@ from largek_dask.kernels.tile import (
     BLOCK,
     DIRECT_FEATURES,
     NUMBERED,
-    PAIR,
     SOME,
     TWO,
     Tile,
@@ -54,26 +51,23 @@ __all__ = [
     "PackedCenters",
     "decide",
     "nearest",
-    "nearest_in_lists",
     "nearest_two",
     "pack_centers",
     "scores",
     "squared_distances",
 ]
 
-# scores of rows in doubt that are held at a time, within the second-level cache
 _DOUBTFUL_SCORES = 1 << 16
+"""Scores of rows in doubt that are held at a time, within the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
-_NO_LIST = np.empty(0, np.int32)
-
-WITHOUT = 1 << 27
-"""Pairs of a row and a centre that a process compares before it compiles the kernel that finds the
-nearest alone: some tenths of a second of work, compared with more than one for compiling."""
+PAIRS_WITHOUT = 1 << 27
+"""Pairs of a row and a centre that a process compares before it compiles the kernel that finds only
+the nearest: some tenths of a second of work, against more than a second of compiling."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Pairs compared so far, by the kernel that would have been the right one."""
+"""Pairs compared so far, by the kernel that was not compiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -92,7 +86,7 @@ class PackedCenters:
 
     @property
     def dense(self) -> panels.DenseForm:
-        """Form of the centres for dense rows; sparse ones do without."""
+        """Form of the centres for dense rows, made when it is first needed."""
         return self.cache.get(panels.dense_form, self.shift)
 
     @property
@@ -107,17 +101,15 @@ class PackedCenters:
 
     @property
     def n_clusters(self) -> int:
-        """Number of centres."""
         return int(self.centers.shape[0])
 
     @property
     def n_features(self) -> int:
-        """Number of features."""
         return int(self.centers.shape[1])
 
     @property
     def direct(self) -> int:
-        """Number of features if scores are sums of (x - c)² rather than products, else 0."""
+        """Number of features if scores are sums (x - c)² rather than products, else 0."""
         return direct_features(self.n_features)
 
     @property
@@ -130,19 +122,10 @@ class PackedCenters:
 
 
 def pack_centers(centers: Array, shift: Array) -> PackedCenters:
-    """Prepare centres for the kernels.
+    """Prepare (k, d) centres for the kernels; their compute dtype is that of all results.
 
-    Parameters
-    ----------
-    centers : array (k, d)
-        k ≥ 1, d ≥ 1. Its compute dtype is that of everything computed with the result.
-    shift : array (d,)
-        Near the data's mean; any finite value gives correct results, a good one exact digits.
-
-    Raises
-    ------
-    ParameterError
-        Shapes do not fit, or there is no centre or no feature.
+    `shift` (d,) should be near the data's mean: any finite value gives correct results, a good one
+    more exact distances.
     """
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
@@ -151,43 +134,23 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     if shift.shape != (d,):
         raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
-    centers, shift = _nobody_elses(centers, dtype), _nobody_elses(shift, dtype)
+    centers, shift = _owned(centers, dtype), _owned(shift, dtype)
     return PackedCenters(readonly(centers), readonly(shift), PackedCache(readonly(centers)))
 
 
-def _nobody_elses(array: Array, dtype: np.dtype[Any]) -> Array:
+def _owned(array: Array, dtype: np.dtype[Any]) -> Array:
     """Return a copy, unless the array owns its data and is read-only, so that it cannot change."""
     settled = array.base is None and not array.flags.writeable and array.flags.c_contiguous
     return array if settled and array.dtype == dtype else np.array(array, dtype, order="C")
 
 
-def nearest(
-    x: Table,
-    packed: PackedCenters,
-    labels_out: Labels | None = None,
-    distances_out: Array | None = None,
-) -> Labels:
-    """Return the index of the nearest centre of every row; ties go to the lowest.
+def nearest(x: Table, packed: PackedCenters, labels_out: Labels | None = None) -> Labels:
+    """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows of any real type, or sparse ones (:mod:`~.search`).
-    packed : PackedCenters
-    labels_out : int32 array (n,), optional
-        Written to and returned.
-    distances_out : array (n,) of the compute dtype, optional
-        Receives squared distances with the rounding of the compute dtype (never negative);
-        :func:`squared_distances` gives exact ones.
-
-    Returns
-    -------
-    int32 array (n,)
+    `x` (n, d) is dense of any real type, or sparse; `labels_out` is written and returned.
     """
-    n = check_rows(x, packed.n_features)
-    labels = output(labels_out, (n,), np.dtype(np.int32))
-    values = output(distances_out, (0 if distances_out is None else n,), packed.dtype)
-    _search(x, packed, False, (labels, values, *no_outputs(packed.dtype)))
+    labels = output(labels_out, (check_rows(x, packed.n_features),), np.dtype(np.int32))
+    _search(x, packed, (labels,))
     return labels
 
 
@@ -199,70 +162,26 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
     labels : int32 array (n,)
         As :func:`nearest`.
     first : array (n,)
-        Squared distances to them, in the compute dtype, with its rounding.
+        Squared distances to them with the rounding of the compute dtype, never negative;
+        :func:`squared_distances` gives exact ones.
     second_labels : int32 array (n,)
         The nearest of the other centres (ties: the lowest index); -1 if there is no other.
     second : array (n,)
         Squared distances to those; infinity if there is no other.
     """
-    n = check_rows(x, packed.n_features)
-    out = two_outputs(n, packed.dtype)
-    _search(x, packed, True, out)
+    out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
+    _search(x, packed, out)
     return out
 
 
-def nearest_in_lists(
-    x: Array,
-    packed: PackedCenters,
-    row_offsets: NDArray[np.int64],
-    list_offsets: NDArray[np.int64],
-    lists: Labels,
-) -> Labels:
-    """Return the nearest centre of every row within the list of its segment.
+def scores(x: Table, packed: PackedCenters) -> Array:
+    """Return (n, k) squared distances of all rows to all centres, in the compute dtype.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows, grouped: rows ``row_offsets[s] .. row_offsets[s + 1]`` are segment s.
-    packed : PackedCenters
-    row_offsets, list_offsets : int64 array (n_segments + 1,)
-        `row_offsets` from 0 to n.
-    lists : int32 array
-        ``lists[list_offsets[s] : list_offsets[s + 1]]`` are the centres of segment s, ascending,
-        at least one if the segment has rows.
-
-    Returns
-    -------
-    int32 array (n,)
-        Indices of centres (not of places in the list); scores have the bits of :func:`nearest`.
+    They are sums (x - c)² for any number of features; for sparse rows only if the product form
+    would lose digits. A row is at distance 0 from a centre that equals it, and every number that
+    does not underflow is right to the rounding of its own size.
     """
-    n = check_rows(x, packed.n_features)
-    row_offsets, list_offsets = (
-        np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
-    )
-    lists = np.ascontiguousarray(lists, np.int32)
-    longest = int(np.diff(list_offsets).max(initial=1))
-    labels, (_, values) = np.empty(n, np.int32), no_outputs(packed.dtype)
-    for rows, block in converted(x, packed.dtype):
-        inside = np.clip(row_offsets - rows.start, 0, len(block))
-        out = (labels[rows], values, *no_outputs(packed.dtype))
-        _run(block, packed, False, (inside, list_offsets, lists), longest, out)
-    return labels
-
-
-def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
-    """Return squared distances of all rows to all centres.
-
-    They are sums (x - c)² for any number of features (for sparse rows if the product form would
-    lose digits): a row is at distance 0 from a centre that equals it, and every number that does
-    not underflow is right to the rounding of its own size.
-
-    Returns
-    -------
-    array (n, k) of the compute dtype, with its rounding, never negative
-    """
-    n = check_rows(x, packed.n_features)
-    out = output(out, (n, packed.n_clusters), packed.dtype)
+    out = np.empty((check_rows(x, packed.n_features), packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
         sparse.scores_sparse(x, packed.cache.get(sparse.pack_narrow), out)
         sparse_doubts.mend_scores(x, packed.centers, packed.cache, out)
@@ -278,7 +197,7 @@ def _score(
 ) -> None:
     tile = select_tile().for_form(direct)
     run = dense.scores(tile, packed.dtype, direct)
-    # 256 centres at a time: their scores stay in the first-level cache until they are written
+    # 256 centres at a time, whose scores stay in the first-level cache until they are written
     width = tile.vectors * tile.lanes_of(packed.dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     held = (-(-256 * width // packed.n_features), 0)
@@ -286,78 +205,70 @@ def _score(
     run(block, form.offsets, form.factors, form.starts, space, out)
 
 
-def squared_distances(
-    x: Table, packed: PackedCenters, labels: Labels, out: NDArray[np.float64] | None = None
-) -> NDArray[np.float64]:
-    """Return the squared distance of every row to the centre of its label, in float64.
+def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArray[np.float64]:
+    """Return the (n,) float64 squared distance of every row to the centre of its label.
 
-    Rows are taken in the compute dtype, differences, squares and sums in float64, in an order
-    that depends on the number of features alone.
-
-    Raises
-    ------
-    IndexError
-        A label that names no centre.
+    Rows are converted to the compute dtype; differences, squares and sums are float64, in an order
+    that depends on the number of features only. Raises IndexError for a label without a centre.
     """
     n = check_rows(x, packed.n_features)
-    out = output(out, (n,), np.dtype(np.float64))
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
         raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
     if isinstance(x, SparseBlock):
-        return sparse.squared_distances(x, packed.centers, packed.cache, labels, out)
+        return sparse.squared_distances(x, packed.centers, packed.cache, labels)
+    out = np.empty(n)
     run = panels.square_distances(packed.dtype)
     for rows, block in converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
     return out
 
 
-def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
-    """Search the centres of every row."""
+def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
+    """Write the labels of rows, or the outputs of :func:`nearest_two`."""
     if isinstance(x, SparseBlock):
+        two = len(out) > 1
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.cache, two)
-        for part, values in zip(out, found, strict=True):
-            part[:] = values[: len(part)]
+        for part, values in zip(out, found, strict=False):
+            part[:] = values
         return
-    everything = np.array((0, packed.n_clusters))
     for rows, block in converted(x, packed.dtype):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
-        lists = (np.array((0, len(block))), everything, _NO_LIST)
-        doubtful = _run(block, packed, two, lists, packed.n_clusters, parts)
-        if len(doubtful[0]):
-            _write(parts, doubtful[0], decide(block, *doubtful, packed), two)
+        doubtful, limits = _run(block, packed, parts)
+        if len(doubtful):
+            found = decide(block, doubtful, limits, packed)
+            with np.errstate(over="ignore"):
+                for part, decided in zip(parts, found, strict=False):
+                    part[doubtful] = decided
 
 
 def _run(
-    block: Array,
-    packed: PackedCenters,
-    two: bool,
-    lists: tuple[Array, Array, Array],
-    longest: int,
-    out: tuple[Array, ...],
+    block: Array, packed: PackedCenters, out: tuple[Array, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Write the results for every row of a block; return the rows in doubt, and their limits."""
-    n_features = packed.n_features
-    mode = TWO if two else BEST if packed.direct else PAIR if len(out[1]) else NUMBERED
-    blockwise = not two and panels.blockwise(len(block), n_features, longest)
-    mode = BLOCK if blockwise else mode
+    n_features, k, two = packed.n_features, packed.n_clusters, len(out) > 1
+    mode = TWO if two else BEST if packed.direct else NUMBERED
+    if not two and panels.blockwise(len(block), n_features, k):
+        mode = BLOCK
     kernel = select_tile(), packed.dtype, mode, n_features
-    if packed.direct and not two and not _pays(kernel, len(block) * longest):
-        # The kernel that finds two exists in most fits. The nearest has the same bits by either.
-        mode, two, blockwise = TWO, True, False
-        second = np.empty(len(block), np.int32), np.empty(len(out[1]), packed.dtype)
-        out = (*out[:2], *second)
-    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, longest)
-    sizes = (longest if lists[2].size > 0 else 0, longest if blockwise else 0)
-    space = panels.workspace(tile, packed.dtype, two, n_features, blocks, sizes)
+    if packed.direct and not two and not _pays(kernel, len(block) * k):
+        # most fits need the kernel that finds two; the nearest has the same bits by either
+        mode = TWO
+    if not two:
+        none = np.empty(0, packed.dtype)
+        second_labels = np.empty(len(block) if mode == TWO else 0, np.int32)
+        out = (*out, none, second_labels, none)
+    tile, blocks, run = _method(select_tile(), packed.dtype, mode, n_features, k)
+    sizes = 0, k if mode == BLOCK else 0
+    space = panels.workspace(tile, packed.dtype, mode == TWO, n_features, blocks, sizes)
     form = packed.dense
     rounding = form.numbered if mode == NUMBERED else form.rounding
     room = 0 if packed.direct else len(block)
     doubtful, limits = np.empty(room, np.int64), np.empty(room)
     count: int = run(
-        block, packed.centers, form.offsets, form.factors, form.starts, *lists, blocks.as_tuple(),
+        block, packed.centers, form.offsets, form.factors, form.starts, blocks.as_tuple(),
         space, rounding.coarse, rounding.as_tuple(), dense.LITTLE, doubtful,
         limits, *out,
     )  # fmt: skip
@@ -367,28 +278,16 @@ def _run(
 def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
     """Return True if a kernel is worth compiling, by the pairs compared without it so far."""
     done = _compared[kernel] = _compared.get(kernel, 0) + pairs
-    return done > WITHOUT
+    return done > PAIRS_WITHOUT
 
 
 def decide(
     x: Array, rows: NDArray[np.int64], limits: NDArray[np.float64], packed: PackedCenters
 ) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
-    """Return the nearest two centres of some rows by sums (x - c)² in float64, ties to the lowest.
+    """Return the nearest two centres of the (m,) `rows` of x by sums (x - c)² in float64.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Rows of any real type.
-    rows : int64 array (m,)
-        Rows to decide.
-    limits : float64 array (m,)
-        Centres whose score is above a row's limit are excluded.
-    packed : PackedCenters
-
-    Returns
-    -------
-    labels, first, second_labels, second : arrays (m,)
-        As :func:`nearest_two`, with squared distances in float64, of the remaining centres.
+    Centres whose score is above a row's limit, one of (m,), are excluded. The result is that of
+    :func:`nearest_two` with float64 distances.
     """
     m, k = len(rows), packed.n_clusters
     out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
@@ -399,30 +298,20 @@ def decide(
         block = readonly(np.ascontiguousarray(x[rows[some]], packed.dtype))
         scored = table[: len(block)]
         _score(block, packed, packed.direct, packed.dense, scored)
-        # never below the limit
+        # rounded up
         limit = np.nextafter(limits[some].astype(packed.dtype), packed.dtype.type(np.inf))
         parts = (part[some] for part in out)
         doubts.choose_rows(block, packed.centers, readonly(scored), readonly(limit), *parts)
     return out
 
 
-def _write(
-    out: tuple[Array, ...], rows: NDArray[np.int64], found: tuple[Array, ...], two: bool
-) -> None:
-    """Write decided rows into the output."""
-    for i in range(4 if two else 2):
-        if len(out[i]):
-            with np.errstate(over="ignore"):
-                out[i][rows] = found[i]
-
-
 @cache
 def _method(
-    tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, longest: int
+    tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, k: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
-    """Return tile, blocking and kernel, cached: a chunk of 1 MB is too short to find them again."""
+    """Return tile, blocks and kernel; cached, as a chunk of 1 MB takes little time itself."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
-    blocks = panels.blocking(tile, dtype.itemsize, n_features, longest)
+    blocks = panels.blocking(tile, dtype.itemsize, n_features, k)
     divided = blocks.features < n_features
     return tile, blocks, dense.search(tile, dtype, mode, direct, divided)

@@ -1,19 +1,21 @@
 """Log-likelihoods of rows under a mixture, their most probable component, and posteriors.
 
-Every row meets every component on the register tile, whose scores are rounded. Their distance from
-the log joint that they represent is bounded (:class:`_Bounds`), so it is known which components may
-lie within `NEAR` nats of the best one: their log joints are computed again in float64, in the
-direct form, and so is the choice among them. Others count by their scores, down to `FAR` nats; the
-rest adds up to less than k e^-45 of a row's likelihood. No bit depends on the tile.
+Every row meets every component on the register tile, whose scores are rounded. The difference
+between a score and the log joint that it represents is bounded (:class:`_ScoreBounds`), so it is
+known which components may lie within `NEAR` nats of the best one: their log joints are computed
+again in float64, in the direct form, and the best is chosen among them. Others count by their
+scores, down to `FAR` nats; the rest adds up to less than k e^-45 of a row's likelihood. The result
+does not depend on the tile.
 
-If there are many components, few are that near to a row, and others to the next row of its panel:
-those of each lane are picked by a bit mask, and their exponentials taken together.
+If there are many components, few are near a given row, and different ones are near the next row of
+its panel. A bit mask selects those of each lane, and exponentials are computed many at a time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -39,18 +41,19 @@ from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 __all__ = ["log_likelihoods", "posteriors"]
 
 NEAR = 14.0
-"""Components that may be so near the best one, in nats, are computed exactly: e^-14 is 2^-20, and a
-score's error of 2^-20 in it is lost in float64 sums of log-likelihoods."""
+"""Components within this distance of the best one, in nats, are computed exactly: e^-14 is 2^-20,
+and a relative error of 2^-20 in that is lost in float64 sums of log-likelihoods."""
 FAR = 45.0
-"""Components certainly farther than this count for nothing: e^-45 is 2^-65."""
+"""Components certainly farther than this are ignored: e^-45 is 2^-65."""
 UNSURE = 2.0**-5
-"""A score with an error of half of this, or more, does not count."""
+"""Scores whose bounds are this far apart, or more, are computed exactly."""
 _TOGETHER = 128
 """Components whose scores are processed while they are in the first-level cache."""
 _TERMS = 256
-"""Components between which exponentials are computed: with a panel of rows 96 KB."""
+"""Components whose exponentials are computed together: with a panel of rows 96 KB."""
 _KEPT = 8
 """Expected posteriors per row."""
+_LARGEST = 1.7976931348623157e308
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -58,50 +61,27 @@ Labels = NDArray[np.int32]
 
 
 def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
-    """Return the most probable component of every row, and its log-likelihood over all of them.
+    """Return the (n,) most probable component of every dense row, and its log-likelihood.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Dense rows of any real type.
-    packed : PackedMixture
-
-    Returns
-    -------
-    labels : int32 array (n,)
-        By the largest log joint in float64; ties go to the lowest index.
-    log_likelihood : float64 array (n,)
-        The smallest number there is if all squares overflow float64.
+    Labels have the largest log joint in float64; ties go to the lowest index. A log-likelihood is
+    the smallest float64 if all squares overflow.
     """
     n = check_rows(x, packed.n_features)
     labels, found = np.empty(n, np.int32), np.empty(n)
     none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)
     for rows, block in converted(x, packed.dtype):
-        _Search(packed).run(block, 0, NEAR, 1.0, labels[rows], found[rows], *none)
+        _search_of(packed)(block, 0, NEAR, 1.0, labels[rows], found[rows], *none)
     return labels, found
 
 
 def posteriors(
     x: Array, packed: PackedMixture, least: float = 2.0**-20
 ) -> tuple[NDArray[np.int64], Labels, Floats]:
-    """Return the components that have a share in each row, and their shares.
+    """Return the components with a share in each dense row, and their shares, as a CSR matrix.
 
-    Parameters
-    ----------
-    x : array (n, d)
-        Dense rows of any real type.
-    packed : PackedMixture
-    least : float
-        Components of at most this probability are left out; the rest of a row adds up to 1.
-        Probabilities below 2^-64 are left out in any case, the most probable component never.
-
-    Returns
-    -------
-    indptr : int64 array (n + 1,)
-        Row i has the places ``indptr[i] : indptr[i + 1]`` of the other two.
-    indices : int32 array
-        Components, ascending in every row.
-    probabilities : float64 array
+    ``indices[indptr[i] : indptr[i + 1]]`` are the components of row i, ascending, and the same
+    slice of `probabilities` adds up to 1. Components of probability `least` or less are left out,
+    and in any case below 2^-64; the most probable one never.
     """
     n = check_rows(x, packed.n_features)
     least = min(max(least, 2.0**-64), 1.0)
@@ -109,13 +89,13 @@ def posteriors(
     counts = np.zeros(n, np.int64)
     parts: list[tuple[Labels, Floats]] = [(np.empty(0, np.int32), np.empty(0))]
     for rows, block in converted(x, packed.dtype):
-        search, begin, size = _Search(packed), 0, len(block)
+        search, begin, size = _search_of(packed), 0, len(block)
         labels, found = np.empty(size, np.int32), np.empty(size)
         room = max(packed.n_components, _KEPT * size)
         indices, shares = np.empty(room, np.int32), np.empty(room)
         while begin < size:
             out = counts[rows], indices, shares
-            begin, written = search.run(block, begin, near, least, labels, found, *out)
+            begin, written = search(block, begin, near, least, labels, found, *out)
             parts.append((indices[:written].copy(), shares[:written].copy()))
     indptr = np.zeros(n + 1, np.int64)
     np.cumsum(counts, out=indptr[1:])
@@ -124,25 +104,24 @@ def posteriors(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Bounds:
-    r"""Factors and starts for the tile, and bounds of the distance of its scores from log joints.
+class _ScoreBounds:
+    r"""Factors and starts for the tile, and bounds on the log joints, given its scores.
 
-    With weights w (half a precision of each feature), v the mean and x the row less the shift, the
-    tile gives S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n products and sums, of
-    numbers that have been rounded a few times before, is off by
-    γ_n Σ w (|x| + |v|)² at most (:class:`~.dense.doubts.Rounding`), and
-    (|x| + |v|)² ≤ 2 (x - v)² + 8 v². So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v², and
-    S ≤ computed + e: what is true of the computed S is
-    e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint constant - S lies between
+    Let w be the weights (half the precision of each feature), v the mean and x the row, both less
+    the shift. The tile computes S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n
+    products of numbers that have been rounded a few times has an error of at most
+    γ_n Σ w (|x| + |v|)² (:class:`~.dense.doubts.Rounding`), and (|x| + |v|)² ≤ 2 (x - v)² + 8 v².
+    So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v². As S ≤ computed + e, in terms of the
+    computed S that is e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint constant - S lies between
     ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where the shares have
-    the factor 1 ∓ 2γ, and the others 8γV. Sums (x - v)² of few features (the direct form)
-    have no V.
+    the factor 1 ∓ 2γ, and the constants ∓8γV. In the direct form (sums (x - v)² of few features)
+    there is no V.
     """
 
     factors: Array
-    """(k padded, d or 2 d) of the features, and of their squares."""
+    """(k padded, d or 2 d) factors of the features, and of their squares."""
     starts: Array
-    """(k padded,)"""
+    """(k padded,) starts of scores."""
     offsets: Array
     """(d padded,) origin subtracted from a row in packing."""
     lower: Array
@@ -152,11 +131,11 @@ class _Bounds:
     shares: Floats
     """(k,) factor of a computed S: half the precision, or 1 if S includes that."""
     largest: float
-    """Rows whose squared length times this is finite and far from overflow are safe on the tile;
-    infinity if none is."""
+    """Rows whose squared length times this is below :func:`_safe` cannot overflow on the tile;
+    infinity if any row may."""
 
 
-def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _Bounds:
+def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _ScoreBounds:
     k, d = packed.means.shape
     dtype = packed.dtype
     kind = np.finfo(dtype)
@@ -183,7 +162,7 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
             starts[:k] = lengths
             largest = max(1.0, float(weights.max()))
         widest = max(float(lengths.max()), float(np.abs(factors).max()), float(starts[:k].max()))
-        return _Bounds(
+        return _ScoreBounds(
             factors,
             readonly(starts),
             offsets,
@@ -197,7 +176,7 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
 
 
 def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
-    """Convert to another type, rounding in one direction only; infinity stays infinity."""
+    """Convert to another type, rounding in one direction; infinity stays infinity."""
     narrow = values.astype(dtype)
     moved = np.nextafter(narrow, dtype.type(towards))
     return readonly(np.where(np.isfinite(narrow), moved, narrow).astype(dtype))
@@ -222,34 +201,31 @@ def _lengths(values, weights, out):
         out[c] = total
 
 
-class _Search:
-    """A mixture and the scratch memory of a thread that searches it."""
+def _search_of(packed: PackedMixture) -> Callable[..., Any]:
+    """Return the search of a mixture, with scratch memory for one thread.
 
-    def __init__(self, packed: PackedMixture) -> None:
-        diagonal, dtype = packed.covariance == "diag", packed.dtype
-        direct = 0 if diagonal else packed.centers.direct
-        tile = select_tile().for_form(direct)
-        width = tile.vectors * tile.lanes_of(dtype.itemsize)
-        k, d = packed.means.shape
-        bounds = packed.centers.cache.get(_bounds, packed, packed.centers.dense)
-        n_tiles = -(-k // tile.centres)
-        blocks = panels.Blocking(panels=1, tiles=n_tiles, features=0)
-        wide = 2 * d if diagonal else d
-        space = panels.workspace(tile, dtype, False, wide, blocks, (0, 0))
-        self._kernel = _weigh(tile, dtype, direct, diagonal)
-        self._model = (
-            packed.means, packed.precisions, packed.constants, packed.halves, bounds.shares,
-            bounds.factors, bounds.starts, bounds.offsets, bounds.lower, bounds.lower_share,
-            bounds.upper, bounds.upper_share, bounds.largest, _safe(dtype),
-        )  # fmt: skip
-        lists = np.empty(width * k, np.int32), np.empty(width, np.int64)
-        limits = tuple(np.empty(width, dtype) for _ in range(5))
-        far = np.empty(width), np.empty(width * _TERMS), np.empty(width, np.int64)
-        self._scratch = (space, *lists, *limits, *far, np.empty(k), np.empty(k))
-
-    def run(self, block: Array, begin: int, near: float, least: float, *out: Any) -> Any:
-        """Search rows from `begin` until posteriors fill their room; return where, and how many."""
-        return self._kernel(block, begin, *self._model, *self._scratch, near, least, *out)
+    ``search(block, begin, near, least, labels, found, kept, indices, probabilities)`` goes on from
+    row `begin` until the room for posteriors is used up, and returns the next row and the number of
+    posteriors.
+    """
+    diagonal, dtype = packed.covariance == "diag", packed.dtype
+    direct = 0 if diagonal else packed.centers.direct
+    tile = select_tile().for_form(direct)
+    width = tile.vectors * tile.lanes_of(dtype.itemsize)
+    k, d = packed.means.shape
+    bounds = packed.centers.cache.get(_bounds, packed, packed.centers.dense)
+    blocks = panels.Blocking(panels=1, tiles=-(-k // tile.centres), features=0)
+    space = panels.workspace(tile, dtype, False, 2 * d if diagonal else d, blocks, (0, 0))
+    lists = np.empty(width * k, np.int32), np.empty(width, np.int64)
+    limits = [np.empty(width, dtype) for _ in range(5)]
+    far = np.empty(width), np.empty(width * _TERMS), np.empty(width, np.int64)
+    return partial(
+        _weigh(tile, dtype, direct, diagonal),
+        packed.means, packed.precisions, packed.constants, packed.halves, bounds.shares,
+        bounds.factors, bounds.starts, bounds.offsets, bounds.lower, bounds.lower_share,
+        bounds.upper, bounds.upper_share, bounds.largest, _safe(dtype),
+        space, *lists, *limits, *far, np.empty(k), np.empty(k),
+    )  # fmt: skip
 
 
 @cache
@@ -260,11 +236,22 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     pack = panels.pack_rows(dtype, width)
 
-    @njit(_signature(dtype), refcounts=False)
+    read, write, real = panels.real_arrays, panels.outputs, types.float64
+
+    @njit(
+        (
+            *read(dtype, 2), *read("f8", 2, 1, 1, 1), *read(dtype, 2, 1, 1, 1, 1, 1, 1), real, real,
+            panels.workspace_type(dtype), *write("i4", 1), *write("i8", 1),
+            *write(dtype, 1, 1, 1, 1, 1), *write("f8", 1, 1), *write("i8", 1), *write("f8", 1, 1),
+            *read(dtype, 2), types.int64, real, real, *write("i4", 1), *write("f8", 1),
+            *write("i8", 1), *write("i4", 1), *write("f8", 1),
+        ),
+        refcounts=False,
+    )  # fmt: skip
     def run(
-        x, first, means, precisions, constants, halves, shares, factors, starts, offsets, lower,
-        lower_share, upper, upper_share, largest, safe, space, lists, counts, best, limits, nears,
-        loose, edges, totals, far, filled, joints, terms, near, least, labels, found, kept, indices,
+        means, precisions, constants, halves, shares, factors, starts, offsets, lower, lower_share,
+        upper, upper_share, largest, safe, space, lists, counts, best, limits, nears, loose, edges,
+        totals, far, filled, joints, terms, x, first, near, least, labels, found, kept, indices,
         probabilities,
     ):  # fmt: skip
         n, d = x.shape
@@ -336,7 +323,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
 
 @cache
 def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile the choice of components to compute again, ascending, and the sum of the others."""
+    """Compile listing components to compute again, ascending, and adding up the others."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     slack = 4 * float(np.finfo(dtype).eps)
     more, unsure = real(slack), real(UNSURE)
@@ -351,12 +338,12 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         k = constants.size
         for q in range(width):
             counts[q], totals[q] = 0, 0.0
-            # (the limits are rounded, too)
+            # (less the rounding of the limits)
             level = np.float64(best[q])
             level -= slack * abs(level)
             limits[q], nears[q] = real(level - FAR), real(level - near)
             if not np.float64(norms[q]) * largest < safe:
-                # on the tile anything may have overflowed: all components may count
+                # scores may have overflowed: all components may count
                 limits[q] = nears[q] = -np.inf
             loose[q] = limits[q] - more * abs(limits[q])
         for begin in range(0, k, _TERMS):
@@ -370,7 +357,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                 )  # fmt: skip
                 mask: Any = every
                 if share > 0:
-                    # A little more than the scores that may count, which are selected below.
+                    # slightly more than the scores that may count; the exact test is below
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times
@@ -406,7 +393,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
-    """Compile one row: log joints of near components, their sum, and their shares."""
+    """Compile, for one row: log joints of near components, their sum, and their shares."""
 
     @panels.inner
     def settle(
@@ -426,14 +413,14 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
                 best, label = joints[p], np.int32(c)
         labels[i], found[i] = label, -_LARGEST
         if best == -np.inf:
-            # farther from everything than numbers can distinguish
+            # all squares overflow
             if indices.size > 0:
                 kept[i], indices[written], probabilities[written] = 1, label, 1.0
                 written += 1
             return written
         for p in range(n):
             terms[p] = exp_of(min(joints[p] - best, 0.0))
-        # (nothing is added if all components may count for a row)
+        # (the level is infinite if all components may count)
         total = others * exp_of(min(np.float64(level) - best, 0.0)) if others > 0 else 0.0
         for p in range(n):
             total += terms[p]
@@ -451,23 +438,3 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
         return written
 
     return settle
-
-
-_LARGEST = 1.7976931348623157e308
-
-
-def _signature(dtype: panels.Dtype) -> tuple[Any, ...]:
-    """Return the types of the arguments of :func:`_weigh`."""
-    x, means, factors, starts, offsets, *bounds = panels.real_arrays(
-        dtype, 2, 2, 2, 1, 1, 1, 1, 1, 1
-    )
-    table, floats = panels.real_arrays("f8", 2, 1)
-    (real,), (own,) = panels.outputs(dtype, 1), panels.outputs("f8", 1)
-    (signed,), (longs,) = panels.outputs("i4", 1), panels.outputs("i8", 1)
-    model = (x, types.int64, means, table, floats, floats, floats, factors, starts, offsets)
-    reals = (real,) * 5
-    scratch = (panels.workspace_type(dtype), signed, longs, *reals, own, own, longs, own, own)
-    return (
-        *model, *bounds, types.float64, types.float64, *scratch, types.float64, types.float64,
-        signed, own, longs, signed, own,
-    )  # fmt: skip

@@ -1,8 +1,8 @@
 r"""Components of a Gaussian mixture, packed for the kernels.
 
-One variance is shared by all components (``"iso"``), or each has one of its own (``"isoflex"``), or
-one per feature (``"diag"``). Everything that is ranked, weighed or summed is the *log joint* of a
-row and a component, ``log pi_c + log N(x; c)``, and is computed in one way only:
+Either all components share one variance (``"iso"``), or each has its own (``"isoflex"``), or one
+per feature (``"diag"``). Everything that is ranked, weighted or summed is the *log joint* of a row
+and a component, ``log pi_c + log N(x; c)``, and is always computed as
 
 .. math:: \mathrm{constants}_c - \mathrm{halves}_c \cdot \mathrm{squares}
 
@@ -44,19 +44,19 @@ def log_joint(constant, half, square):
 class MixtureForm:
     """Factors and starts of components for the tile, in the compute dtype, read-only.
 
-    Small scores are near: squared distances less the row's squared length (squared distances of
-    few features) for ``"iso"``, minus the log joint for the others. There rows have more features:
-    their squared length about the shift, or each feature's square.
+    The scores of ``"iso"`` are those of k-means: smaller means nearer. The scores of the others are
+    minus the log joint. For these, rows have additional features: their squared length about the
+    shift, or the square of each feature.
     """
 
     factors: Array
-    """(k padded, features) as of :class:`~.dense.panels.DenseForm`, and of the further features."""
+    """(k padded, features), those of :class:`~.dense.panels.DenseForm` and the additional ones."""
     starts: Array
-    """(k padded,) initial scores; infinity for padding, and for retired components."""
+    """(k padded,) initial scores; infinity for padding and retired components."""
     offsets: Array
     """(d padded,) origin subtracted from a row."""
     level: float
-    """The largest number among the constants: scores have its rounding, too."""
+    """Largest absolute constant, whose rounding the scores have, too."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -85,12 +85,11 @@ class PackedMixture:
 
     @property
     def n_components(self) -> int:
-        """Number of components, retired ones among them."""
+        """Number of components, including retired ones."""
         return int(self.means.shape[0])
 
     @property
     def n_features(self) -> int:
-        """Number of features."""
         return int(self.means.shape[1])
 
     @property
@@ -107,7 +106,7 @@ class PackedMixture:
 
     @property
     def direct(self) -> int:
-        """Number of features in the direct form, if there is one variance; else 0."""
+        """Number of features in the direct form if there is one variance, else 0."""
         return self.centers.direct if self.covariance == "iso" else 0
 
     @property
@@ -122,7 +121,7 @@ class PackedMixture:
 
     @property
     def weighted_form(self) -> MixtureForm:
-        """The same form, as if each component had a variance of its own."""
+        """The same, as if each component had its own variance."""
         return self.centers.cache.get(_weighted_form, self)
 
     @property
@@ -143,18 +142,13 @@ def pack_mixture(
     Parameters
     ----------
     means : array (k, d)
-        k ≥ 1, d ≥ 1. Its compute dtype is that of the tile's scores.
+        Their compute dtype is that of the tile's scores.
     variances : array (1, 1), (k, 1) or (k, d)
-        Positive and finite; the shape says which kind of mixture it is.
+        Positive and finite; the shape determines the kind of mixture.
     log_weights : array (k,)
         Minus infinity retires a component.
     shift : array (d,)
-        About the data's mean.
-
-    Raises
-    ------
-    ParameterError
-        Shapes do not fit, a variance is not positive, or a log weight is NaN or plus infinity.
+        Near the data's mean.
     """
     centers = pack_centers(means, shift)
     k, d = centers.centers.shape
@@ -171,9 +165,7 @@ def pack_mixture(
         raise ParameterError(f"log_weights must be {k} numbers below infinity.")
     wide = variances.shape[1] > 1
     constants = log_weights - _normalisation(variances, d)
-    halves = np.full(k, 0.5) if wide else np.empty(k)
-    if not wide:
-        halves[:] = (0.5 / variances)[:, 0]
+    halves = np.full(k, 0.5) if wide else np.repeat(0.5 / variances[:, 0], k // len(variances))
     precisions = 1 / variances if wide else np.empty((0, 0))
     return PackedMixture(
         means=centers.centers,
@@ -230,7 +222,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 @njit
 def _fill(values, weights, constants, factors, starts):
-    """Fill factors of the features, and of their squares; and the starts of all scores."""
+    """Write the factors of features and additional features, and the starts of all scores."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):

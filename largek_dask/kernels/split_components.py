@@ -1,9 +1,9 @@
 """Gain in the likelihood of a mixture by splitting a component in two.
 
-Each component is treated alone, with some of the rows that it has a share of: EM of two halves
-that divide its weight, while all other components stay as they are. Halves are found on every
-second of these rows and judged on the others: on its own rows any split seems to pay, most of all
-one that gives a few of them a variance close to 0.
+Each component is split alone, on some of the rows that it has a share of: EM of two halves that
+divide its weight, while all other components stay as they are. Halves are found on every second of
+these rows and judged on the others. On the rows that it was found on, any split seems to pay,
+especially one that gives a few of them a variance close to 0.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["MOST_ROWS", "Halves", "shares_of", "split_components"]
+__all__ = ["MOST_ROWS", "ComponentSplits", "shares_of", "split_components"]
 
 MOST_ROWS = 256
 """Maximum rows of a component that are used, evenly spaced."""
@@ -33,7 +33,7 @@ _POWER_STEPS = 3
 _LEAST_MASS = 4.0
 """Minimum fraction of rows used to fit each half, as a sum of shares."""
 _LITTLE = 1e-9
-"""Share below which its loss, -log(1 - share), equals it."""
+"""For smaller shares the loss, -log(1 - share), equals the share."""
 _PART = 16
 """Components that a thread takes at a time."""
 
@@ -42,12 +42,12 @@ Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Halves:
-    """Two components in place of each of some."""
+class ComponentSplits:
+    """Two halves for each of m components."""
 
     gains: Real
     """(m,) increase of the log-likelihood of the rows per unit of the component's mass; -infinity
-    if there are too few rows."""
+    if it cannot be split."""
     means: Array
     """(m, 2, d) compute dtype."""
     variances: Real
@@ -59,22 +59,22 @@ class Halves:
 def shares_of(
     x: Array, weight: Real | None, candidates: NDArray[np.int32], packed: PackedMixture
 ) -> tuple[Real, Real]:
-    """Return the responsibilities of candidates for rows, and the loss without them.
+    """Return the responsibilities of candidates for rows, and the loss without each component.
 
     Parameters
     ----------
     x : (n, d)
     weight : (n,) float64 or None
     candidates : (n, C') int32
+        -1 for none.
     packed : PackedMixture
 
     Returns
     -------
     shares : (n, C')
-        0 if there is no candidate.
     losses : (k,)
-        Decrease of the free energy of these rows without each component, while all others stay as
-        they are; infinity for one that is the only candidate of a row.
+        Decrease of the free energy of these rows without the component, while all others stay as
+        they are; infinity for the only candidate of a row.
     """
     shares, losses = np.zeros(candidates.shape), np.zeros(packed.n_components)
     _shares(
@@ -120,7 +120,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
         for q in range(width):
             if joint[q] > -np.inf:
                 shares[i, q] = small[q] / total
-                # All others may be too small compared with the best one.
+                # all others may underflow relative to the best one
                 if q == best:
                     lost = joint[best] + whole - _log_sum(joint, q)
                 elif shares[i, q] < _LITTLE:
@@ -132,7 +132,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
 
 @njit
 def _log_sum(joint, without):
-    """Return the logarithm of the sum of exponentials of all but one of them."""
+    """Return the logarithm of the sum of exponentials of all but one number."""
     best, total = -np.inf, 0.0
     for q in range(joint.shape[0]):
         if q != without:
@@ -156,8 +156,8 @@ def split_components(
     floor: float | Real,
     row: float,
     threads: Threads,
-) -> Halves:
-    """Split components in two, each alone.
+) -> ComponentSplits:
+    """Split each of some components in two.
 
     Parameters
     ----------
@@ -169,13 +169,13 @@ def split_components(
     which : (m,) int64
         Components to split.
     packed : PackedMixture
-        Mixture with variances per component.
+        Mixture with a variance or variances per component.
     floor : float or array (1,) or (d,)
         Lower limit of variances.
     row : float
         Mean weight of a row.
     threads : Threads
-        No result depends on it.
+        The result does not depend on it.
     """
     (m,), d = which.shape, x.shape[1]
     width = packed.variances.shape[1]
@@ -193,7 +193,7 @@ def split_components(
         )  # fmt: skip
 
     threads.map(work, range(0, m, _PART))
-    return Halves(gains, means.astype(packed.means.dtype), variances, parts)
+    return ComponentSplits(gains, means.astype(packed.means.dtype), variances, parts)
 
 
 @njit
@@ -213,7 +213,7 @@ def _split(
         c = which[i]
         begin, n = starts[c], starts[c + 1] - starts[c]
         count = min(n, MOST_ROWS)
-        # Every second row comes first: halves are found on these, and judged on the others.
+        # every second row comes first: those find the halves, the others judge them
         fitted = (count + 1) // 2
         for f in range(d):
             scale[f] = 1.0 / before[c, f if width > 1 else 0]
@@ -265,7 +265,7 @@ def _split(
 
 @njit
 def _across(y, weight, share, old, scale, count, fitted, way, first):
-    """Start halves on either side of the component's mean, along where its rows lie widest."""
+    """Start halves on either side of the component's mean, along the largest variance."""
     d = y.shape[1]
     far = 0
     for p in range(fitted):
@@ -308,7 +308,7 @@ def _within(weight, share, old, count, fitted, first):
 
 @njit
 def _maximise(y, weight, first, own, count, floor, mu, var, part):
-    """Compute means, variances and masses of two halves, from the first rows."""
+    """Compute means, variances and masses of two halves, from the first `count` rows."""
     d, width = y.shape[1], var.shape[1]
     rows, means = y.reshape(y.size), mu.reshape(mu.size)
     mu[:] = 0.0
@@ -343,8 +343,8 @@ def _maximise(y, weight, first, own, count, floor, mu, var, part):
 def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, values, first, own):
     """Return the gain of rows by two halves, and how much of them belonged to the component.
 
-    For the rows from ``begin`` to ``end``: ``first`` becomes the share of the first half in that of
-    the two, and ``own`` the share of the two in the row.
+    For rows ``begin .. end``, ``first`` becomes the share of the first half in the two, and ``own``
+    the share of the two in the row.
     """
     d, width = y.shape[1], var.shape[1]
     base, scale = np.empty(2), np.empty((2, d))
@@ -370,19 +370,19 @@ def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, val
 
 @njit
 def _share_out(share, one, other, begin, end, values, first, own):
-    """Set ``values`` to the gains of rows, given the halves' log joints less the component's."""
+    """Set `values` to the gains of rows, given the halves' log joints less the component's."""
     for p in range(begin, end):
         a, b, r = one[p], other[p], share[p]
         high = max(a, b)
         small = exp_of(min(a, b) - high)
         first[p] = (1.0 if a >= b else small) / (1.0 + small)
         rise = high + log_of(1.0 + small)
-        # log(1 - r + r exp(rise)), whichever of the two is the larger
+        # log(1 - r + r exp(rise)), without overflow
         times = exp_of(-abs(rise))
         left = (1.0 - r) * (times if rise > 0.0 else 1.0)
         had = r * (1.0 if rise > 0.0 else times)
         total = had + left
-        # Nothing is left for a row that belonged to the component alone.
+        # the sum may underflow for a row that belonged to the component alone
         own[p] = had / total if total > 0.0 else 1.0
         value = log_of(total)
         values[p] = rise + value if rise > 0.0 else max(rise, value)
@@ -390,7 +390,7 @@ def _share_out(share, one, other, begin, end, values, first, own):
 
 @njit
 def _is_wide(var, floor):
-    """Return True if neither half is at the floor."""
+    """Return True if each half has a variance above the floor."""
     for h in range(2):
         above = False
         for f in range(var.shape[1]):

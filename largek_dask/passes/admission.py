@@ -32,19 +32,19 @@ from largek_dask.passes.worker_selection import (
 __all__ = ["Workers", "check_workers", "differences"]
 
 WAIT_SECONDS = 0.2
-"""Interval between two looks at a cluster without workers, in seconds."""
+"""Interval between two checks of a cluster without workers, in seconds."""
 SLOW_SECONDS = 5.0
-"""A worker that has not answered for so long is mentioned."""
+"""Time after which a worker that has not answered is reported."""
 RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
-"""A worker that could not be asked, or cannot take part, is asked again after this."""
+"""Time after which a worker that failed or was refused is asked again, in seconds."""
 
 
 @dataclass(slots=True)
-class _Ask:
+class _Request:
     address: str
     answer: asyncio.Future[Any]
     since: float
-    mentioned: bool = False
+    reported: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,26 +54,19 @@ class _Absence:
     kind: Literal["paused", "silent", "failed", "versions", "data"]
     text: str
     since: float = 0.0
-    """Time at which it was found out."""
 
 
-class _Unfit(Exception):
+class _UnfitWorker(Exception):
     def __init__(self, kind: Literal["versions", "data"], text: str) -> None:
         super().__init__(text)
         self.kind = kind
 
 
 class Workers:
-    """The workers that know a job over these rows.
+    """Workers admitted to a job over these rows.
 
-    Parameters
-    ----------
-    memory_limit : int or None
-        Budget of row state in bytes, per worker.
-    say : callable
-        ``say(kind, message)`` reports progress to the user.
-    pick : WorkerSelection, optional
-        Which workers the job may use, at least and at most.
+    ``memory_limit`` is the budget of row state per worker, in bytes; ``say(kind, message)`` reports
+    progress to the user; ``pick`` selects the workers that the job may use.
     """
 
     def __init__(
@@ -98,44 +91,45 @@ class Workers:
         )
         self._versions = versions()
         self.state_limit: int | None = None
-        """Bytes of row state that the workers seen last may keep together; None: not known."""
+        """Bytes of row state that the workers may keep together; None if not known."""
         self.n_threads = 0
         """Threads of the workers that were ready last."""
         self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
-        self._asks: dict[str, _Ask] = {}
-        """Questions to workers that are not admitted."""
+        self._requests: dict[str, _Request] = {}
+        """Requests to workers that are not admitted yet."""
         self._refused: dict[str, _Absence] = {}
-        """Workers that cannot take part or be asked; some time later they are asked again."""
-        self._heard: dict[str, tuple[float, float]] = {}
+        """Workers that cannot take part, or did not answer."""
+        self._heartbeats: dict[str, tuple[float, float]] = {}
         """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
         self._absent: dict[str, _Absence] = {}
-        self._told: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
+        self._reported: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
         self._pick = pick
         self._tags: list[frozenset[str]] = []
-        """Tags of all workers of the cluster when they were looked at last."""
+        """Tags of all present workers of the cluster."""
         self._short: tuple[Any, ...] | None = None
-        """State that was reported with the shortage of workers; None: there are enough."""
+        """State that was reported with a shortage of workers; None: there are enough."""
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
-        await self._network.register(WorkPlugin(), _patience())
+        await self._network.register(WorkPlugin(), _silent_seconds())
         await self._network.prepare_scheduler()
         await self.ready(wait_for=None, begin=True)
 
     async def look(self) -> None:
-        """As :meth:`begin`, but without waiting for workers where there are none."""
-        await self._network.register(WorkPlugin(), _patience())
+        """Prepare the workers that are present; do not wait for any."""
+        await self._network.register(WorkPlugin(), _silent_seconds())
         if await self._found():
             await self.ready(wait_for=None, begin=True)
 
     async def ready(
         self, wait_for: Collection[str] | None = (), begin: bool = False
     ) -> dict[str, int]:
-        """Return the threads by address of the workers that may compute; wait while there are none.
+        """Return the workers that may compute, as threads by address; wait while there are none.
 
         Workers that are paused or silent, have other versions or cannot open the data are left out,
-        and named. New workers, which load their code first, are not waited for, except briefly.
+        and reported with the reason. New workers, which import their code first, are waited for
+        only briefly.
 
         Raises VersionMismatchError if all have other versions, or some have and the others cannot
         open the data; and DataError if none can open the data.
@@ -143,27 +137,33 @@ class Workers:
         Parameters
         ----------
         wait_for : collection of str or None
-            Workers whose answers are waited for nevertheless; None: all.
+            Workers to wait for until they answer; None: all.
         begin : bool
-            There has to be a worker that can take part, or may be able to.
+            Raise if no present worker can take part.
         """
         while True:
             found = await self._found()
             present = self._look(found)
-            asked = self._asked_of(present)
-            awaited = [ask for ask in asked if wait_for is None or ask.address in wait_for]
+            asked = self._requests_to(present)
+            awaited = [
+                request for request in asked if wait_for is None or request.address in wait_for
+            ]
             if not any(address in self._admitted for address in present):
                 awaited = asked
             if awaited:
-                # Whoever does not answer is waited for until it counts as silent.
-                waiting = [ask.answer for ask in awaited]
+                # until those that do not answer count as silent
+                waiting = [request.answer for request in awaited]
                 if (await asyncio.wait(waiting, timeout=WAIT_SECONDS))[1]:
-                    self._mention(awaited)
+                    self._report_slow(awaited)
                     continue
-            elif new := [ask for ask in asked if time.monotonic() - ask.since < WAIT_SECONDS]:
-                # One that has its code already is there in a moment.
-                await asyncio.wait([ask.answer for ask in new], timeout=WAIT_SECONDS)
-            if answered := [ask for ask in self._asks.values() if ask.answer.done()]:
+            elif new := [
+                request for request in asked if time.monotonic() - request.since < WAIT_SECONDS
+            ]:
+                # a worker that has imported the code answers at once
+                await asyncio.wait([request.answer for request in new], timeout=WAIT_SECONDS)
+            if answered := [
+                request for request in self._requests.values() if request.answer.done()
+            ]:
                 self._take_answers(answered)
                 continue
             ready = {a: n for a, n in present.items() if a in self._admitted}
@@ -171,7 +171,7 @@ class Workers:
                 ready = self._pick.choose(ready, present)
             if begin and found:
                 self._raise_if_all_are_unfit(found)
-            self._tell(len(ready))
+            self._report_changes(len(ready))
             self._ready = frozenset(ready)
             if ready:
                 self.n_threads = sum(ready.values())
@@ -179,24 +179,24 @@ class Workers:
             await asyncio.sleep(WAIT_SECONDS)
 
     async def enough(self) -> dict[str, int]:
-        """As :meth:`ready`; waits while there are fewer than the job asks for."""
+        """As :meth:`ready`; wait until there are as many as the job asks for."""
         while True:
             ready = await self.ready()
             if self._pick is None or len(ready) >= self._pick.least:
                 break
-            if self._short != self._told:
-                # Again where something else has been said meanwhile.
-                self._short = self._told
+            if self._short != self._reported:
+                # report it again after any other report
+                self._short = self._reported
                 why = explain_shortage(self._pick, len(ready), self._tags)
                 self._say("waiting", f"{why}; waiting for more")
             await asyncio.sleep(WAIT_SECONDS)
         if self._short is not None:
             self._short = None
-            self._say("workers", f"{len(ready):,} workers are there: going on")
+            self._say("workers", f"{len(ready):,} workers are available: continuing")
         return ready
 
     async def _found(self) -> dict[str, WorkerInfo]:
-        """The workers that the job may use, by address."""
+        """Return the workers that the job may use, by address."""
         found = await self._network.workers()
         self._tags = [info.tags for info in found.values()]
         if self._pick is None:
@@ -205,127 +205,128 @@ class Workers:
 
     @property
     def seen(self) -> frozenset[str]:
-        """Those that could compute when they were looked at last."""
+        """Workers that could compute when they were last checked."""
         return self._ready
 
     def takes_tasks(self, address: str) -> bool:
-        """Return True if a worker could compute when they were looked at last."""
+        """Return True if a worker could compute when it was last checked."""
         return address in self._ready
 
     def forget(self, address: str) -> None:
-        """Ask a worker again: it no longer knows the job, or never did."""
+        """Ask a worker again, because it does not know the job."""
         self._admitted.discard(address)
         self._refused.pop(address, None)
-        self._asks.pop(address, None)
+        self._requests.pop(address, None)
 
     def is_lost(self, address: str, since: float) -> bool:
-        """Return True if a worker that was asked at ``since`` is no longer waited for.
+        """Return True if a worker that was given work at ``since`` is no longer waited for.
 
-        The scheduler has removed it: at once. (Dask gives its tasks to another worker, all to the
-        same, and to nobody if there is nobody at that moment.) It is silent: at once, too. Or it
-        has been paused all the time that one would wait for a silent one.
+        It has left the cluster (Dask gives all of its tasks to one other worker, or to none if
+        there is none at that moment), or is silent, or has been paused for the time after which a
+        worker counts as silent.
         """
-        if address not in self._heard:
+        if address not in self._heartbeats:
             return True
         why = self._absent.get(address)
         if why is None:
             return False
-        return why.kind == "silent" or time.monotonic() - since > _patience()
+        return why.kind == "silent" or time.monotonic() - since > _silent_seconds()
 
     def _look(self, found: dict[str, WorkerInfo]) -> dict[str, int]:
-        """Threads of the workers that take tasks; why the others do not is kept."""
+        """Return the threads of the workers that take tasks; note why the others do not."""
         now = time.monotonic()
-        # By the clock of this process, as the scheduler's may be another: a worker is silent
-        # once its last heartbeat has been the same one for too long.
-        self._heard = {
+        # By the clock of this process, as the scheduler's may differ: a worker is silent if its
+        # last heartbeat has not changed for too long.
+        self._heartbeats = {
             address: before
-            if (before := self._heard.get(address, (0.0, 0.0)))[0] == info.last_seen
+            if (before := self._heartbeats.get(address, (0.0, 0.0)))[0] == info.last_seen
             else (info.last_seen, now)
             for address, info in found.items()
         }
         self._admitted &= set(found)
-        self._asks = {a: ask for a, ask in self._asks.items() if a in found}
+        self._requests = {a: request for a, request in self._requests.items() if a in found}
         self._refused = {a: why for a, why in self._refused.items() if a in found}
         limits = [info.memory_limit for info in found.values()]
-        # Chunks are shared out evenly, so the smallest worker tells; 0 is no limit that is known.
+        # Chunks are distributed evenly, so the smallest worker counts; 0 means no known limit.
         least = state_budget(self._job.memory_limit, min(limits, default=0))
         n_used = len(limits) if self._pick is None else self._pick.count(len(limits))
         self.state_limit = n_used * least or None
         self._absent, present = {}, {}
         for address, info in found.items():
-            ask = self._asks.get(address)
-            unheard = now - self._heard[address][1]
-            unanswered = now - ask.since if ask and not ask.answer.done() else 0.0
-            if max(unheard, unanswered) > _patience():
-                what = "been heard of" if unheard >= unanswered else "answered"
+            request = self._requests.get(address)
+            unheard = now - self._heartbeats[address][1]
+            unanswered = now - request.since if request and not request.answer.done() else 0.0
+            if max(unheard, unanswered) > _silent_seconds():
+                what = "sent a heartbeat" if unheard >= unanswered else "answered"
                 text = f"has not {what} for {max(unheard, unanswered):.0f} s"
                 self._absent[address] = _Absence("silent", text)
             elif info.status == "paused":
                 used = f"{info.memory / 1e9:.1f} of {info.memory_limit / 1e9:.1f} GB used"
-                text = f"is paused by Dask for want of memory ({used})"
+                text = f"is paused by Dask for lack of memory ({used})"
                 self._absent[address] = _Absence("paused", text)
             elif address in self._refused:
                 self._absent[address] = why = self._refused[address]
-                if ask is None and now - why.since > RETRY_SECONDS[why.kind]:
+                if request is None and now - why.since > RETRY_SECONDS[why.kind]:
                     self._ask(address)
             elif info.status == "running":
                 present[address] = info.n_threads
         return present
 
-    def _asked_of(self, present: Iterable[str]) -> list[_Ask]:
+    def _requests_to(self, present: Iterable[str]) -> list[_Request]:
         new = [address for address in present if address not in self._admitted]
         for address in new:
-            if address not in self._asks:
+            if address not in self._requests:
                 self._ask(address)
-        return [self._asks[address] for address in new]
+        return [self._requests[address] for address in new]
 
     def _ask(self, address: str) -> None:
         answer = self._network.spawn(self._answer(address))
-        self._asks[address] = _Ask(address, answer, time.monotonic())
+        self._requests[address] = _Request(address, answer, time.monotonic())
 
     async def _answer(self, address: str) -> None:
-        """Ask a worker whether it can take part.
+        """Raise if a worker cannot take part.
 
-        The data's storage options go to nobody who has other versions: there they might be logged.
+        The data's storage options are sent only to workers with the right versions: others might
+        log them.
         """
         found = await self._network.call(versions, worker=address)
         if isinstance(found, ImportError | AttributeError):
-            raise _Unfit("versions", f"cannot import this version of largek_dask ({found})")
+            raise _UnfitWorker("versions", f"cannot import this version of largek_dask ({found})")
         if isinstance(found, Exception):
             raise found
         if found != self._versions:
-            raise _Unfit("versions", f"has {differences(found)}")
+            raise _UnfitWorker("versions", f"has {differences(found)}")
         why_not = await self._network.call(admit, self._job, self._shape, worker=address)
         if isinstance(why_not, Exception):
             raise why_not
         if why_not is not None:
-            raise _Unfit("data", f"cannot open {self._where}: {why_not}")
+            raise _UnfitWorker("data", f"cannot open {self._where}: {why_not}")
 
-    def _mention(self, asked: list[_Ask]) -> None:
-        """Say once of whoever is slow to answer that it is waited for."""
-        for ask in asked:
-            slow = time.monotonic() - ask.since > SLOW_SECONDS and not ask.answer.done()
-            if slow and not ask.mentioned:
-                ask.mentioned = True
-                self._say("waiting", f"{ask.address} has not answered yet; waiting for it")
+    def _report_slow(self, asked: list[_Request]) -> None:
+        """Report once each worker that is slow to answer."""
+        for request in asked:
+            slow = time.monotonic() - request.since > SLOW_SECONDS and not request.answer.done()
+            if slow and not request.reported:
+                request.reported = True
+                self._say("waiting", f"{request.address} has not answered yet; waiting for it")
 
-    def _take_answers(self, asked: list[_Ask]) -> None:
+    def _take_answers(self, asked: list[_Request]) -> None:
         now = time.monotonic()
-        for ask in asked:
-            del self._asks[ask.address]
-            error = ask.answer.exception()
+        for request in asked:
+            del self._requests[request.address]
+            error = request.answer.exception()
             if error is None:
-                self._refused.pop(ask.address, None)
-                self._admitted.add(ask.address)
-            elif isinstance(error, _Unfit):
-                self._refused[ask.address] = _Absence(error.kind, str(error), now)
+                self._refused.pop(request.address, None)
+                self._admitted.add(request.address)
+            elif isinstance(error, _UnfitWorker):
+                self._refused[request.address] = _Absence(error.kind, str(error), now)
             else:
-                # It left meanwhile; if it did not, it is asked again.
+                # it may have left; otherwise it is asked again
                 text = f"did not answer: {str(error) or type(error).__name__}"
-                self._refused[ask.address] = _Absence("failed", text, now)
+                self._refused[request.address] = _Absence("failed", text, now)
 
     def _raise_if_all_are_unfit(self, found: Iterable[str]) -> None:
-        """Say why nobody who is there can take part; nothing if anybody may."""
+        """Raise if none of the present workers can take part."""
         why = {address: self._absent.get(address) for address in found}
         kinds = {"" if absence is None else absence.kind for absence in why.values()}
         reasons = "; ".join(
@@ -337,20 +338,20 @@ class Workers:
                 "Install the same versions everywhere and restart the workers."
             )
         if kinds == {"data"}:
-            # To whoever would wait: what is not there may be again.
+            # The cause tells retries that missing data may come back.
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._where)
             raise DataError(
                 f"no worker can open the data: {reasons}. "
-                "Every worker has to reach the data under this very address (rows of this "
-                "process are written to largek.passes.spill-folder)."
+                "Every worker must reach the data at this address (rows of this process are "
+                "written to largek.passes.spill-folder)."
             ) from gone
 
-    def _tell(self, n_ready: int) -> None:
-        """Say what has changed: nobody there, somebody again, somebody left out."""
+    def _report_changes(self, n_ready: int) -> None:
+        """Report a change: no workers, workers again, or workers left out."""
         now = (n_ready > 0, frozenset((a, why.kind) for a, why in self._absent.items()))
-        if now == self._told:
+        if now == self._reported:
             return
-        before, self._told = self._told, now
+        before, self._reported = self._reported, now
         reasons = "; ".join(f"{address} {why.text}" for address, why in self._absent.items())
         if not n_ready and reasons:
             self._say("waiting", f"no worker can take work: {reasons}; waiting for one")
@@ -361,19 +362,19 @@ class Workers:
             self._say("waiting", "the cluster has no workers; waiting for one")
         elif not before[0]:
             without = f" without: {reasons}" if reasons else ""
-            there = "1 worker is" if n_ready == 1 else f"{n_ready:,} workers are"
-            self._say("workers", f"{there} there: going on{without}")
+            workers = "1 worker is" if n_ready == 1 else f"{n_ready:,} workers are"
+            self._say("workers", f"{workers} available: continuing{without}")
         elif reasons:
-            go = "1 worker goes" if n_ready == 1 else f"{n_ready:,} workers go"
-            self._say("workers", f"{go} on without: {reasons}")
+            workers = "1 worker continues" if n_ready == 1 else f"{n_ready:,} workers continue"
+            self._say("workers", f"{workers} without: {reasons}")
 
 
-def _patience() -> float:
+def _silent_seconds() -> float:
     return float(config.get("passes.silent-seconds"))
 
 
 def differences(found: dict[str, str]) -> str:
-    """Return how the versions of a worker differ from those of this process; "" if they do not."""
+    """Describe how a worker's versions differ from those of this process; "" if they agree."""
     return ", ".join(
         f"{name} {found.get(name)} instead of {version}"
         for name, version in versions().items()
@@ -382,9 +383,9 @@ def differences(found: dict[str, str]) -> str:
 
 
 def check_workers(client: Client, rows: Rows, seconds: float) -> None:
-    """Ask the workers that are there whether they can take part in a job over these rows.
+    """Check whether the present workers can take part in a job over these rows.
 
-    Workers that do not answer in time, or are not there yet, are asked when the job begins.
+    Workers that do not answer in time, or join later, are checked when the job begins.
     """
     network = Network(client, uuid4().hex[:12], current_selection())
     workers = Workers(network, rows, None, lambda kind, message: None, current_selection())

@@ -1,4 +1,4 @@
-"""Base of local and cluster passes: statistics, taking rows, generations, reports."""
+"""Base of local and cluster passes: statistics, taking rows, row state, retries, reports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.algorithms.base import ChunkFunction, RowSlice, RowState, TakenRows
+from largek_dask.algorithms.base import Chunk, ChunkFunction, RowSlice, RowState, TakenRows
 from largek_dask.data.rows import Rows
 from largek_dask.data.storage_errors import trouble
 from largek_dask.data.stores import read_statistics
@@ -25,12 +25,11 @@ from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
 from largek_dask.passes.gather import fetch
 from largek_dask.passes.spec import PassSpec, StateSpec
-from largek_dask.passes.statistics import scan_chunk
-from largek_dask.passes.telemetry import PassReport, ProgressTeller, Tell
+from largek_dask.passes.telemetry import EventCallback, PassReport, ProgressReporter
 from largek_dask.retry import TICK_SECONDS, retry
 
 if TYPE_CHECKING:
-    from largek_dask.passes.subset import Asked, Subset, Subsets
+    from largek_dask.passes.subset import Subset, SubsetRows, Subsets
 
 __all__ = ["BasePasses", "LogCallback", "PassOptions"]
 
@@ -39,11 +38,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONGEST_PAUSE = 8.0
-"""Upper bound of the pause between two tries while storage is away, in seconds."""
+"""Longest pause between two tries while storage is unavailable, in seconds."""
 
 LogCallback = Callable[..., None]
-"""``callback(kind, message)``: kind is "waiting", "workers", "retry", "storage" (it is
-waited for) or "back" (no longer)."""
+"""``callback(kind, message)``: kind is "waiting", "workers", "slow", "retry", "storage" (waiting
+for it) or "back" (it answers again)."""
 
 
 class PassOptions(TypedDict, total=False):
@@ -55,41 +54,41 @@ class PassOptions(TypedDict, total=False):
     cancelled: Callable[[], bool] | None
     deadline: float | None
     log: LogCallback | None
-    tell: Tell | None
+    on_event: EventCallback | None
 
 
 class BasePasses(ABC):
-    """The only door to the data; see ``algorithms.base.Passes`` for ``reduce``.
+    """All access to the rows of a table; see ``algorithms.base.Passes`` for ``reduce``.
 
     Parameters
     ----------
     normalize : "l2" or None
-        "l2": rows are given unit length.
+        "l2": rows are scaled to unit length.
     on_bad_rows : "raise" or "skip"
         Treatment of rows with NaN or infinity. Skipped rows weigh 0.
     statistics : Statistics, optional
-        If they are known; else the store's attributes or a first scan gives them.
+        If they are known; otherwise the store's attributes or a first scan gives them.
     cancelled : callable, optional
         Called between chunks; True ends the pass with ``CancelledFit``.
     deadline : float, optional
         Time (``time.monotonic``) after which passes end with ``CancelledFit``.
     log : callable, optional
         See :meth:`log`.
-    tell : callable, optional
-        ``tell(kind, **values)`` sends an event: "progress" of a long pass, "worker" of workers that
-        come and go (see ``driver.events``).
+    on_event : callable, optional
+        ``on_event(kind, **values)`` receives events: "progress" of a long pass, "worker" when one
+        joins or leaves (see ``driver.events``).
     """
 
     n_threads: int | None = None
-    """Threads that compute at the same time; None where that may change."""
+    """Threads that compute at the same time; None if that may change."""
     threads_here: int = 1
-    """Threads among them that work in this process: no more than the fit has elsewhere."""
+    """Threads for work in this process between passes: at most as many as the passes use."""
     workers: Sequence[str] = ()
-    """Addresses of the workers that compute; empty for this process."""
+    """Addresses of the workers that compute; empty if this process does."""
     n_workers: int = 0
-    """Workers that were there last; 0: this process computes itself."""
+    """Number of these workers."""
     state_limit: int | None = None
-    """Bytes of row state that all processes together may keep; None: not known."""
+    """Bytes of row state that all processes together may keep; None if not known."""
 
     def __init__(
         self,
@@ -101,7 +100,7 @@ class BasePasses(ABC):
         cancelled: Callable[[], bool] | None = None,
         deadline: float | None = None,
         log: LogCallback | None = None,
-        tell: Tell | None = None,
+        on_event: EventCallback | None = None,
     ) -> None:
         if normalize not in (None, "l2"):
             raise ParameterError(f"normalize={normalize!r} is unknown; use None or 'l2'.")
@@ -119,24 +118,26 @@ class BasePasses(ABC):
         self.cancelled = cancelled
         self.deadline = deadline
         self.is_given_up: Callable[[], bool] = lambda: False
-        """Asked while storage is waited for; True ends that with the storage's own error."""
+        """Called while waiting for storage; True raises the storage's own error."""
         self._has_worked = False
-        """A pass has come to its end: all that it needs was there once."""
+        """A pass has succeeded, so all that it needs has been available."""
         self.last = PassReport()
         """Figures of the last pass."""
         self.total = PassReport()
         """Figures of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
-        """The same by worker address; nothing without a cluster."""
+        """The same by worker address; empty without a cluster."""
         self.left: set[str] = set()
-        """Workers among them that take part no longer."""
-        self.beside = 0.0
+        """Workers among them that have left."""
+        self.subset_seconds = 0.0
         """Seconds of computing in passes over subsets of the rows, summed over threads."""
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
-        self._tell = tell
-        self._teller = None if tell is None else ProgressTeller(self.progress, tell)
+        self._on_event = on_event
+        self._progress_reporter = (
+            None if on_event is None else ProgressReporter(self.progress, on_event)
+        )
         # name of a row state -> (run that uses it, last generation written)
         self._runs: dict[str, tuple[int, int]] = {}
         # name of a row state -> rows that its last two generations were written for
@@ -159,10 +160,9 @@ class BasePasses(ABC):
         """Run one map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
         Chunks of which a ``RowSlice`` takes no row are not visited, unless the pass keeps row
-        state. A retained total must not be aliased by ``combine``: what it adds into ``a`` is
-        copied from ``b``.
+        state. ``combine(a, b)`` must copy what it takes from ``b``, which may be a retained total.
 
-        A name of a row state belongs to one run at a time: a pass without a replay, or with a
+        The name of a row state belongs to one run at a time: a pass without a replay, or with a
         generation that does not follow the last one, begins another run, without the earlier state.
         """
         spec = PassSpec(
@@ -172,7 +172,7 @@ class BasePasses(ABC):
             combine=combine,
             state=None if state is None else self._state_spec(state, rows),
             rows=rows,
-            # Chunks that show rows otherwise than they lie cannot be shown as one.
+            # chunks that change their rows cannot be shown as one
             joined=joined and self._shown_as_they_lie(),
             preparation=self._preparation(),
         )
@@ -194,8 +194,8 @@ class BasePasses(ABC):
         chunks: Sequence[int],
     ) -> Any:
         self.last = report = PassReport(passes=1)
-        if self._teller is not None:
-            self._teller.begin()
+        if self._progress_reporter is not None:
+            self._progress_reporter.begin()
         began = time.perf_counter()
         try:
             self.raise_if_stopped()
@@ -206,16 +206,15 @@ class BasePasses(ABC):
         self._has_worked = True
         return found
 
-    def count_beside(self, seconds: float) -> None:
-        """Count seconds of computing in a pass over a subset of the rows."""
-        self.beside += seconds
+    def count_subset_seconds(self, seconds: float) -> None:
+        self.subset_seconds += seconds
 
     def retry(self, call: Callable[[], T]) -> T:
-        """Return the result of a call, retrying it while storage is away.
+        """Return the result of a call, retrying it while storage is unavailable.
 
-        It is retried for ``stores.patience-seconds``, with growing pauses. What is missing,
-        forbidden or full is waited for, too, once a pass has succeeded. A pass that is retried
-        counts every chunk once, as one whose chunks were handed out again does.
+        It is retried for ``stores.patience-seconds``, with growing pauses. Once a pass has
+        succeeded, that includes errors of missing, forbidden or full storage. A retried pass counts
+        every chunk once.
         """
         reported: list[Exception] = []
 
@@ -227,7 +226,7 @@ class BasePasses(ABC):
 
         def report(error: Exception, seconds: float) -> None:
             reported.append(error)
-            self._say("storage", f"{error}; it is tried again for {seconds:.0f} s")
+            self._say("storage", f"{error}; retrying for {seconds:.0f} s")
 
         def cancelled() -> bool:
             self.raise_if_stopped()
@@ -243,7 +242,7 @@ class BasePasses(ABC):
             report=report,
         )
         if reported:
-            self._say("back", "storage answers again: going on")
+            self._say("back", "storage answers again: continuing")
         return found
 
     @abstractmethod
@@ -268,8 +267,8 @@ class BasePasses(ABC):
         if state.replay and rebuild_rows is None:
             if before not in written and rows is not None:
                 raise ValueError(
-                    f"row state {state.name!r}: a pass over a share of the rows has to say for "
-                    f"which rows generation {before} was written (rebuild_rows)"
+                    f"row state {state.name!r}: a pass over a share of the rows needs "
+                    f"rebuild_rows, the rows that generation {before} was written for"
                 )
             rebuild_rows = written.get(before)
         if state.rebuild is None:
@@ -288,7 +287,7 @@ class BasePasses(ABC):
         )
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Return the rows of each chunk, and the number of chunks, of the generation before."""
+        """Return the rows of each chunk, and the number of chunks, of the last generation."""
         return state.rebuild_rows, None
 
     def _preparation(self) -> Preparation:
@@ -296,7 +295,7 @@ class BasePasses(ABC):
         return Preparation(
             normalize=self.normalize,
             on_bad_rows=self.on_bad_rows,
-            # Rows of weight 0 are absent: the statistics do not say whether they are finite.
+            # the statistics leave out rows of weight 0, which may not be finite
             check=known is None or known.n_bad > 0 or self.rows.weight is not None,
             shift=np.zeros(self.n_features) if known is None else known.shift,
         )
@@ -305,7 +304,7 @@ class BasePasses(ABC):
         return self.normalize is None and not self.statistics.n_bad
 
     def begin_run(self) -> None:
-        """Begin another start of an algorithm: drop everything that an earlier one kept.
+        """Begin another start of an algorithm: drop all state of earlier ones.
 
         A start resumed from a checkpoint begins with any generation, also with the one that would
         follow the last of an earlier start.
@@ -317,8 +316,8 @@ class BasePasses(ABC):
     # --- stopping ---------------------------------------------------------------------------------
 
     def _stop(self) -> BaseException | None:
-        if self._teller is not None:
-            self._teller.look()
+        if self._progress_reporter is not None:
+            self._progress_reporter.look()
         if self.cancelled is not None and self.cancelled():
             return CancelledFit("the driver asked for a stop")
         if self.deadline is not None and time.monotonic() > self.deadline:
@@ -331,12 +330,12 @@ class BasePasses(ABC):
         return Threads(self.threads_here, self.raise_if_stopped)
 
     def raise_if_stopped(self) -> None:
-        """Raise CancelledFit if the driver asked for a stop, or the time limit has passed."""
+        """Raise CancelledFit if the driver asked for a stop, or after the time limit."""
         if (error := self._stop()) is not None:
             raise error
 
     def progress(self) -> tuple[int, int]:
-        """Chunks of the running pass that are done, and all of them; (0, 0) between passes."""
+        """Return the number of chunks done and of all chunks; (0, 0) between passes."""
         return 0, 0
 
     # --- statistics and rows ------------------------------------------------------------------
@@ -358,7 +357,7 @@ class BasePasses(ABC):
                 dtype = self.rows.dtype
                 if self.normalize is not None:
                     dtype = compute_dtype(dtype)
-                # Built around `_timed`, not `reduce`: bad rows are what the scan looks for.
+                # `reduce` would refuse or skip bad rows, which the scan counts
                 spec = PassSpec(
                     chunk_fn=scan_chunk,
                     broadcast=(),
@@ -379,10 +378,10 @@ class BasePasses(ABC):
             raise bad_row_error(self.rows, found.first_bad, index)
         if found.n_bad and not found.n_rows:
             columns = name_bad_columns(self.rows, self.rows.read(0))
-            told = f" ({columns}: no number in {self.rows.name_chunk(0)})" if columns else ""
+            where = f" ({columns}: no number in {self.rows.name_chunk(0)})" if columns else ""
             raise DataError(
-                f"all {found.n_bad} rows hold NaN or infinity{told}, and none is left: clean the "
-                "data, or leave out such columns."
+                f"all {found.n_bad} rows hold NaN or infinity{where}: clean the data, or leave out "
+                "such columns."
             )
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one row has to weigh something.")
@@ -391,21 +390,18 @@ class BasePasses(ABC):
             raise DataError(_too_light(found, least))
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """Return the rows with these global indices, in this order; None: all rows.
-
-        Indices may be repeated. Rows are in the compute dtype, normalised if the job normalises.
-        """
+        """Return the rows with these global indices, in this order; None: all rows."""
         rows = np.arange(self.n_rows) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):
             nothing = np.empty((0, self.n_features), self.statistics.dtype)
             return TakenRows(nothing, None, rows)
         if rows.min() < 0 or rows.max() >= self.n_rows:
             raise ParameterError(f"rows go from 0 to {self.n_rows - 1}, not {rows}.")
-        there = self._taken_here(rows)
-        return fetch(self, rows, self.statistics.dtype) if there is None else there
+        taken = self._take_in_memory(rows)
+        return fetch(self, rows, self.statistics.dtype) if taken is None else taken
 
-    def _taken_here(self, rows: NDArray[np.int64]) -> TakenRows | None:
-        """Rows of a table that lies in one piece here; None: they have to be read."""
+    def _take_in_memory(self, rows: NDArray[np.int64]) -> TakenRows | None:
+        """Return rows of a table that is one array in this process; None otherwise."""
         whole = self.in_one_piece()
         if whole is None:
             return None
@@ -413,20 +409,20 @@ class BasePasses(ABC):
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
-            # Rows that weigh nothing may hold anything: chunks show them as if they did not.
+            # rows of weight 0 may hold NaN, which chunks hide
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
     def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
-        """All rows and weights where they lie in one piece in this process, as chunks show them.
+        """Return all rows and weights if they are one array in this process, as chunks show them.
 
-        Those that weigh 0 may hold anything.
+        Rows of weight 0 may hold anything.
         """
         return None
 
     def subset(
         self,
-        rows: Asked,
+        rows: SubsetRows,
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
@@ -434,33 +430,32 @@ class BasePasses(ABC):
     ) -> Subset:
         """Passes over some of the rows; see ``algorithms.base.Passes.subset``."""
         if self._subsets is None:
-            # Passes over held rows are passes, too.
+            # subsets are passes themselves: a cycle of imports
             from largek_dask.passes.subset import Subsets
 
             self._subsets = Subsets()
         return self._subsets.find(self, rows, weights, own_weights=own_weights, cuts=cuts)
 
     def forget_subset(self, passes: Subset) -> None:
-        """Let go of a subset that has been closed."""
         if self._subsets is not None:
             self._subsets.forget(passes)
 
     # --- log, end ---------------------------------------------------------------------------------
 
     def log(self, callback: LogCallback) -> None:
-        """Call ``callback(kind, message)`` for what a user should know meanwhile."""
+        """Call ``callback(kind, message)`` for what a user should know during a pass."""
         self._callbacks.append(callback)
 
     def _say(self, kind: str, message: str, **about: str) -> None:
         if not self._callbacks:
-            # Nobody listens: Python's log prints it, so that no one waits without a word.
+            # without callbacks the user still has to know why it waits
             logger.warning(message)
         for callback in self._callbacks:
             callback(kind, message, **about)
 
     @abstractmethod
     def close(self) -> None:
-        """End threads and drop everything kept."""
+        """End threads and drop all state."""
 
     def __enter__(self) -> Self:
         return self
@@ -474,6 +469,11 @@ class BasePasses(ABC):
         self.close()
 
 
+def scan_chunk(chunk: Chunk, total: RowScan) -> None:
+    """Add a chunk to the statistics; rows with NaN or infinity are counted, not added."""
+    total.add(chunk.x, chunk.weight, chunk.start)
+
+
 def _too_light(found: Statistics, least: float) -> str:
     """Return advice for weights that are too far apart for exact sums."""
     low, high = found.min_weight, found.max_weight
@@ -482,7 +482,7 @@ def _too_light(found: Statistics, least: float) -> str:
             f"sample weights of {low:.3g} to {high:.3g} are too small: multiply them by a constant."
         )
     return (
-        f"sample weights range from {low:.3g} to {high:.3g}, a factor of {high / low:.3g}: beside "
-        f"all rows, which weigh {found.total_weight:.3g}, centres of rows lighter than {least:.3g} "
-        "cannot be found. Leave such rows out (weight 0), or weigh them more."
+        f"sample weights range from {low:.3g} to {high:.3g}, a factor of {high / low:.3g}: for a "
+        f"total weight of {found.total_weight:.3g}, centres of rows lighter than {least:.3g} "
+        "cannot be found. Leave such rows out (weight 0), or give them more weight."
     )

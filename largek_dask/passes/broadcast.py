@@ -1,12 +1,12 @@
 """Broadcast a value to workers along a tree, and keep the replicas until no task needs them.
 
 Dask's own broadcast (``Scheduler.replicate``) asks a worker that has left for half a minute, and
-blocks all other broadcasts meanwhile. Here workers that have left are not waited for, and only the
-request passes the scheduler.
+blocks all other broadcasts meanwhile. This one does not wait for workers that have left, and only
+the request passes through the scheduler.
 
-Every two seconds Dask's active memory manager drops replicas of a value beyond one for each task
-that waits for it. While a broadcast is under way no task waits for it yet: all replicas but one
-would be dropped, and fetched again by all tasks from the same few workers.
+Every two seconds Dask's active memory manager drops replicas of a value beyond one per task that
+waits for it. During a broadcast no task waits for the value yet: all replicas but one would be
+dropped, and fetched again by all tasks from the same few workers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from distributed.core import send_recv
 from largek_dask.errors import ClusterError
 from largek_dask.fault_injection import at
 from largek_dask.passes import waiting
-from largek_dask.passes.waiting import Lost, attended, told
+from largek_dask.passes.waiting import Lost, scheduler_reply, wait_watching
 from largek_dask.version import __version__
 
 if TYPE_CHECKING:
     from largek_dask.passes.admission import Workers
     from largek_dask.passes.network import Network
 
-__all__ = ["SPREAD", "Broadcaster", "Spreader", "spare_copies"]
+__all__ = ["SPREAD", "BroadcastRelay", "Broadcaster", "keep_replicas"]
 
 OURS = "largek_"
 """Prefix of the names of all values of passes."""
@@ -46,24 +46,24 @@ CONNECT_SECONDS = 3.0
 
 
 class Broadcaster:
-    """The driver's part: one worker gets the value, and the others get it from there."""
+    """The driver's part: sends the value to one worker, from which the others get it."""
 
     def __init__(self, network: Network, workers: Workers) -> None:
         self._network = network
         self._workers = workers
 
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
-        """Copy a value to workers; those that leave meanwhile are not waited for.
+        """Copy a value to workers, without waiting for those that leave meanwhile.
 
-        ``turn`` rotates the first worker, as it has most to send. Raises Lost if all have left.
+        ``turn`` rotates the first worker, which sends most. Raises Lost if all have left.
         """
         left = deque(addresses)
         left.rotate(-turn)
         while True:
             source = left.popleft()
             try:
-                scattered = told(self._network.scatter(value, source))
-                sent = await attended(scattered, [source], self._workers)
+                scattered = scheduler_reply(self._network.scatter(value, source))
+                sent = await wait_watching(scattered, [source], self._workers)
                 await self._spread(sent, source, left)
                 return sent
             except Lost:
@@ -76,13 +76,13 @@ class Broadcaster:
         if not others:
             return
         begin = time.monotonic()
-        task = asyncio.ensure_future(told(self._network.spread(sent, source, others)))
+        task = asyncio.ensure_future(scheduler_reply(self._network.spread(sent, source, others)))
         try:
             while not (await asyncio.wait([task], timeout=waiting.WATCH_SECONDS))[0]:
                 await self._workers.ready()
                 if self._workers.is_lost(source, begin):
                     raise Lost(ClusterError(f"{source} does not answer"))
-                without = set(others) - await told(self._network.holders(sent))
+                without = set(others) - await scheduler_reply(self._network.holders(sent))
                 if all(self._workers.is_lost(address, begin) for address in without):
                     return
             if not task.result():
@@ -91,8 +91,8 @@ class Broadcaster:
             task.cancel()
 
 
-class Spreader:
-    """A worker's part in the tree."""
+class BroadcastRelay:
+    """A worker's part in the tree: fetches values, and has other workers fetch them."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -100,7 +100,7 @@ class Spreader:
         worker.handlers[RECEIVE] = self.receive
 
     async def spread(self, key: str, addresses: list[str]) -> list[str]:
-        """Have other workers fetch a value that is here; return those that have it now."""
+        """Have other workers fetch a value of this one; return those that have it now."""
         waiting = deque(addresses)
         sources = deque([self._worker.address] * BRANCHES)
         fetching: dict[asyncio.Task[str | None], tuple[str, str]] = {}
@@ -132,12 +132,12 @@ class Spreader:
             finally:
                 self._worker.rpc.reuse(address, comm)
         except Exception:
-            # It has left, or cannot take the value: then its tasks raise the same error.
+            # it has left, or cannot store the value: then its tasks raise the same error
             return None
         return gave
 
     async def receive(self, key: str, sources: list[str]) -> str | None:
-        """Fetch a value from the first of these workers that gives it; return that one."""
+        """Fetch a value from the first of these workers that has it; return that one."""
         with at("receive"):
             for source in sources:
                 try:
@@ -147,7 +147,7 @@ class Spreader:
                 self._worker.rpc.reuse(source, comm)
                 await self._worker.gather(who_has={key: [source]})
                 if key in self._worker.data:
-                    # A scheduler that has forgotten the value meanwhile has it dropped here.
+                    # if the scheduler has forgotten the value, it has it dropped here
                     stimulus = f"{RECEIVE}-{key}"
                     message = {"op": "add-keys", "keys": [key], "stimulus_id": stimulus}
                     self._worker.batched_send(message)
@@ -155,18 +155,18 @@ class Spreader:
         return None
 
 
-class ReduceOthers(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
-    """Dask's policy that drops replicas, for all values but those of passes."""
+class ReduceOtherReplicas(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
+    """Dask's policy that drops replicas, except those of passes."""
 
     def run(self) -> Iterator[Any]:
         """Yield the replicas to drop."""
         return (one for one in super().run() if not str(one.ts.key).startswith(OURS))
 
 
-def spare_copies(dask_scheduler: Any = None) -> None:
+def keep_replicas(dask_scheduler: Any = None) -> None:
     """Keep replicas of broadcast values; called on the scheduler."""
     manager = dask_scheduler.extensions.get("amm")
     for policy in [] if manager is None else list(manager.policies):
         if type(policy) is ReduceReplicas:
             manager.policies.remove(policy)
-            manager.add_policy(ReduceOthers())
+            manager.add_policy(ReduceOtherReplicas())

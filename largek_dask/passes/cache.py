@@ -1,9 +1,9 @@
-"""Rows that a process keeps instead of reading them again: chunks, and shares of chunks.
+"""Rows that a process keeps between passes instead of reading them again.
 
-A cache: what is lost costs time, never correctness. It declines what does not fit, for passes
-visit the chunks in the same order over and over, and there a cache that evicts the least recently
-used entry would evict each one just before its next use. Only what no pass has asked for lately
-makes room, and whole chunks make room for shares: a share is all that the coming passes need.
+Losing an entry costs time, never correctness. The cache declines what does not fit: passes visit
+the chunks in the same order over and over, and a cache that evicts the least recently used entry
+would evict each one just before its next use. Only entries that no recent pass has asked for make
+room; and whole chunks make room for shares of chunks, which are all that the next passes need.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Span(NamedTuple):
     of: int
     """Rows of the chunk."""
     order: Rng | None = None
-    """The generator of their permutation; None: the rows as they lie."""
+    """Generator of the permutation; None: the order of storage."""
 
     @property
     def whole(self) -> bool:
-        """All rows as they lie."""
+        """True for all rows in the order of storage."""
         return self.order is None and self.end - self.begin == self.of
 
     def holds(self, other: Span) -> bool:
@@ -49,23 +49,21 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """The rows of a span, ascending by their position inside the chunk; never changed.
+    """The rows of a span, ascending by their position in the chunk; never changed.
 
-    Not frozen: one is made for every chunk of every pass.
+    It is not frozen because one is made for every chunk of every pass.
     """
 
     span: Span
     x: Table
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.int64] | None = None
-    """(n,) positions inside the chunk, ascending; None: one after the other from
-    ``span.begin``."""
+    """(n,) positions in the chunk, ascending; None: consecutive ones from ``span.begin``."""
     room: NDArray[Any] | None = None
-    """Memory that begins with ``x``, and has place for what comes behind it."""
+    """Memory that begins with ``x`` and has room for the following rows."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all arrays."""
         others = sum(array.nbytes for array in (self.weight, self.rows) if array is not None)
         return self.x.nbytes + others
 
@@ -77,9 +75,9 @@ class _Entry:
 
 
 class ChunkCache:
-    """Keep chunks as they were read and shares of chunks, as many as fit.
+    """Keep chunks and shares of chunks as they were read, as many as fit.
 
-    ``limit`` returns the budget in bytes, which changes as several jobs may share a process.
+    ``limit`` returns the budget in bytes, which changes if several jobs share a process.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -93,7 +91,7 @@ class ChunkCache:
         self.nbytes = 0
 
     def begin(self) -> None:
-        """Another pass starts; the budget may have shrunk."""
+        """Note that a pass begins; make room if the budget has shrunk."""
         with self._lock:
             self._pass += 1
             self._declined = [0, self._declined[0]]
@@ -106,7 +104,7 @@ class ChunkCache:
         return self.nbytes + max(self._declined)
 
     def get(self, index: int, span: Span) -> Part | None:
-        """Rows of the chunk among which those of ``span`` are, None where none are kept."""
+        """Return kept rows of a chunk that include those of ``span``, or None."""
         with self._lock:
             for entries in (self._shares, self._chunks):
                 entry = entries.get(index)
@@ -116,7 +114,7 @@ class ChunkCache:
         return None
 
     def share(self, index: int) -> Part | None:
-        """The share that is kept of the chunk, if any."""
+        """Return the share of the chunk that is kept, if any."""
         entry = self._shares.get(index)
         return None if entry is None else entry.part
 
@@ -128,8 +126,8 @@ class ChunkCache:
     def put(self, index: int, part: Part) -> bool:
         """Keep the rows if they fit; return True if they are kept.
 
-        They take the place of an earlier share of the chunk, unless they are the whole chunk and
-        that one was picked out of it.
+        They replace an earlier share of the chunk, unless they are the whole chunk and that share
+        is a permutation.
         """
         size = part.nbytes
         with self._lock:
@@ -138,10 +136,10 @@ class ChunkCache:
                 return True
             entries = self._chunks if whole else self._shares
             share = self._shares.get(index)
-            # A whole chunk is in no place of a share that is in another order.
+            # a whole chunk does not replace a share in another order
             if share is not None and not (whole and share.part.span.order is not None):
                 self.nbytes -= self._shares.pop(index).part.nbytes
-            # Said before it is asked for: the room follows what there is use for.
+            # counted first, as the limit depends on `wanted`
             self._declined[0] += size
             self._make_room(size, () if whole else (self._chunks,))
             if self.nbytes + size > self._limit():
@@ -152,7 +150,7 @@ class ChunkCache:
             return True
 
     def _make_room(self, size: int, fresh: tuple[dict[int, _Entry], ...]) -> None:
-        """Drop what is stale, then the last ones of ``fresh``, until ``size`` bytes fit."""
+        """Drop stale entries, then the last ones of ``fresh``, until ``size`` bytes fit."""
         limit = self._limit()
         if self.nbytes + size <= limit or size > limit:
             return
@@ -169,7 +167,6 @@ class ChunkCache:
                     return
 
     def clear(self) -> None:
-        """Drop everything."""
         with self._lock:
             self._chunks.clear()
             self._shares.clear()

@@ -1,4 +1,4 @@
-"""A chunk as chunk functions see it: normalised, bad rows dealt with."""
+"""Chunks as chunk functions see them: normalised, and with bad rows handled."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ PIECE_BYTES = 7 << 19
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself if it is nobody else's, or a copy."""
+    """Return the array, made writable, if it owns its data; otherwise a copy."""
     if not array.flags.owndata:
         return array.copy()
     array.flags.writeable = True
     return array
 
 
-class FarRows:
-    """(n, d) rows that lie elsewhere in a table, copied only when they are asked for."""
+class LazyRows:
+    """(n, d) rows of a larger table, copied only when they are read."""
 
     __slots__ = ("_places", "_x")
 
@@ -71,20 +71,19 @@ class ChunkView:
     known: NDArray[np.int64] | None = None
     """Result of :meth:`numbers`, if it differs from the positions of the rows."""
     release: Callable[[], object] | None = None
-    """Has ``state`` forgotten, so that its arrays need no copies to be written to."""
+    """Drops ``state`` from the store, so that its arrays may be written to without a copy."""
     spread: bool = False
     """``x`` and ``weight`` are those of all rows; the chunk's own are at ``rows``."""
     find: Callable[[RowSlice], NDArray[np.int64]] | None = None
-    """Finds the places of :meth:`locate`."""
+    """Implementation of :meth:`locate`."""
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.x) if self.rows is None else len(self.rows)
 
     def pieces(
         self, rows: slice, *, few: bool = False
     ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-        """``x`` and ``weight`` of some of the rows; see ``algorithms.base.Chunk.pieces``."""
+        """Yield ``x`` and ``weight`` of some rows; see ``algorithms.base.Chunk.pieces``."""
         begin, end, _ = rows.indices(len(self))
         if not self.spread:
             weight = None if self.weight is None else self.weight[begin:end]
@@ -94,11 +93,11 @@ class ChunkView:
         if few:
             places = self.rows[begin:end]
             weight = None if self.weight is None else self.weight[places]
-            yield slice(begin, end), FarRows(self.x, places), weight
+            yield slice(begin, end), LazyRows(self.x, places), weight
             return
         row_bytes = max(1, self.x.shape[1] * self.x.itemsize)
         n = min(max(1, PIECE_BYTES // row_bytes), max(1, end - begin))
-        # Memory that is filled again and again: fresh pages cost more than the rows do (measured).
+        # one buffer for all pieces: fresh pages cost more than the rows (measured)
         room = np.empty((n, self.x.shape[1]), self.x.dtype)
         for first in range(begin, end, n):
             at = slice(first, min(first + n, end))
@@ -109,7 +108,7 @@ class ChunkView:
             yield at, readonly(x), weight
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Global indices of the rows, or of some; see ``algorithms.base.Chunk.numbers``."""
+        """Return global indices of rows; see ``algorithms.base.Chunk.numbers``."""
         if self.known is not None:
             return self.known if places is None else self.known[places]
         if places is not None:
@@ -125,7 +124,7 @@ class ChunkView:
         return self.find(rows)
 
     def take_state(self) -> dict[str, NDArray[Any]]:
-        """The arrays of ``state``, to be written to and kept; ``state`` is of no use afterwards."""
+        """Return the arrays of ``state`` to be written to; ``state`` is of no use afterwards."""
         assert self.state is not None
         if self.release is None:
             return {name: array.copy() for name, array in self.state.items()}
@@ -133,14 +132,14 @@ class ChunkView:
         return {name: writable(array) for name, array in self.state.items()}
 
     def keep(self, **arrays: NDArray[Any]) -> None:
-        """Keep these arrays as the chunk's row state of this generation.
+        """Keep these arrays, which become read-only, as the chunk's row state of this generation.
 
-        They become read-only. A later call replaces an earlier one.
+        A later call replaces an earlier one.
         """
         self.kept = arrays
 
     def again(self, state: Mapping[str, NDArray[Any]] | None) -> ChunkView:
-        """The same rows with another state, nothing kept yet."""
+        """Return the same rows with another state, and nothing kept yet."""
         return replace(self, state=state, counted=False, kept=None, release=None)
 
 
@@ -152,9 +151,9 @@ class Preparation:
     """"l2": rows of unit length."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
     check: bool = False
-    """Look for NaN and infinity; needless where the statistics say that there are none."""
+    """Look for NaN and infinity, because the statistics do not exclude them."""
     shift: NDArray[Any] | None = None
-    """(d,) what replaces the coordinates of a bad row."""
+    """(d,) replacement of a bad row."""
 
 
 class Preparer:
@@ -163,7 +162,7 @@ class Preparer:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._lock = threading.Lock()
-        # Chunks known to be without bad rows: looked through once, not in every pass.
+        # chunks known to have no bad rows, which are checked once only
         self._clean: set[int] = set()
 
     def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:
@@ -209,7 +208,7 @@ class Preparer:
                 with self._lock:
                     self._clean.add(index)
             return None
-        # A row of weight 0 is absent, whatever it holds.
+        # rows of weight 0 may hold anything
         present = bad if weight is None else bad & (weight > 0)
         if preparation.on_bad_rows == "raise" and present.any():
             first = int(np.argmax(present))
@@ -219,7 +218,7 @@ class Preparer:
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
-    """The error that names a row with NaN or infinity, and the columns that they are in."""
+    """Return the error for a row with NaN or infinity, with the columns that are bad."""
     inside = row - int(rows.chunk_table[index])
     columns = name_bad_columns(rows, rows.read_part(index, inside, inside + 1))
     where = ", ".join(part for part in (rows.name_chunk(index), columns) if part)
@@ -230,7 +229,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """Name the columns without a finite number in some rows, for messages; "" if none."""
+    """Name the columns without any finite number in some rows; "" if there are none."""
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
         found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)

@@ -1,8 +1,8 @@
-"""Passes on a Dask cluster: one task a worker a pass, every chunk counted exactly once.
+"""Passes on a Dask cluster: one task per worker and pass, every chunk counted exactly once.
 
-The driver keeps no row state and sees one total a worker. Which worker computes a chunk has no
-influence on any result, so everything here is about time: chunks stay where their row state is,
-and what is lost with a worker is computed again by another.
+The driver keeps no row state and receives one total per worker. No result depends on which worker
+computes a chunk, so placement is a matter of time only: chunks stay where their row state is, and
+what is lost with a worker is computed again by another.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from largek_dask.passes.broadcast import Broadcaster
 from largek_dask.passes.local import driver_cpus
 from largek_dask.passes.network import Network, require_open
 from largek_dask.passes.placement import Pace, Stragglers, place, ranges, shares
-from largek_dask.passes.poison_chunks import may_be_anothers
+from largek_dask.passes.poison_chunks import may_be_other_jobs_fault
 from largek_dask.passes.spec import PassSpec, total_of
 from largek_dask.passes.spill import remove_spilled, spill, spill_folder
 from largek_dask.passes.telemetry import PassReport, nbytes
-from largek_dask.passes.waiting import Lost, attended
+from largek_dask.passes.waiting import Lost, wait_watching
 from largek_dask.passes.worker import (
     Payload,
     Sealed,
@@ -56,14 +56,14 @@ __all__ = ["ClusterPasses"]
 FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree ..."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
-"""... and how many of this size: its worker holds all of them, and gets one after the other."""
+"""... and the same for totals of this size in bytes: a worker holds all that it adds up."""
 SLICED = 200
-"""With more workers slices are longer in proportion: with twice as many the scheduler would do
-nothing but hand out slices of two seconds, as each takes it some 5 ms."""
+"""With more workers, slices are longer in proportion: a slice takes the scheduler some 5 ms, so
+slices of two seconds on twice as many workers would occupy it fully."""
 EMBED_BYTES = 64 << 10
-"""While copies for all workers take no more, tasks carry their pass's payload themselves: that is
-one round trip less. Of each connection Dask keeps the last 1,000 messages of less than 1 MB, so
-larger ones would fill the scheduler's memory."""
+"""Up to this size of all copies, tasks carry the payload of their pass themselves, which saves a
+round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger payloads
+would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before chunks are handed out again; doubles with every failure of the same chunk."""
 
@@ -75,17 +75,16 @@ class _Slice:
     worker: str
     future: Future
     answer: asyncio.Task[ShareResult]
-    """Waits for its result."""
     since: float
     chunks: list[int]
 
     async def give_up(self) -> None:
-        """Have whoever waits for the answer find it lost.
+        """Cancel the wait for the answer, which is then lost, and the task.
 
-        To cancel the task is not enough: once it is done, what is waited for is its result, and
-        Dask may be asking a worker for it that is not there any more, for half a minute.
+        Cancelling the task is not enough: if it is done, Dask may be fetching its result from a
+        worker that has left, for half a minute.
         """
-        # First, as only a task that is not done may be cancelled with it; see `waiting.result`.
+        # before the task: see `waiting.result`
         self.answer.cancel()
         await asyncio.wait([self.answer])
         await self.future.cancel()
@@ -93,7 +92,7 @@ class _Slice:
 
 @dataclass(slots=True)
 class _Pass:
-    """One pass as the driver sees it."""
+    """State of one pass in the driver."""
 
     payload: Payload
     replay: tuple[tuple[Any, ...], ...]
@@ -102,18 +101,18 @@ class _Pass:
     outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
-    """Number of times a chunk's workers died when tasks of others may have killed them."""
+    """Number of times that a chunk's workers died with tasks of other jobs, by chunk."""
     suspects: list[int] = field(default_factory=list)
-    """Chunks of shares that killed every worker: handed out one by one."""
-    at: dict[str, _Slice] = field(default_factory=dict)
-    """Every slice that is being waited for, by share."""
+    """Chunks of shares that killed every worker, to be handed out one by one."""
+    slices: dict[str, _Slice] = field(default_factory=dict)
+    """Slices that are being waited for, by share."""
     done: dict[str, int] = field(default_factory=dict)
-    """Chunks that are finished of every share that is not."""
+    """Number of finished chunks of each unfinished share."""
     n_chunks: int = 0
     rescued: set[int] = field(default_factory=set)
-    """Chunks that were taken from a straggler: whoever has them now is left to it."""
+    """Chunks taken from a straggler, which are not taken again."""
     broadcast: Future | Payload | None = None
-    """The payload on the workers, or itself where it is small."""
+    """The payload on the workers, or the payload itself if it is small."""
     size: int = 0
     """Bytes of the payload."""
 
@@ -128,8 +127,8 @@ class ClusterPasses(BasePasses):
     Parameters
     ----------
     rows : Rows
-        Rows that live in this process are written once to a temporary store, which has to be
-        where workers can open it (``largek.passes.spill-folder``).
+        Rows of this process are written once to a temporary store that workers can open
+        (``largek.passes.spill-folder``).
     memory_limit : int, optional
         Budget of row state in bytes, per worker.
     options
@@ -152,8 +151,8 @@ class ClusterPasses(BasePasses):
         assert rows.location is not None
         if is_local(rows.location) and not os.path.isabs(rows.location):
             raise ParameterError(
-                f"{rows.location} is a relative path, which means something else to each worker; "
-                "give an absolute path or a URL."
+                f"{rows.location} is a relative path, which workers may resolve differently; use "
+                "an absolute path or a URL."
             )
         super().__init__(rows, **options)
         self.job = uuid4().hex[:12]
@@ -163,18 +162,18 @@ class ClusterPasses(BasePasses):
         self._broadcaster = Broadcaster(self._network, self._workers)
         self._owner: dict[int, str] = {}
         self._placed_on: dict[str, int] = {}
-        """Workers that the owners were chosen among."""
+        """Threads of the workers that own chunks, by address."""
         self._shares: Counter[str] = Counter()
-        """Chunks of each then."""
+        """Number of chunks that each owns."""
         self._number = 0
         self._stragglers = Stragglers()
         self._present: frozenset[str] = frozenset()
-        """Workers that could compute when chunks were handed out last."""
+        """Workers that could compute when chunks were last handed out."""
         self._slow: set[str] = set()
         """Stragglers that have not been given chunks since."""
         self._current: _Pass | None = None
         self._spent: list[Future] = []
-        """Done; let go after the next tasks: Dask sends a client's messages 10 ms apart."""
+        """Finished tasks, released after the next are sent: Dask sends messages 10 ms apart."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self.raise_if_stopped)
@@ -215,11 +214,11 @@ class ClusterPasses(BasePasses):
         return total
 
     def progress(self) -> tuple[int, int]:
-        """See ``BasePasses.progress``: by what the slices of all workers have said."""
+        """See ``BasePasses.progress``; as of the last slice of each worker."""
         current = self._current
         if current is None:
             return 0, 0
-        # Read while the client's event loop changes it: a list is made in one go.
+        # copied at once, as the client's event loop changes it
         done = current.n_chunks - len(current.missing) + sum(list(current.done.values()))
         return min(done, current.n_chunks), current.n_chunks
 
@@ -231,18 +230,18 @@ class ClusterPasses(BasePasses):
 
     @property
     def threads(self) -> Threads:
-        """Threads of the driver's process, which all fits share that it drives."""
+        """Threads of the driver's process, shared by all fits that it drives."""
         share = driver_cpus() // max(1, len(_driven))
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
     def _note_held(self, report: PassReport) -> None:
-        """Sum up what all workers hold, also those without chunks in this pass."""
+        """Add up the memory of all workers, including those without chunks in this pass."""
         there = [figures for name, figures in self.by_worker.items() if name not in self.left]
         report.state_bytes = sum(figures.state_bytes for figures in there)
         report.cache_bytes = sum(figures.cache_bytes for figures in there)
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
-        """Totals of all workers, or their sum and True."""
+        """Return the totals of all workers and False, or their sum and True."""
         while True:
             while current.missing:
                 await self._hand_out(current)
@@ -263,16 +262,15 @@ class ClusterPasses(BasePasses):
             try:
                 await self._broadcast(current, workers)
             except Lost as lost:
-                await self._blame(current, sorted(current.missing), lost)
+                await self._count_failure(current, sorted(current.missing), lost)
                 await asyncio.sleep(BACKOFF_SECONDS)
                 return
             current.report.bytes_moved += current.size * len(workers)
             there = await self._workers.ready()
             workers = {a: n for a, n in workers.items() if a in there} or there
-        # Not by owner: what Dask has moved on by itself is somebody else's already.
         had = self._shares
-        handed = self._handed(current, workers)
-        self._tell_changes(present, workers, had)
+        handed = self._assign(current, workers)
+        self._report_changes(present, workers, had)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))
         tasks = {
             asyncio.create_task(self._share(current, address, chunks, park_bytes)): chunks
@@ -294,38 +292,36 @@ class ClusterPasses(BasePasses):
             await asyncio.gather(watch, *tasks, return_exceptions=True)
         failed = [(part, error) for part, error in answers if error is not None]
         for part, error in failed:
-            await self._blame(current, part, error)
+            await self._count_failure(current, part, error)
         if failed:
-            # Never trust a broadcast that a failed task has used: it may be gone.
+            # the failed tasks may have lost it
             current.broadcast = None
             worst = max(current.failures[chunk] for part, _ in failed for chunk in part)
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
 
-    def _handed(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
-        # All chunks are placed, whichever the pass asks for: ownership must not follow passes
-        # over a few of them.
+    def _assign(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
+        """Assign the missing chunks, or a single suspect, to workers."""
+        # All chunks are placed: ownership must not depend on passes over a few of them.
         if workers != self._placed_on:
             self._owner = place(self._owner, range(self.n_chunks), workers)
             self._placed_on = workers
             self._shares = Counter(self._owner.values())
         while current.suspects and current.suspects[-1] not in current.missing:
             current.suspects.pop()
-        # A suspect goes alone, so that it is known which chunk it is.
+        # a suspect goes alone, so that a failure proves which chunk it is
         chunks = current.suspects[-1:] or current.missing
         owner = self._owner
         if current.payload.spec.state is None:
-            # Neighbours are of the same worker, and nothing is kept of their rows: to wait for it
-            # alone would take longer than to read some of them elsewhere.
+            # Without row state, balance a few chunks, as neighbours belong to the same worker.
             owner = place(owner, chunks, workers)
         return shares({chunk: owner[chunk] for chunk in chunks})
 
-    def _tell_changes(
+    def _report_changes(
         self, present: Collection[str], able: Collection[str], had: Counter[str]
     ) -> None:
-        """Send events for workers that take part now and did not before, or the reverse.
+        """Send events for workers that have joined or left since chunks were last handed out.
 
-        ``present`` can compute, ``able`` of them get chunks; ``had`` counts the chunks of each
-        before.
+        ``present`` can compute, ``able`` of them get chunks; ``had`` are the chunks of each before.
         """
         now = frozenset(present)
         gone, new = self._present - now, now - self._present
@@ -336,31 +332,31 @@ class ClusterPasses(BasePasses):
         self._slow -= gone | new | back
         for address in sorted(gone):
             self.left.add(address)
-            self._tell_worker(address, "left", had[address])
+            self._report_worker(address, "left", had[address])
         for address in sorted(new | back):
             change = "back" if address in self.left | back else "joined"
             self.left.discard(address)
-            self._tell_worker(address, change, self._shares[address])
+            self._report_worker(address, change, self._shares[address])
 
-    def _tell_worker(self, address: str, change: str, n_chunks: int) -> None:
-        if self._tell is not None:
-            self._tell("worker", address=address, change=change, chunks=n_chunks)
+    def _report_worker(self, address: str, change: str, n_chunks: int) -> None:
+        if self._on_event is not None:
+            self._on_event("worker", address=address, change=change, chunks=n_chunks)
 
     async def _watch(self, current: _Pass, pace: Pace) -> None:
-        """Follow the workers while they compute: tasks of a worker that is lost wait for ever."""
+        """Give up the slices of workers that are lost or much slower than the others."""
         while True:
             await asyncio.sleep(waiting.WATCH_SECONDS)
             await self._workers.ready()
             why = pace.is_over()
-            for one in list(current.at.values()):
+            for one in list(current.slices.values()):
                 lost = self._workers.is_lost(one.worker, one.since)
                 if why is not None and current.rescued.isdisjoint(one.chunks):
                     self._stragglers.add(one.worker)
                     current.rescued.update(one.chunks)
-                    told = f"{one.worker} {why}: its chunks go to others"
-                    self._say("slow", told, worker=one.worker)
+                    message = f"{one.worker} {why}: its chunks go to others"
+                    self._say("slow", message, worker=one.worker)
                     self._slow.add(one.worker)
-                    self._tell_worker(one.worker, "slow", len(one.chunks))
+                    self._report_worker(one.worker, "slow", len(one.chunks))
                     lost = True
                 if lost:
                     await one.give_up()
@@ -372,16 +368,16 @@ class ClusterPasses(BasePasses):
         else:
             current.broadcast = await self._broadcaster.send(payload, workers, self._number)
 
-    async def _blame(self, current: _Pass, chunks: list[int], error: Lost) -> None:
-        """Count a failure against every chunk of a share; too many, and the pass fails."""
+    async def _count_failure(self, current: _Pass, chunks: list[int], error: Lost) -> None:
+        """Count a failure of every chunk of a share; raise after too many."""
         current.failures.update(chunks)
         current.report.retries += len(chunks)
         most = max(current.failures[chunk] for chunk in chunks)
         is_over = most > int(config.get("passes.chunk-retries"))
-        # Once may have been bad luck: workers that are all lost together die one after the other
-        # for Dask, each with the share that the one before it had.
+        # One killed share may be a coincidence: if many workers are lost at the same time, Dask
+        # sees them die one after the other, each with the share of the one before.
         is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
-        if is_proven and not await may_be_anothers(
+        if is_proven and not await may_be_other_jobs_fault(
             self._network, error.task, chunks[0], current.forgiven
         ):
             named = self.rows.name_chunk(chunks[0])
@@ -400,7 +396,7 @@ class ClusterPasses(BasePasses):
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int
     ) -> Lost | None:
-        """One worker's chunks, slice after slice; a loss is returned, not raised."""
+        """Compute one worker's chunks, slice after slice; return a loss instead of raising it."""
         share = Share(
             id=uuid4().hex,
             owner=address,
@@ -419,13 +415,13 @@ class ClusterPasses(BasePasses):
                 future = await self._network.submit(work, *arguments, worker=target)
                 self._spent.clear()
                 answer = asyncio.ensure_future(waiting.result(future))
-                current.at[share.id] = _Slice(target, future, answer, time.monotonic(), chunks)
-                outcome: ShareResult = await waiting.granted(answer)
+                current.slices[share.id] = _Slice(target, future, answer, time.monotonic(), chunks)
+                outcome: ShareResult = await waiting.unless_given_up(answer)
                 if outcome.error is not None:
                     raise raised_on(outcome.worker, outcome.error.unpacked())
                 current.done[share.id] = outcome.done
                 if outcome.worker != target:
-                    # Dask moved it: the worker died, or another one was idle for long.
+                    # Dask moved it: the worker died, or another one was idle
                     current.report.retries += len(chunks)
                     target = outcome.worker
                 if outcome.unknown:
@@ -438,15 +434,15 @@ class ClusterPasses(BasePasses):
                 current.done.pop(share.id, None)
                 return lost
             finally:
-                current.at.pop(share.id, None)
+                current.slices.pop(share.id, None)
             if outcome.finished:
                 break
             if not self._workers.takes_tasks(target):
-                # Dask would give all of its share to the same other worker.
+                # Dask would give all of its share to one other worker
                 del current.done[share.id]
-                full = Lost(ClusterError(f"{target} takes no tasks any more"))
-                full.worker = target
-                return full
+                refused = Lost(ClusterError(f"{target} takes no tasks any more"))
+                refused.worker = target
+                return refused
         if not outcome.parked:
             self._spent.append(future)
         current.report.add(outcome.report)
@@ -456,7 +452,7 @@ class ClusterPasses(BasePasses):
         current.missing -= set(chunks)
         del current.done[share.id]
         if target != address:
-            # Row state is where the chunks were computed.
+            # the row state is there now
             self._owner.update(dict.fromkeys(chunks, target))
             self._placed_on = {}
         return None
@@ -488,14 +484,14 @@ class ClusterPasses(BasePasses):
             )
         combined = await submit(combine_totals, payload, *layer)
         with at("reduce"):
-            result = await attended(waiting.result(combined), workers, self._workers)
+            result = await wait_watching(waiting.result(combined), workers, self._workers)
         current.report.reduce += time.perf_counter() - began
         return result
 
     async def _take_totals(self, current: _Pass, workers: Collection[str]) -> None:
-        """Have totals here that wait on workers which take no tasks any more, but are still there.
+        """Fetch totals from workers that take no tasks any more, but are still there.
 
-        They pass the scheduler, unlike all others: that is better than to compute them again.
+        Unlike others these pass through the scheduler, which is better than computing them again.
         """
         for outcome, _ in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
@@ -503,7 +499,7 @@ class ClusterPasses(BasePasses):
                     take_total, self.job, outcome.share, worker=outcome.worker
                 )
                 with contextlib.suppress(Lost):
-                    total = await attended(call, [outcome.worker], self._workers)
+                    total = await wait_watching(call, [outcome.worker], self._workers)
                     if total is not None and not isinstance(total, Exception):
                         outcome.total, outcome.parked = total, False
 
@@ -514,23 +510,23 @@ class ClusterPasses(BasePasses):
         kept = []
         for outcome, chunks in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
-                await self._blame(current, chunks, Lost(ClusterError(f"{outcome.worker} is gone")))
+                gone = Lost(ClusterError(f"{outcome.worker} is gone"))
+                await self._count_failure(current, chunks, gone)
                 current.missing |= set(chunks)
             else:
                 kept.append((outcome, chunks))
         if len(kept) == len(current.outcomes) and not lost.left:
-            # Nobody is gone, and yet a total was lost: compute everything again.
+            # all workers are there, and yet a total was lost: compute everything again
             chunks = [chunk for _, part in current.outcomes for chunk in part]
-            await self._blame(
-                current, chunks, Lost(ClusterError("totals were lost on their workers"))
-            )
+            lost = Lost(ClusterError("totals were lost on their workers"))
+            await self._count_failure(current, chunks, lost)
             current.missing |= set(chunks)
             kept = []
         current.outcomes = kept
         await asyncio.sleep(BACKOFF_SECONDS)
 
     def close(self) -> None:
-        """Let the workers forget the job, and subsets go."""
+        """Have the workers forget the job, and close subsets."""
         _driven.discard(self)
         self.begin_run()
         self._spent.clear()
@@ -542,7 +538,6 @@ _driven: weakref.WeakSet[ClusterPasses] = weakref.WeakSet()
 
 
 def _close(network: Network, folder: str | None) -> None:
-    """Let the workers forget the job; nothing is lost if they cannot be reached any more."""
     network.run_last(drop_job, network.job)
     if folder is not None:
         remove_spilled(folder)

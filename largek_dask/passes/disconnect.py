@@ -1,8 +1,8 @@
 """Close connections to workers that have left; Dask keeps retrying them.
 
-Dask asks an address that refuses connections again and again, for half a minute. It ends such
-attempts when a worker leaves, but not those that begin just then: who has a value was looked up
-before, and the connection is opened after. So they are ended some moments later once more.
+Dask retries an address that refuses connections for half a minute. When a worker leaves, it ends
+such attempts, but not those that begin just then: a task looked up who has a value before, and
+connects after. So they are ended again some moments later.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-__all__ = ["Leavers", "end_connections"]
+__all__ = ["DepartedWorkers", "close_stale_connections"]
 
 MOMENTS = (0.2, 1.0, 5.0)
 """Seconds after a worker has left."""
@@ -23,8 +23,8 @@ def _reason(address: str) -> str:
     return f"{address} has left the cluster."
 
 
-class Leavers:
-    """Workers that a client has seen leave, of which it does not hear by itself."""
+class DepartedWorkers:
+    """Workers that a client has seen leave; the scheduler does not report them."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -33,7 +33,7 @@ class Leavers:
         """Time at which each worker that left was first missed, by the event loop's clock."""
 
     def note(self, there: Collection[str], connections: Any) -> None:
-        """Take over who is there now, and end what is being asked of those who were."""
+        """Update the present workers, and end attempts to connect to those that have left."""
         now = asyncio.get_running_loop().time()
         self._since.update(dict.fromkeys(self._seen.difference(there), now))
         self._seen = set(there)
@@ -44,13 +44,13 @@ class Leavers:
                 connections.remove(address, reason=_reason(address))
 
 
-class ConnectionEnder(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Ends a scheduler's own attempts, among them those of whoever has it fetch values."""
+class ConnectionCloser(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
+    """Ends a scheduler's own attempts, also those for values that it fetches for others."""
 
     name = "largek-connections"
 
     def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
-        """A worker has left."""
+        """End connections some moments after a worker has left."""
         loop = asyncio.get_running_loop()
         for seconds in MOMENTS:
             loop.call_later(seconds, self._end, scheduler, worker)
@@ -61,7 +61,7 @@ class ConnectionEnder(SchedulerPlugin):  # type: ignore[misc]  # distributed has
             scheduler.rpc.remove(worker, reason=_reason(worker))
 
 
-def end_connections(dask_scheduler: Any = None) -> None:
-    """Have a scheduler connect to none that has left; called on it."""
-    if ConnectionEnder.name not in dask_scheduler.plugins:
-        dask_scheduler.add_plugin(ConnectionEnder())
+def close_stale_connections(dask_scheduler: Any = None) -> None:
+    """Have a scheduler close connections to workers that leave; called on it."""
+    if ConnectionCloser.name not in dask_scheduler.plugins:
+        dask_scheduler.add_plugin(ConnectionCloser())

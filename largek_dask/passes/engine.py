@@ -1,8 +1,8 @@
-"""Runs a chunk function over chunks in one process: what local passes and Dask workers share.
+"""Computation of chunks in one process, used by local passes and by Dask workers.
 
-An engine belongs to one job. It owns a pool of computing threads, one reading thread, the row
-state, the retained totals and the cache of chunks. A :class:`Ticket` is one process's share of
-one pass; it may be advanced in several slices of time, and its total comes back once.
+An engine belongs to one job. It owns a pool of computing threads, threads that read, the row state,
+the retained totals and the cache of chunks. A :class:`Ticket` is one process's share of one pass;
+it may be advanced in several slices of time, and its total is collected once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from largek_dask.passes.telemetry import PassReport, nbytes
 __all__ = ["Engine", "Stop", "Ticket"]
 
 Stop = Callable[[], BaseException | None]
-"""Asked between chunks: the error with which to end the pass, or None to go on."""
+"""Called between chunks; returns the error that ends the pass, or None."""
 
 POLL_SECONDS = 0.05
 """Interval between two checks for a stop while chunks are computed, in seconds."""
@@ -43,7 +43,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _Retained:
-    """Totals that survive between passes, one a thread, and the chunks they hold."""
+    """Totals kept between passes, one per thread, and the chunks that they hold."""
 
     epoch: int
     generation: int
@@ -58,9 +58,9 @@ class Ticket:
     spec: PassSpec
     chunks: frozenset[int]
     totals: list[Any]
-    """One a thread; together they are the total."""
+    """One per thread; together they are the total."""
     counted: frozenset[int]
-    """Chunks that the totals already hold as of the generation before."""
+    """Chunks that the totals already hold, as of the last generation."""
     retains: bool
     source: ChunkSource
     replay: tuple[tuple[Any, ...], ...] | None
@@ -80,11 +80,10 @@ class Ticket:
 
 
 class _Ended(BaseException):
-    """The pass has been ended inside a chunk."""
+    """The pass has been stopped while a chunk is computed."""
 
 
-def _may_go_on(ticket: Ticket, stop: Stop) -> None:
-    """Raise what ends the pass, if it is to end."""
+def _raise_if_stopped(ticket: Ticket, stop: Stop) -> None:
     if ticket.source.stopped:
         raise _Ended
     if (error := stop()) is not None:
@@ -94,7 +93,7 @@ def _may_go_on(ticket: Ticket, stop: Stop) -> None:
 class Engine:
     """Compute passes over the rows of one job in this process.
 
-    ``state_limit`` and ``cache_limit`` return the budgets of row state and of cached chunks in
+    ``state_limit`` and ``cache_limit`` return the budgets of row state and of cached chunks, in
     bytes.
     """
 
@@ -116,11 +115,11 @@ class Engine:
         self._reader: ThreadPoolExecutor | None = None
 
     def joined(self) -> Part | None:
-        """All rows, where they lie in one piece in this process."""
+        """Return all rows if they are one array in this process, otherwise None."""
         return self._rows.join()
 
     def extend(self) -> None:
-        """Rows have come behind those that there were."""
+        """Note that rows have been added at the end."""
         self._rows.measure()
 
     # --- one share of a pass ---------------------------------------------------------------------
@@ -139,11 +138,10 @@ class Engine:
         process's retained totals are left alone.
         """
         members = frozenset(chunks)
-        # Only who has all of them: elsewhere chunks are computed one by one.
+        # only in a process that has all chunks
         together = spec.joined and len(members) == self.rows.n_chunks
         joined = together and self._rows.join() is not None
         members = frozenset([JOINED]) if joined else members
-        # A thread without a chunk needs none, and one thread alone is not worth waking.
         n_totals = max(1, min(self.n_threads, len(members)))
         state = spec.state
         if state is not None:
@@ -172,22 +170,22 @@ class Engine:
         return ticket
 
     def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
-        """Chunks of which the slice takes any row: the others need not be read."""
+        """Return the chunks of which the slice takes any row."""
         spans = {index: self._rows.span(index, rows) for index in chunks}
         return frozenset(index for index, span in spans.items() if span.begin < span.end)
 
     def _held(
         self, state: StateSpec | None, chunks: frozenset[int]
     ) -> tuple[_Retained | None, bool]:
-        """Retained totals that this share may go on from, and whether it retains its own."""
+        """Return retained totals that this share continues from, and whether it retains its own."""
         if state is None or not state.retain:
             return None, False
         held = self._retained.get(state.name)
         if held is not None and held.epoch == state.epoch and held.generation == state.generation:
-            # More chunks of a pass whose own share is already done (another worker was lost),
-            # or the same once more: the retained totals stay as they are.
+            # chunks of a lost worker, after the own share of the same pass, or a repetition: the
+            # retained totals stay as they are
             return None, False
-        # Taken out: should this pass fail half-way, they are lost and the next one starts anew.
+        # removed: if this pass fails half-way, they are invalid
         self._retained.pop(state.name, None)
         if (
             held is not None
@@ -211,7 +209,7 @@ class Engine:
         return [i for i in order if i not in lost], missing
 
     def supply(self, ticket: Ticket, replay: tuple[tuple[Any, ...], ...]) -> None:
-        """Hand in the replay that ``ticket.waiting`` chunks need."""
+        """Provide the replay that ``ticket.waiting`` chunks need."""
         ticket.replay = replay
         ticket.waiting.clear()
         left = sorted(ticket.chunks - ticket.done)
@@ -219,16 +217,15 @@ class Engine:
         ticket.read_seen = 0.0
 
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
-        """Compute chunks of a ticket on all threads; return whether only waiting ones are left.
+        """Compute chunks of a ticket on all threads; return True if only waiting ones are left.
 
-        ``stop`` is called between chunks; an error that it returns ends the pass. No further chunk
-        is started after the time ``until`` (``time.monotonic``). Raises what a chunk function or a
-        read raised (of the lowest chunk that failed), or what ``stop`` returned, once no thread is
-        at work.
+        ``stop`` is called between chunks; an error that it returns ends the pass. No chunk is
+        started after the time ``until`` (``time.monotonic``). Raises the error of the lowest chunk
+        that failed, or the one that ``stop`` returned, once no thread is at work.
         """
         before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:
-            # Small passes would take as long to reach another thread.
+            # starting another thread would take as long as a small pass
             ticket.source.start(None)
             self._work(ticket, 0, ticket.report, stop, until)
         else:
@@ -242,7 +239,7 @@ class Engine:
         return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
 
     def _on_pool(self, ticket: Ticket, stop: Stop, until: float | None) -> None:
-        """Have all threads compute, and ask for a stop meanwhile."""
+        """Compute on all threads, and check for a stop meanwhile."""
         futures: list[Future[None]] = []
         try:
             pool, reader = self._threads()
@@ -265,8 +262,7 @@ class Engine:
         if self._pool is None or self._reader is None:
             self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
             self._reader = ThreadPoolExecutor(4, "largek-read")
-            # All computing threads start here and not inside a pass, where Ctrl-C would leave
-            # a thread behind that is just being started.
+            # All threads start here: Ctrl-C inside a pass might leave a half-started one behind.
             barrier = threading.Barrier(self.n_threads)
             wait([self._pool.submit(barrier.wait) for _ in range(self.n_threads)])
         return self._pool, self._reader
@@ -280,11 +276,11 @@ class Engine:
                 return
 
     def collect(self, ticket: Ticket, *, lent: bool = False) -> Any:
-        """The total of a finished ticket.
+        """Return the total of a finished ticket.
 
-        What is retained is copied; ``lent``: not where it is one total, which whoever gets it
-        leaves as it is, and lets go of before the next pass. So is that of one chunk that is
-        everything: it stays in this process.
+        Retained totals are copied. With ``lent`` a single one is not: the caller must not change
+        it, and must drop it before the next pass. The total of all rows as one chunk is never
+        copied, as it stays in this process.
         """
         spec = ticket.spec
         began = time.perf_counter()
@@ -341,7 +337,7 @@ class Engine:
                 ticket.source.stop()
                 break
             try:
-                with at("chunk"), checked_by(partial(_may_go_on, ticket, stop)):
+                with at("chunk"), checked_by(partial(_raise_if_stopped, ticket, stop)):
                     self._count(ticket, slot, block, stop, report)
             except _Ended:
                 break
@@ -350,7 +346,7 @@ class Engine:
                 ticket.errors.append((block.index, failure))
                 ticket.source.stop()
                 break
-            # After a chunk, not before: however short a slice is, it gets somewhere.
+            # after a chunk, so that even the shortest slice makes progress
             if until is not None and time.monotonic() >= until:
                 break
 
@@ -365,7 +361,7 @@ class Engine:
         """Add one chunk to this thread's total and keep its row state."""
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
-        # A pass that keeps row state comes back to its rows.
+        # passes with row state use the same rows again
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         view.find = partial(self._rows.locate, index, part)
@@ -382,7 +378,7 @@ class Engine:
                 report.rebuilt += 1
             view.state = arrays
             if index == JOINED:
-                # A pass that fails half-way leaves nothing of it: then it is made again.
+                # lost if the pass fails half-way, and then rebuilt
                 view.release = partial(self.store.release, state.name, index, state.generation - 1)
         view.counted = index in ticket.counted
         spec.chunk_fn(view, ticket.totals[slot], *spec.broadcast)
@@ -399,7 +395,7 @@ class Engine:
             ticket.done.add(index)
 
     def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
-        """All threads, for a chunk that has them for itself; it is ended where a pass would be."""
+        """Return all threads, for a chunk that is all rows; they end when the pass is stopped."""
 
         def check() -> None:
             if (error := stop()) is not None:
@@ -413,7 +409,7 @@ class Engine:
     def _rebuild(
         self, ticket: Ticket, slot: int, block: Block, view: ChunkView, report: PassReport
     ) -> Mapping[str, NDArray[Any]] | None:
-        """Replay what the chunk's lost row state was made by; totals are thrown away."""
+        """Replay what the chunk's lost row state was made by; the totals are thrown away."""
         spec, state = ticket.spec, ticket.spec.state
         assert state is not None
         assert ticket.replay is not None
@@ -431,6 +427,6 @@ class Engine:
             function(view, ticket.scratch[slot], *broadcast)
             arrays = view.kept
         if arrays is not None:
-            # Kept at once: a pass that only reads the state leaves it for the next one.
+            # kept at once, as a pass that only reads the state does not keep it
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
         return arrays

@@ -1,6 +1,6 @@
-"""Rows picked out of chunks, with their global indices and weights: a total like any other.
+"""Rows picked from chunks, with their global indices and weights: a total like any other.
 
-In whatever order chunks come and are added up: who needs an order finds it by the indices.
+Chunks come in any order; the indices restore the order of the rows.
 """
 
 from __future__ import annotations
@@ -19,27 +19,28 @@ from largek_dask.kernels.projection import Directions, project
 
 __all__ = [
     "CollectedRows",
-    "CollectedShares",
     "collect_projected",
     "collect_shares",
     "collect_spaced",
+    "combine_shares",
     "fetch",
+    "new_shares",
     "some_rows",
 ]
 
 BLOCK_BYTES = 7 << 19
-"""Bytes of collected rows that lie in one piece: what stays in a cache while a step goes over them
-several times. For pieces of 4 MB and more numpy asks for huge pages, and on virtual machines whose
-free memory belongs to the host these cost several times what filling them does (measured)."""
+"""Bytes of collected rows in one array, which stay in a cache while a step uses them several times.
+For arrays of 4 MB and more numpy asks for huge pages, which cost several times as much as filling
+them on virtual machines whose free memory belongs to the host (measured)."""
 PART_BYTES = 1 << 19
-"""Bytes of the rows that a thread takes at a time, at least."""
+"""Minimum bytes of rows that a thread takes at a time."""
 PARTS_A_THREAD = 4
 PROJECTED_ROWS = 4_096
-"""Rows that a thread projects at a time, at least."""
+"""Minimum rows that a thread projects at a time."""
 
 
 class RowBlock:
-    """Rows below each other, and room for more; what is not filled does not travel."""
+    """Contiguous rows, and room for more; the room is not pickled."""
 
     __slots__ = ("n", "rows", "weight", "x")
 
@@ -52,14 +53,14 @@ class RowBlock:
 
     @classmethod
     def of(cls, rows: NDArray[np.int64], x: Table, weight: NDArray[np.float64] | None) -> RowBlock:
-        """Exactly these rows."""
+        """Return a block of exactly these rows."""
         block = cls.__new__(cls)
         block.n, block.rows, block.x, block.weight = len(rows), rows, x, weight
         return block
 
     @property
     def room(self) -> int:
-        """Rows that still fit."""
+        """Number of rows that still fit."""
         return len(self.rows) - self.n
 
     def add(
@@ -69,7 +70,7 @@ class RowBlock:
         places: NDArray[Any] | None,
         weight: NDArray[np.float64] | None,
     ) -> None:
-        """Copy rows of ``x``, those at ``places`` or all, behind those that are there."""
+        """Append copies of rows of ``x``: those at ``places``, or all."""
         assert isinstance(self.x, np.ndarray)
         at = slice(self.n, self.n + len(rows))
         self.rows[at] = rows
@@ -84,7 +85,7 @@ class RowBlock:
         self.n = at.stop
 
     def cut(self, begin: int, end: int) -> RowBlock:
-        """Some of the rows; nothing is copied."""
+        """Return some of the rows, without copying."""
         at = slice(begin, min(end, self.n))
         weight = None if self.weight is None else self.weight[at]
         return RowBlock.of(self.rows[at], self.x[at], weight)
@@ -95,7 +96,7 @@ class RowBlock:
 
 
 class CollectedRows:
-    """Rows with their global indices and weights, in whatever order chunks come."""
+    """Rows with their global indices and weights, in the order of arrival."""
 
     __slots__ = ("blocks",)
 
@@ -104,7 +105,7 @@ class CollectedRows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
+        """Bytes of the pickled rows."""
         return sum(
             block.x.nbytes * block.n // max(1, len(block.x)) + 8 * block.n for block in self.blocks
         )
@@ -116,9 +117,10 @@ class CollectedRows:
         weight: NDArray[np.float64] | None,
         places: NDArray[np.int64] | None = None,
     ) -> None:
-        """Add rows with these global indices, of a dense chunk copies.
+        """Add rows with these global indices; dense rows are copied.
 
-        ``x`` and ``weight`` are of the chunk, and ``places`` the rows' positions in it; None: all.
+        ``x`` and ``weight`` are those of the chunk, and ``places`` the rows' positions in it; None:
+        all.
         """
         if weight is not None and places is not None:
             weight = weight[places]
@@ -143,12 +145,12 @@ class CollectedRows:
         return a
 
     def numbers(self) -> NDArray[np.int64]:
-        """Global indices of all rows, in whatever order they have come."""
+        """Return the global indices of all rows, in the order of arrival."""
         rows = [block.rows[: block.n] for block in self.blocks]
         return np.concatenate(rows) if rows else np.empty(0, np.int64)
 
     def pieces(self, n_threads: int) -> Iterable[TakenRows]:
-        """All rows, in pieces for so many threads; sparse ones in one piece."""
+        """Yield all rows in pieces for ``n_threads`` threads; sparse rows in one piece."""
         blocks = [block.cut(0, block.n) for block in self.blocks if block.n]
         if blocks and isinstance(blocks[0].x, SparseBlock):
             x = stack_rows([block.x for block in blocks])
@@ -167,10 +169,7 @@ class CollectedRows:
     def at(
         self, wanted: NDArray[np.int64], places: NDArray[np.int64], d: int, dtype: np.dtype[Any]
     ) -> tuple[Any, NDArray[np.float64] | None]:
-        """Rows and weights, where row ``wanted[i]``, ascending, belongs at ``places[i]``.
-
-        The blocks are let go of one by one.
-        """
+        """Return rows and weights, row ``wanted[i]`` at ``places[i]``; empty the blocks."""
         blocks = [block.cut(0, block.n) for block in self.blocks if block.n]
         self.blocks.clear()
         if blocks and isinstance(blocks[0].x, SparseBlock):
@@ -192,7 +191,7 @@ class CollectedRows:
 
 
 def _together(blocks: Sequence[RowBlock]) -> tuple[NDArray[np.float64] | None, NDArray[np.int64]]:
-    """Weights and indices of all blocks."""
+    """Return the weights and indices of all blocks."""
     weight = None
     if any(block.weight is not None for block in blocks):
         weight = np.concatenate(
@@ -202,8 +201,8 @@ def _together(blocks: Sequence[RowBlock]) -> tuple[NDArray[np.float64] | None, N
 
 
 def fetch(passes: Passes, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> TakenRows:
-    """The rows with these global indices, in this order, out of the chunks that hold any."""
-    # Where each row belongs; those that are asked for more than once are put apart last.
+    """Return the rows with these global indices, in this order, from the chunks that hold any."""
+    # the position of each row; repeated ones are expanded at the end
     places = np.argsort(rows, kind="stable")
     wanted, inverse = rows[places], None
     if (np.diff(wanted) == 0).any():
@@ -224,48 +223,37 @@ def fetch(passes: Passes, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> Take
 
 
 def collect_rows(chunk: Chunk, total: CollectedRows, wanted: NDArray[np.int64]) -> None:
-    """Take this chunk's rows out of the ascending global indices ``wanted``."""
+    """Collect this chunk's rows among the ascending global indices ``wanted``."""
     begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
     rows = wanted[begin:end]
     total.add(rows, chunk.x, chunk.weight, rows - chunk.start)
 
 
-class CollectedShares:
-    """Rows of several slices, each apart."""
-
-    __slots__ = ("shares",)
-
-    def __init__(self, n: int) -> None:
-        self.shares = [CollectedRows() for _ in range(n)]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that travel when this total is sent."""
-        return sum(share.nbytes for share in self.shares)
-
-    @staticmethod
-    def combine(a: CollectedShares, b: CollectedShares) -> CollectedShares:
-        """Add ``b`` into ``a``."""
-        for own, other in zip(a.shares, b.shares, strict=True):
-            CollectedRows.combine(own, other)
-        return a
+def new_shares(n: int) -> list[CollectedRows]:
+    """Return the total of :func:`collect_shares` before any chunk."""
+    return [CollectedRows() for _ in range(n)]
 
 
-def collect_shares(chunk: Chunk, total: CollectedShares, slices: Sequence[RowSlice]) -> None:
-    """Take the rows of several slices out of a chunk, in one go."""
+def combine_shares(a: list[CollectedRows], b: list[CollectedRows]) -> list[CollectedRows]:
+    """Add the rows of each slice in ``b`` to those in ``a``."""
+    return [CollectedRows.combine(own, other) for own, other in zip(a, b, strict=True)]
+
+
+def collect_shares(chunk: Chunk, total: list[CollectedRows], slices: Sequence[RowSlice]) -> None:
+    """Collect the rows of several slices of a chunk."""
 
     def take(share: tuple[CollectedRows, RowSlice]) -> None:
         collected, rows = share
         places = chunk.locate(rows)
         collected.add(chunk.numbers(places), chunk.x, chunk.weight, places)
 
-    chunk.threads.map(take, zip(total.shares, slices, strict=True))
+    chunk.threads.map(take, zip(total, slices, strict=True))
 
 
 def collect_spaced(
     chunk: Chunk, total: CollectedRows, firsts: NDArray[np.int64], every: int
 ) -> None:
-    """Take one out of ``every`` rows of a slice, from the chunk's own first one on."""
+    """Collect one of ``every`` rows of a slice, from the chunk's own first one on."""
     places = np.arange(firsts[chunk.index], len(chunk), every)
     total.add(chunk.numbers(places), chunk.x, chunk.weight, places)
 
@@ -273,9 +261,9 @@ def collect_spaced(
 def collect_projected(
     chunk: Chunk, total: CollectedRows, directions: Directions, wanted: NDArray[np.int64] | None
 ) -> None:
-    """Take rows of a dense chunk that weigh anything, as they are seen in some directions.
+    """Collect the projections of a dense chunk's rows of positive weight onto some directions.
 
-    Those out of the ascending global indices ``wanted``; None: all.
+    Either those among the ascending global indices ``wanted``, or all (None).
     """
     numbers, places = chunk.numbers(), None
     if wanted is not None:
@@ -296,7 +284,7 @@ def collect_projected(
         if there is not None:
             x, rows = x[there], rows[there]
             weight = None if weight is None else weight[there]
-        # A block of its own, which is not copied again.
+        # as a block of its own it is not copied again
         part.blocks.append(RowBlock.of(rows, project(x, directions), weight))
         return part
 
@@ -305,7 +293,7 @@ def collect_projected(
 
 
 def some_rows(parts: Sequence[TakenRows], most: int) -> TakenRows:
-    """No more than ``most`` rows that weigh anything, evenly spaced by index, as they lie."""
+    """Return at most ``most`` rows of positive weight, evenly spaced by index, ascending."""
     rows = np.concatenate([part.rows for part in parts])
     weight = np.concatenate(
         [np.ones(len(part.rows)) if part.weight is None else part.weight for part in parts]

@@ -1,4 +1,4 @@
-"""Passes on threads of this process: the embedded default, and the oracle of the cluster."""
+"""Passes on threads of this process: the default, and the oracle of passes on clusters."""
 
 from __future__ import annotations
 
@@ -25,14 +25,13 @@ __all__ = ["LocalPasses", "available_cpus", "state_budget"]
 
 
 def available_cpus() -> int:
-    """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def driver_cpus() -> int:
-    """Cores that a driver of a cluster's passes may use: no more than it has been given."""
+    """Return the cores that a driver of a cluster's passes may use."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
     limits = [available_cpus(), int(cpu_count()), *([int(given)] if given.isdecimal() else [])]
     return max(1, min(limits))
@@ -41,7 +40,7 @@ def driver_cpus() -> int:
 def state_budget(memory_limit: int | None, memory: int) -> int:
     """Return the bytes of row state that a process may keep, which may use ``memory`` bytes.
 
-    ``memory_limit`` is what the user asked for; None: the configuration, or a quarter of
+    ``memory_limit`` is the user's setting; None: that of the configuration, or a quarter of
     ``memory``.
     """
     if memory_limit is None:
@@ -52,12 +51,12 @@ def state_budget(memory_limit: int | None, memory: int) -> int:
 class LocalPasses(BasePasses):
     """Passes over rows on threads of this process.
 
-    Use it as a context manager, or call :meth:`close`. ``n_threads`` is by default one per core
-    that this process may use, ``memory_limit`` the budget of row state in bytes.
+    Use it as a context manager, or call :meth:`close`. ``n_threads`` is by default the number of
+    cores that this process may use; ``memory_limit`` is the budget of row state in bytes.
     """
 
     lends: ClassVar[bool] = False
-    """A retained total may be given out itself, and not a copy of it."""
+    """A retained total may be returned without a copy."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class LocalPasses(BasePasses):
         self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
-        # Whoever forgets to close leaves no threads behind.
+        # end the threads even without `close`
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def _run(
@@ -102,11 +101,10 @@ class LocalPasses(BasePasses):
         return (0, 0) if ticket is None else (len(ticket.done), len(ticket.chunks))
 
     def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
-        """All rows where they lie in one piece; see ``BasePasses.in_one_piece``."""
+        """See ``BasePasses.in_one_piece``."""
         part = self._engine.joined() if self._shown_as_they_lie() else None
         return None if part is None else (part.x, part.weight)
 
     def close(self) -> None:
-        """End the threads and drop row state, cached chunks and subsets."""
         self.begin_run()
         self._finalizer()

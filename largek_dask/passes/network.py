@@ -1,8 +1,8 @@
-"""Every call to Dask that cluster passes make, so that nothing else depends on whose client it is.
+"""All calls of cluster passes to Dask, so that nothing else depends on the kind of client.
 
-The work of a pass is a coroutine on the client's event loop; the thread that asked for it waits,
-asks for a stop now and then, and takes Ctrl-C. So it makes no difference whether the client is
-a user's blocking one or an asynchronous one whose loop runs in another thread.
+The work of a pass is a coroutine on the client's event loop. The thread that asked for it waits,
+checks for a stop at intervals, and receives Ctrl-C. So the client may be a blocking one, or an
+asynchronous one whose loop runs in another thread.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from distributed import Client, Future
 
 from largek_dask.errors import ClusterError, ParameterError
 from largek_dask.fault_injection import at
-from largek_dask.passes.broadcast import SPREAD, spare_copies
-from largek_dask.passes.disconnect import Leavers, end_connections
+from largek_dask.passes.broadcast import SPREAD, keep_replicas
+from largek_dask.passes.disconnect import DepartedWorkers, close_stale_connections
 from largek_dask.passes.worker_selection import WorkerSelection, current_selection
 
 __all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
@@ -31,7 +31,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 LAST_SECONDS = 5.0
 NOBODY = "tcp://0.0.0.0:1"
-"""No worker's address: to Dask an empty list of workers would mean any of them."""
+"""No worker's address: to Dask an empty list of workers means any of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,9 @@ class WorkerInfo:
 
     n_threads: int
     status: str
-    """"running" takes tasks; "paused" (for want of memory) and others do not."""
+    """"running" takes tasks; "paused" (for lack of memory) and others do not."""
     memory: int
-    """Bytes that its process takes."""
+    """Bytes that its process uses."""
     memory_limit: int
     """0: none."""
     last_seen: float
@@ -52,7 +52,7 @@ class WorkerInfo:
 
 
 class _Unsent(NamedTuple):
-    """A task that the scheduler has not been told of."""
+    """A task that has not been sent to the scheduler yet."""
 
     function: Any
     args: tuple[Any, ...]
@@ -61,26 +61,26 @@ class _Unsent(NamedTuple):
 
 
 def require_open(client: Client) -> None:
-    """Refuse a client without a connection to its scheduler."""
+    """Raise ClusterError for a client without a connection to its scheduler."""
     if client.status in ("closing", "closed"):
         raise ClusterError(
-            "the Dask client is closed, by client.close() or as its scheduler has gone: make a new "
-            "one, such as Client('tcp://host:8786')."
+            "the Dask client is closed, by client.close() or because its scheduler has gone: make "
+            "a new one, such as Client('tcp://host:8786')."
         )
 
 
 def unreachable(error: OSError) -> ClusterError:
-    """The error of a client whose scheduler does not answer."""
     return ClusterError(
-        f"the Dask scheduler cannot be reached any more: {error}. Check that it runs, then try "
-        "again with a new client."
+        f"the Dask scheduler cannot be reached any more: {error}. Check that it is running, then "
+        "try again with a new client."
     )
 
 
 def workers_known_to(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of each worker, by address; not for the event loop.
+    """Return the scheduler's description of each worker, by address; not for use on the event loop.
 
-    Inside of ``use_selection``, of those selected. Raises ClusterError without a connection.
+    Inside of ``use_selection`` these are the selected ones. Raises ClusterError without a
+    connection.
     """
     require_open(client)
     try:
@@ -104,11 +104,11 @@ class Network:
         self.job = job
         self.pick = pick
         self.group = f"largek_{job}"
-        """Begin of the names of all tasks."""
+        """Prefix of the names of all tasks."""
         self._background: set[asyncio.Future[Any]] = set()
         self._sending: set[asyncio.Future[Any]] = set()
         self._unsent: list[_Unsent] = []
-        self._leavers = Leavers()
+        self._departed = DepartedWorkers()
 
     def run(
         self,
@@ -117,14 +117,14 @@ class Network:
     ) -> T:
         """Run a coroutine on the client's event loop and wait for it.
 
-        ``check`` is called in this thread every now and then; what it raises cancels ``work``.
-        Raises ParameterError if called on the event loop itself, which would wait for itself.
+        ``check`` is called in this thread at intervals; what it raises cancels ``work``. Raises
+        ParameterError on the event loop itself, which would wait for itself.
         """
         if self._on_loop():
             work.close()
             raise ParameterError(
                 "a fit blocks until it is done, so it cannot run on its client's event loop; "
-                "use a client made with asynchronous=False, or run it in a thread."
+                "use a client with asynchronous=False, or run the fit in a thread."
             )
         future = asyncio.run_coroutine_threadsafe(work, self.client.loop.asyncio_loop)
         try:
@@ -137,7 +137,7 @@ class Network:
             raise
 
     def run_last(self, function: Any, *args: Any) -> None:
-        """Call a function on all workers if they can still be reached; wait at most a little."""
+        """Call a function on all workers that can be reached, waiting for a few seconds at most."""
         if self.client.status != "running":
             return
         loop = self.client.loop.asyncio_loop
@@ -157,37 +157,37 @@ class Network:
     # --- on the event loop ----------------------------------------------------------------------
 
     def spawn(self, work: Awaitable[T]) -> asyncio.Future[T]:
-        """Start something on the side; what is not done by :meth:`run_last` is cancelled."""
+        """Start a background task; :meth:`run_last` cancels it if it is not done."""
         task = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         return task
 
     async def register(self, plugin: Any, patience: float) -> None:
-        """Give every worker, now and later, a plugin; wait for their answers at most a while."""
+        """Install a plugin on every worker, now and later; wait for a limited time."""
         task = self.spawn(self.client.register_plugin(plugin))
         done, _ = await asyncio.wait([task], timeout=patience)
-        # A worker without this package: admission finds that out too, and names the worker.
+        # a worker without this package: admission names it
         with contextlib.suppress(ImportError, AttributeError):
             for finished in done:
                 finished.result()
 
     async def prepare_scheduler(self) -> None:
-        """Have the scheduler do for passes what Dask's own does not, if it has this package."""
-        # Without it copies of broadcasts are fetched anew, one by one, by the tasks that want them,
-        # and what it fetches of workers that leave just then takes half a minute.
-        for change in (spare_copies, end_connections):
+        """Install the scheduler's part of broadcasts, if it has this package."""
+        # Without it tasks fetch dropped replicas of broadcasts again, one by one, and fetching from
+        # a worker that is just leaving takes half a minute.
+        for change in (keep_replicas, close_stale_connections):
             with contextlib.suppress(ImportError, AttributeError, OSError):
                 await self.client._run_on_scheduler(change)
 
     async def workers(self) -> dict[str, WorkerInfo]:
-        """Return the present workers by address, or raise ClusterError without a scheduler."""
+        """Return the present workers by address; raise ClusterError without a scheduler."""
         require_open(self.client)
         try:
             found = await self.client.scheduler.identity(n_workers=-1)
         except OSError as error:
             raise unreachable(error) from error
-        self._leavers.note(found["workers"], self.client.rpc)
+        self._departed.note(found["workers"], self.client.rpc)
         return {
             address: WorkerInfo(
                 n_threads=worker["nthreads"],
@@ -201,7 +201,7 @@ class Network:
         }
 
     async def call(self, function: Any, *args: Any, worker: str) -> Any:
-        """Call a function on a worker, outside the task queue; errors come back as values."""
+        """Call a function on a worker, outside of the task queue; return errors as values."""
         try:
             found = await self.client.run(function, *args, workers=[worker], on_error="return")
         except OSError as error:
@@ -209,7 +209,7 @@ class Network:
         return found[worker]
 
     async def deaths(self, task: str) -> list[set[str]]:
-        """All tasks of every worker that was lost while it had this one, running or waiting."""
+        """Return all tasks of each worker that was lost while it had this one."""
         events = await self.client.scheduler.events(topic="all")
         lost = [
             set(event["processing-tasks"])
@@ -219,11 +219,11 @@ class Network:
         return [tasks for tasks in lost if task in tasks]
 
     async def scatter(self, value: Any, worker: str) -> Future:
-        """A copy of ``value`` on a worker, for :meth:`spread`."""
+        """Send a copy of ``value`` to a worker, for :meth:`spread`."""
         key = self._key()
         with at("scatter"):
-            # Broken off half-way it would stay on the worker for ever: it is let go when it is
-            # there and nobody waits for it any more.
+            # Cancelled half-way, the value would stay on the worker for ever. Finished, it is
+            # released together with its future.
             sending = asyncio.ensure_future(
                 self.client.scatter({key: value}, hash=False, workers=[worker])
             )
@@ -234,7 +234,7 @@ class Network:
     def _sent(self, sending: asyncio.Future[Any]) -> None:
         self._sending.discard(sending)
         if not sending.cancelled():
-            # Whoever still waits gets it; nobody else has to hear of it.
+            # retrieved, so that asyncio does not log it
             sending.exception()
 
     async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
@@ -246,31 +246,31 @@ class Network:
         return bool(source in answers)
 
     async def holders(self, sent: Future) -> set[str]:
-        """The workers that have a copy."""
+        """Return the addresses of the workers that have a copy."""
         found = await self.client.scheduler.who_has(keys=[sent.key])
         return set(found.get(sent.key, ()))
 
     def _where(self, worker: str | None) -> list[str] | None:
-        """The workers that a task may run on; None: any."""
+        """Return the workers that a task may run on; None: any."""
         if worker is None and self.pick is not None:
             return list(self.pick.chosen) or [NOBODY]
         return None if worker is None else [worker]
 
     async def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """Submit a task, if possible to ``worker``; of selected workers, to these or none.
+        """Submit a task, preferably to ``worker``; if workers are selected, only to these.
 
-        Tasks of the same moment go in one graph: a graph takes the scheduler milliseconds, and one
-        task more a tenth of that. If all selected workers have left, the caller finds out.
+        Tasks of the same moment are sent in one graph: a graph takes the scheduler milliseconds,
+        and each additional task a tenth of that.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Future] = loop.create_future()
         self._unsent.append(_Unsent(function, args, worker, answer))
         if len(self._unsent) == 1:
-            loop.call_soon(self._tell)
+            loop.call_soon(self._send)
         return await answer
 
-    def _tell(self) -> None:
-        """Tell the scheduler of all tasks that it does not know, in one graph."""
+    def _send(self) -> None:
+        """Send all new tasks to the scheduler, in one graph."""
         unsent = [one for one in self._unsent if not one.answer.done()]
         self._unsent = []
         try:
@@ -301,7 +301,7 @@ class Network:
             return list(self.client.get(graph, keys, sync=False))
 
     def _key(self) -> str:
-        # What is before the dash is the name of a group. Dask keeps every group there has been, and
-        # begins a new one when the last task of a group is forgotten: some task of ours is always
-        # there until the last pass is over.
+        # The part before the dash is the name of a task group. Dask keeps all groups, and begins
+        # a new one after the last task of a group is forgotten. Some task of ours exists until the
+        # last pass is over.
         return f"{self.group}-{uuid4().hex}"

@@ -1,8 +1,8 @@
-"""Place chunks on workers, share the memory of a process between jobs, and find stragglers.
+"""Place chunks on workers, divide a process's memory between jobs, and find stragglers.
 
-Placement is sticky, balanced by threads, and moves as few chunks as possible. A straggler keeps a
-pass waiting for a multiple of what the others needed. Results do not depend on the worker that
-computes a chunk, so a wrong guess costs time only.
+Placement is sticky, balanced by threads, and moves as few chunks as possible. A straggler delays a
+pass by a multiple of what the others needed. Results do not depend on placement, so a wrong guess
+costs only time.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ __all__ = ["Pace", "Stragglers", "place", "ranges", "room_of", "shares", "unrang
 FACTOR = 4.0
 """A straggler takes longer than this times the others' median; not tuned."""
 FIRST_SECONDS = 30.0
-"""Time without chunks of a straggler; doubles each time that it is one again."""
+"""Time for which a straggler gets no chunks; doubles each time."""
 
 
 def place(
     owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
 ) -> dict[int, str]:
-    """Return an owner for every chunk: a function of the arguments, whatever their order.
+    """Return an owner of every chunk, which depends on the arguments only, not on their order.
 
     Every worker gets between the floor and the ceiling of its share (chunks in proportion to
-    threads). Chunks stay where they are as far as these bounds allow. ``owner`` may name other
-    chunks and workers that are gone; ``workers`` has threads by address.
+    threads). Within these bounds chunks stay where they are. ``owner`` may contain other chunks and
+    workers that have left; ``workers`` are threads by address.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -45,8 +45,8 @@ def place(
             held[home].append(chunk)
         else:
             orphans.append(chunk)
-    # How many each worker is to have: what it has, raised to the floor, then the rest to
-    # whoever has least for its threads. Those above the floor give where orphans do not do.
+    # The number of chunks of each worker: what it has, at least the floor; the rest goes to those
+    # with the fewest per thread. If there are too few orphans, workers above the floor give some.
     want = {a: max(len(held[a]), low[a]) for a in addresses}
     while sum(want.values()) > len(order):
         giver = max(addresses, key=lambda a: (want[a] - low[a], a))
@@ -57,7 +57,7 @@ def place(
     for address in addresses:
         while len(held[address]) > want[address]:
             orphans.append(held[address].pop())
-    # In order and in one piece a worker: neighbouring chunks are often stored together.
+    # in order and contiguous: neighbouring chunks are often stored together
     orphans.sort()
     for address in addresses:
         n = want[address] - len(held[address])
@@ -67,7 +67,7 @@ def place(
 
 
 def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
-    """The chunks of every worker that has any, ascending."""
+    """Return the chunks of every worker that has any, ascending."""
     out: dict[str, list[int]] = {}
     for chunk in sorted(placed):
         out.setdefault(placed[chunk], []).append(chunk)
@@ -75,7 +75,7 @@ def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Chunks as ascending half-open ranges: short to send."""
+    """Return chunks as ascending half-open ranges, which are short to send."""
     out: list[list[int]] = []
     for chunk in sorted(chunks):
         if out and out[-1][1] == chunk:
@@ -86,14 +86,14 @@ def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
-    """The chunks of :func:`ranges`."""
+    """Return the chunks of :func:`ranges`."""
     return [chunk for begin, end in parts for chunk in range(begin, end)]
 
 
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
-    """Return how many bytes one of the jobs of a process may keep.
+    """Return the bytes that one of the jobs of a process may keep.
 
-    All of its limit but what the others keep; if that is too much for all of them, equal parts, or
+    That is its limit less what the others keep; if they want more than there is, equal parts, or
     what a job wants if that is less. ``limits`` are the bytes that each job might keep alone,
     ``wanted`` those that it has use for.
     """
@@ -117,13 +117,13 @@ class Pace:
         self._done: list[float] = []
 
     def done(self) -> None:
-        """Note that a share has come back."""
+        """Note that a share is done."""
         self._done.append(self._clock() - self._begin)
 
     def is_over(self) -> str | None:
-        """Return why workers that are not done now are stragglers; None if they are not yet.
+        """Return why the workers that are not done are stragglers; None if they are not.
 
-        At least half of the shares have come back, and the others take much longer.
+        At least half of the shares must be done, and the others take much longer.
         """
         if not self._done or 2 * len(self._done) < self._n_shares:
             return None

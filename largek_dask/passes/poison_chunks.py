@@ -1,4 +1,4 @@
-"""Tell chunks that kill their workers from chunks whose workers other jobs may have killed."""
+"""Distinguish chunks that kill their workers from chunks whose workers other jobs killed."""
 
 from __future__ import annotations
 
@@ -7,20 +7,22 @@ from collections import Counter
 
 from largek_dask.passes.network import Network
 
-__all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_anothers"]
+__all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_other_jobs_fault"]
 
 FORGIVEN = 3
 """Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0
-"""Then jobs try one after the other, so that each is without the company of the others."""
+"""Then the jobs retry one after the other, this far apart, so that each has the workers alone."""
 
 
-async def may_be_anothers(network: Network, task: str, chunk: int, forgiven: Counter[int]) -> bool:
-    """Return whether the workers of a chunk's last task all had tasks of other jobs when they died.
+async def may_be_other_jobs_fault(
+    network: Network, task: str, chunk: int, forgiven: Counter[int]
+) -> bool:
+    """Return True if all workers of a chunk's last task had tasks of other jobs when they died.
 
-    The other jobs ask themselves the same: each then waits for those whose names come before its
-    own. ``task`` had the chunk, and nothing else; it is empty if what was lost was not a task.
-    ``forgiven`` counts how often this was found of each chunk.
+    The other jobs do the same: each waits for those whose names come before its own. ``task`` had
+    this chunk only; it is empty if the loss was not a task's. ``forgiven`` counts the True results
+    per chunk.
     """
     if not task or forgiven[chunk] >= FORGIVEN:
         return False

@@ -1,4 +1,4 @@
-"""Chunks handed to the computing threads: read ahead by one background thread, or from memory."""
+"""Chunks of a pass, handed to computing threads: read ahead in the background, or in memory."""
 
 from __future__ import annotations
 
@@ -17,36 +17,25 @@ __all__ = ["Block", "ChunkSource"]
 
 @dataclass(slots=True)
 class Block:
-    """Rows of a chunk as they were read, or the error that reading them raised."""
+    """Rows of a chunk as they were read, or the error of reading them."""
 
     index: int
     span: Span
     """The rows that the pass asks for."""
     part: Part | None = None
-    """These rows at least."""
+    """Rows that include these."""
     error: BaseException | None = None
     cached: bool = False
-    """They were kept from an earlier pass."""
     bytes_read: int = 0
-    """Bytes of the rows that were read now."""
 
 
 class ChunkSource:
-    """The chunks of one pass, each handed out once to whichever thread asks next.
+    """The chunks of one pass; each is given to the thread that asks next.
 
     Chunks in memory (or in the cache) fill the time while the next stored one is being read, so
-    that reading and computing overlap over the whole pass.
-
-    Parameters
-    ----------
-    read : callable
-        ``read(index) -> Block`` of a stored chunk; called on the reading thread only.
-    recall : callable
-        ``recall(index) -> Block`` of a chunk in memory, called on the thread that asks.
-    stored, present : iterable of int
-        Chunks to read, and chunks in memory.
-    depth : int
-        Maximum number of chunks that are read and wait.
+    that reading and computing overlap over the whole pass. ``read(index)`` is called for the chunks
+    of ``stored`` on the reading thread only, ``recall(index)`` for those of ``present`` on the
+    thread that asks. At most ``depth`` chunks are read in advance.
     """
 
     def __init__(
@@ -74,7 +63,7 @@ class ChunkSource:
         return not (self._stored or self._reading or self._ready)
 
     def start(self, executor: Executor | None) -> None:
-        """Read on in the background, on a thread of ``executor``; None: nothing has to be read."""
+        """Allow threads to take chunks; read on a thread of ``executor``, if there is one."""
         with self._changed:
             self._stopped = False
             if executor is None or self._reading or not self._stored:
@@ -83,7 +72,7 @@ class ChunkSource:
         executor.submit(carried(self._fill))
 
     def stop(self) -> None:
-        """Read no further; what has been read stays, and ``start`` goes on from there."""
+        """Pause reading; what has been read is kept, and ``start`` resumes."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
@@ -94,7 +83,7 @@ class ChunkSource:
         return self._stopped
 
     def next(self) -> Block | None:
-        """The next chunk; None when there is none left or the source is stopped."""
+        """Return the next chunk; None if none is left or the source is stopped."""
         with self._changed:
             while True:
                 if self._stopped:

@@ -1,10 +1,10 @@
-"""The rows of a chunk that a pass asks for: read, kept, or taken out of what is there already.
+"""The rows of a chunk that a pass asks for: read, kept, or taken from what is in memory.
 
-A share of a chunk (``RowSlice``) is the first rows of the chunk as they lie, where rows lie in
-random order: then only the stored pieces with these rows are read, and nothing is copied. Anywhere
-else a chunk is read whole and its share picked out by a seeded permutation. Shares that will be
-asked for again are kept, within the budget of the cache, so that as long as a batch stays the
-same nothing is read or copied.
+If a store's rows are in random order, a share of a chunk (``RowSlice``) is the first rows of the
+chunk: then only the stored pieces with these rows are read, and nothing is copied. Otherwise a
+chunk is read whole and its share selected by a seeded permutation. Shares that will be used again
+are kept, within the budget of the cache, so that nothing is read or copied while a batch stays the
+same.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from largek_dask.passes.telemetry import PassReport
 __all__ = ["ChunkReader"]
 
 SETTLED_AT_ONCE = 2_048
-"""Places of a chunk's seeded order that are drawn the first time, at least."""
+"""Minimum number of positions of a chunk's seeded order that are drawn the first time."""
 SETTLED_AHEAD = 8
-"""Times as many places are drawn as a share needs."""
+"""Ratio of the positions that are drawn to those that a share needs."""
 SORTED_SHARE = 32
 """Shares smaller than their chunk by this factor are sorted (measured)."""
 
 
 class ChunkReader:
-    """Give passes their rows; ``store`` keeps the permutations of shares that are not kept."""
+    """Provide passes with rows; ``store`` keeps the permutations of shares that are not kept."""
 
     def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
         self._rows = rows
@@ -49,18 +49,18 @@ class ChunkReader:
         self._cache = cache
         self.measure()
         self._joined: Part | None = None
-        # A slice of an array costs nothing: no reading thread, and no cache of whole chunks.
+        # slices of arrays are views: no reading thread, and no cache of whole chunks
         self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
         self._declined: set[str] = set()
 
     def measure(self) -> None:
-        """Find how large chunks are; there may be more of them than before."""
+        """Compute the sizes of chunks again, after chunks were added."""
         self._sizes: list[int] = np.diff(self._rows.chunk_table).tolist()
 
     def join(self) -> Part | None:
-        """All rows, if they lie in one piece in this process; they may be read as ``JOINED``."""
+        """Return all rows if they are one array in this process; then ``JOINED`` may be read."""
         if self._joined is None and (x := self._rows.in_memory()) is not None:
             parts = [self._rows.read_weight(index) for index in range(self._rows.n_chunks)]
             weights = [part for part in parts if part is not None]
@@ -69,13 +69,13 @@ class ChunkReader:
         return self._joined
 
     def span(self, index: int, rows: RowSlice | None) -> Span:
-        """The rows of a chunk that a pass asks for."""
+        """Return the rows of a chunk that a pass asks for."""
         if index == JOINED:
             assert self._joined is not None
             n = self._joined.span.of
             if rows is None or (rows.begin == 0 and rows.end == rows.of):
                 return self._joined.span
-            # Not rows of an order of all: their part of every chunk's.
+            # not a permutation of all rows, but a share of every chunk's
             return Span(rows.begin, rows.end, rows.of, rows.rng)
         n = self._sizes[index]
         if rows is None:
@@ -85,7 +85,7 @@ class ChunkReader:
         return Span(begin, end, n, None if as_they_lie else rows.rng)
 
     def source(self, chunks: Iterable[int], rows: RowSlice | None, n_ahead: int) -> ChunkSource:
-        """The chunks of a pass; of stored ones, up to ``n_ahead`` are read in advance."""
+        """Return the chunks of a pass; of stored ones, ``n_ahead`` are read in advance."""
 
         def read(index: int) -> Block:
             return self._read(index, self.span(index, rows))
@@ -103,10 +103,10 @@ class ChunkReader:
         return ChunkSource(read, recall, stored, present, n_ahead)
 
     def take(self, block: Block, span: Span, again: bool, report: PassReport) -> Part:
-        """Return exactly the rows of a span, out of what was read for a pass.
+        """Return exactly the rows of a span, from those read for a pass.
 
-        ``again``: further passes will ask for the same rows, which are kept if they were copied.
-        ``report`` counts the cost. Raises what reading the chunk raised.
+        With ``again`` further passes will use the same rows, which are kept if they were copied.
+        ``report`` counts the cost. Raises the error of reading the chunk.
         """
         index, part = block.index, block.part
         if part is not None and part.span == span:
@@ -127,7 +127,7 @@ class ChunkReader:
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
             if not again or self._cache.holds(index, span):
                 return Part(span, x, weight)
-            # A view would keep all that was read alive.
+            # a view would keep all that was read in memory
             taken = Part(span, readonly(x.copy()), None if weight is None else weight.copy())
             self._cache.put(index, taken)
         else:
@@ -136,7 +136,7 @@ class ChunkReader:
         return taken
 
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
-        """A share in another order than that in which rows lie."""
+        """Return a share of a permutation."""
         order, settled, known = self._order(index, span)
         positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
@@ -144,11 +144,11 @@ class ChunkReader:
         if isinstance(part.x, SparseBlock):
             x = part.x[places]
         else:
-            # several times faster than an index (measured)
+            # several times faster than x[places] (measured)
             x = readonly(part.x.take(places, axis=0))
         taken = Part(span, x, weight, readonly(positions))
-        # Out of a larger share: that one will be needed again.
-        # One that others come before takes turns with them: what is kept is the order.
+        # Not kept: a part of a larger share, which will be needed again; and shares that do not
+        # begin at 0, which alternate. For these the order is kept.
         kept = again and part.rows is None and span.begin == 0
         cached = kept and self._cache.put(index, taken)
         if not cached and not known:
@@ -160,7 +160,7 @@ class ChunkReader:
         self._store.put(_name(span), 0, index, 0, kept)
 
     def locate(self, index: int, part: Part, rows: RowSlice) -> NDArray[np.int64]:
-        """Return the positions, in a pass's rows of a chunk, of another share's rows among them."""
+        """Return the positions of another share's rows among a pass's rows of a chunk."""
         span = self.span(index, rows)
         if span.order is None:
             first = 0 if index == JOINED else part.span.begin
@@ -212,9 +212,8 @@ class ChunkReader:
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
         """Return the global indices of all rows, in the seeded order of each chunk.
 
-        To ask a hundred chunks for each of a hundred shares takes longer than to use their rows.
-        As with a single chunk, what lies far behind the share is not drawn.
-        None where there is no room to keep it.
+        Asking a hundred chunks for each of a hundred shares takes longer than using their rows. As
+        with a single chunk, positions far behind the share are not drawn.
         """
         rng = span.order
         assert rng is not None
@@ -236,7 +235,7 @@ class ChunkReader:
         return out
 
     def _kept(self, name: str, index: int) -> Arrays | None:
-        """Return what the store has under the name of an order, and note the name there."""
+        """Return what the store has under the name of an order, and register the name."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
@@ -246,10 +245,10 @@ class ChunkReader:
     def _order(
         self, index: int, span: Span, ahead: int = SETTLED_AHEAD
     ) -> tuple[NDArray[np.int32], int, bool]:
-        """The chunk's seeded permutation, how many places are settled, and whether it was kept so.
+        """Return the chunk's permutation, the number of settled positions, and if it was kept so.
 
-        What lies far behind the share is not drawn: small batches cost about what their rows do,
-        and ``ahead`` times as many places are settled.
+        Positions far behind the share are not drawn, so that small batches cost about as much as
+        their rows; ``ahead`` times as many positions as needed are settled.
         """
         assert span.order is not None
         known = self._kept(_name(span), index)
@@ -260,7 +259,7 @@ class ChunkReader:
             if settled >= span.end:
                 return order, settled, True
             order = order.copy()
-        # A generator costs as much as some thousands of places; batches double, again and again.
+        # a generator costs as much as some thousands of positions, and batches double
         n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
         uniforms = span.order.generator(0, "rows", index).random(n_settled)
         shuffle_places(order, uniforms[settled:], settled)
@@ -269,7 +268,7 @@ class ChunkReader:
     # --- reading ----------------------------------------------------------------------------------
 
     def _recalled(self, index: int, span: Span) -> Block:
-        """Return a block from the cache, whose limit may have shrunk since the pass began."""
+        """Return a block from the cache, or read it if the cache has shrunk since."""
         if index == JOINED:
             return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)
@@ -283,7 +282,7 @@ class ChunkReader:
         return Block(index, span, part, bytes_read=n_bytes)
 
     def _load(self, index: int, span: Span) -> tuple[Part, int]:
-        """Rows with those of the span among them, and how many bytes were read for it."""
+        """Return rows that include those of the span, and the number of bytes read."""
         if self._in_memory and span.of:
             everything = Span(0, span.of, span.of)
             return Part(everything, self._rows.read(index), self._rows.read_weight(index)), 0
@@ -306,7 +305,7 @@ class ChunkReader:
         return part, n_bytes
 
     def _grown(self, index: int, begin: int, span: Span) -> Part | None:
-        """A share that lacks only rows behind it, if these can be read alone."""
+        """Return a kept share that lacks only following rows, if these can be read alone."""
         kept = self._cache.share(index)
         if kept is None or kept.span.order is not None:
             return None
@@ -325,7 +324,7 @@ class ChunkReader:
 
 
 def _ascending(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Distinct numbers below n in order; many are marked, few are sorted."""
+    """Sort distinct numbers below n: a few by comparison, many by marking."""
     if len(positions) * SORTED_SHARE < n:
         return np.sort(positions).astype(np.int64)
     marked = np.zeros(n, np.bool_)
@@ -334,16 +333,15 @@ def _ascending(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
 
 
 def _name(span: Span) -> str:
-    """Under which a permutation is kept."""
+    """Return the name under which a permutation is kept."""
     assert span.order is not None
     return f"permutation {span.order.seed} {span.order.stream}"
 
 
 def _joined(kept: Part, more: Part) -> Part:
-    """Rows that lie behind each other, in one piece.
+    """Return consecutive rows in one array.
 
-    The first time there is made room for the whole chunk: what is kept is copied once, however
-    often the share grows.
+    The first time, there is made room for the whole chunk, so that kept rows are copied only once.
     """
     weight, room = None, kept.room
     if kept.weight is not None and more.weight is not None:
@@ -355,6 +353,6 @@ def _joined(kept: Part, more: Part) -> Part:
     if room is None:
         room = empty_rows(span.of - span.begin, kept.x.shape[1], kept.x.dtype)
         room[:n] = kept.x
-    # Nobody looks behind the rows that are kept: these stay as they are.
+    # the arrays of kept rows end before, and do not change
     room[n:end] = more.x
     return Part(span, readonly(room[:end]), weight, room=room)

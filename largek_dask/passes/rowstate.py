@@ -1,8 +1,8 @@
 """The row state that a process keeps between passes, within a budget.
 
-It is a cache. Losing an entry costs time (a replay), never correctness, so it simply declines what
-does not fit: passes visit the chunks in the same order over and over, and there a cache that
-evicts the least recently used entry would evict each one just before its next use.
+Losing an entry costs time (a replay), never correctness, so the store declines what does not fit:
+passes visit the chunks in the same order over and over, and a cache that evicts the least recently
+used entry would evict each one just before its next use.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 __all__ = ["GENERATIONS", "RowStateStore", "process_memory"]
 
 GENERATIONS = 2
-"""States of a chunk that are kept at most: the last one, and the one before it."""
+"""Maximum states kept per chunk: the last one, and the one before it."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def process_memory() -> int:
-    """Bytes of memory this process may use: the machine's, or its control group's limit."""
+    """Return the bytes of memory of the machine, or of the limit of its control group."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (text := limit.read_text().strip()).isdigit():
@@ -35,7 +35,7 @@ def process_memory() -> int:
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:
-    """The array itself, or a copy where it is a view that would keep a larger one alive."""
+    """Return the array, read-only; copied if it is a view, which would keep a larger one."""
     array = np.asarray(array)
     if array.base is not None:
         array = array.copy()
@@ -47,9 +47,9 @@ class RowStateStore:
     """Row state of one job's chunks: arrays by name, chunk and generation.
 
     The totals that passes retain count against the same budget (:meth:`reserve`), which ``limit``
-    returns in bytes. The arrays of generation ``g - 1`` stay while a pass writes generation ``g``,
-    as far as the budget allows, so that a failed pass is run again without a replay. They are the
-    first to go when space is short.
+    returns in bytes. The arrays of generation ``g - 1`` are kept while a pass writes generation
+    ``g``, as far as the budget allows, so that a failed pass is repeated without a replay. They are
+    the first to go when space is short.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -63,13 +63,13 @@ class RowStateStore:
         self._offered: dict[str, dict[int, int]] = {}
         self._totals: dict[str, int] = {}
         self.nbytes = 0
-        """Bytes kept, those reserved for totals included."""
+        """Bytes kept, including those reserved for totals."""
         self.wanted = 0
-        """Bytes that there is use for: all generations, and the totals."""
+        """Bytes that would be kept without a limit: all generations, and the totals."""
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
-        """Drop other epochs, and what a pass that writes ``generation`` can no longer use."""
+        """Drop other epochs, and what a pass that writes ``generation`` cannot use any more."""
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch
@@ -89,8 +89,7 @@ class RowStateStore:
     def reserve(self, name: str, nbytes: int) -> bool:
         """Reserve bytes for totals that a state's passes retain; return False if they never fit.
 
-        They take the place of what was set aside for this name before, and of row state where
-        there is no other room.
+        They replace the name's earlier reservation, and row state if there is no other room.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)
@@ -110,19 +109,19 @@ class RowStateStore:
             return True
 
     def get(self, name: str, chunk: int, generation: int) -> Arrays | None:
-        """The arrays that ``generation`` left for the chunk, None where they are missing."""
+        """Return the arrays that ``generation`` left for the chunk, or None."""
         with self._lock:
             return self._states.get(name, {}).get(chunk, {}).get(generation)
 
     def release(self, name: str, chunk: int, generation: int) -> None:
-        """Forget the arrays of one generation: somebody is going to write to them."""
+        """Forget the arrays of one generation, which will be written to."""
         with self._lock:
             arrays = self._states.get(name, {}).get(chunk, {}).pop(generation, None)
             if arrays is not None:
                 self.nbytes -= _nbytes(arrays)
 
     def put(self, name: str, epoch: int, chunk: int, generation: int, arrays: Arrays) -> None:
-        """Keep the arrays if they fit; a pass of another run writes nothing."""
+        """Keep the arrays if they fit; ignore those of another run."""
         arrays = MappingProxyType({key: owned(array) for key, array in arrays.items()})
         size = _nbytes(arrays)
         with self._lock:
@@ -142,7 +141,7 @@ class RowStateStore:
                 self.evictions += 1
 
     def _make_room(self, offset: int, own: dict[int, Arrays]) -> None:
-        """Drop older generations until ``nbytes + offset`` is no longer positive.
+        """Drop older generations until ``nbytes + offset`` is not positive.
 
         Those of chunks that have a newer one go first, then the chunk's own.
         """
@@ -158,7 +157,6 @@ class RowStateStore:
             self.nbytes -= _nbytes(own.pop(old))
 
     def clear(self) -> None:
-        """Drop everything."""
         with self._lock:
             self._states.clear()
             self._epochs.clear()

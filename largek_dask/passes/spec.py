@@ -1,4 +1,4 @@
-"""A pass as every process that takes part in it needs to know it."""
+"""Description of a pass for all processes that compute it."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class StateSpec:
 
     name: str
     epoch: int
-    """Number of the run that uses the name: states of different runs never meet."""
+    """Number of the run that uses the name; states of different runs are separate."""
     generation: int
     first: bool
-    """There is no earlier state: nothing to look up, nothing to replay."""
+    """There is no earlier state to look up or replay."""
     retain: bool
     rebuild: ChunkFunction | None = None
     rebuild_start: Callable[[], Any] | None = None
     rebuild_rows: RowSlice | None = None
-    """The rows that the generation before was written for; None: all of them."""
+    """The rows that the last generation was written for; None: all of them."""
     n_before: int | None = None
-    """Chunks that there were then: the others have no state yet. None: as many as now."""
+    """Number of chunks then, as later ones have no state yet; None: as many as now."""
 
     def is_there(self, index: int) -> bool:
-        """Return True if a chunk was in the generation before."""
+        """Return True if a chunk was in the last generation."""
         return self.n_before is None or index < self.n_before
 
 
 @dataclass(frozen=True, slots=True)
 class PassSpec:
-    """One pass, as every process that takes part in it needs to know it."""
+    """One pass, for all processes that compute it."""
 
     chunk_fn: ChunkFunction
     broadcast: tuple[Any, ...]
@@ -46,12 +46,12 @@ class PassSpec:
     state: StateSpec | None = None
     rows: RowSlice | None = None
     joined: bool = False
-    """Chunks that lie in one piece in a process may be shown as one."""
+    """Chunks that are one array in a process may be shown as one."""
     preparation: Preparation = field(default_factory=Preparation)
 
 
 def total_of(spec: PassSpec, totals: Iterable[Any]) -> Any:
-    """A new total that holds all of ``totals``, none of which is changed."""
+    """Return a new total that holds all of ``totals``, which are not changed."""
     out = spec.start()
     for total in totals:
         out = spec.combine(out, total)

@@ -1,4 +1,4 @@
-"""Rows that live in one process, written once to a temporary Zarr store that workers can open."""
+"""Rows of one process, written once to a temporary Zarr store that workers can open."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class SpilledRows(ZarrRows):
         self.chunk_table.flags.writeable = False
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """The whole chunk: it is stored in one piece."""
+        """Return the whole chunk, which is stored in one piece."""
         start, stop = self.chunk_rows(i)
         return 0, stop - start
 
@@ -56,7 +56,7 @@ class SpilledRows(ZarrRows):
 
 
 class SpilledCSR(CSRRows):
-    """The same for sparse rows, whose chunks are all of one length."""
+    """The same for sparse rows, whose chunks all have one length."""
 
     def __init__(self, group: Any, location: str, weight: Column | None, chunk_rows: int) -> None:
         super().__init__(group, location=location, weight=weight, chunk_rows=chunk_rows)
@@ -75,7 +75,7 @@ def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
 
 
 def spill_folder() -> str:
-    """A new folder's name under ``largek.passes.spill-folder``, or a new temporary folder."""
+    """Return a new folder's name under ``largek.passes.spill-folder``, or a temporary folder."""
     parent = config.get("passes.spill-folder")
     if parent is None:
         return tempfile.mkdtemp(prefix="largek-")
@@ -83,10 +83,9 @@ def spill_folder() -> str:
 
 
 def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
-    """Write rows chunk by chunk to ``folder`` and open them there, in the same chunks.
+    """Write rows chunk by chunk to ``folder``, which workers can reach, and open them there.
 
-    Every worker reaches the folder; see :func:`remove_spilled`. Raises OutputError if there is too
-    little space, or it cannot be written.
+    Raises OutputError if there is too little space, or the folder is not writable.
     """
     location = f"{folder}/rows.zarr"
     largest = int(np.diff(rows.chunk_table).max())
@@ -138,7 +137,7 @@ def _write(rows: Rows, location: str, largest: int) -> None:
 
 
 def remove_spilled(folder: str) -> None:
-    """Remove what :func:`spill` wrote; nothing happens if it is gone already."""
+    """Remove what :func:`spill` wrote, if it still exists."""
     fs, path = url_to_fs(folder)
     if fs.exists(path):
         fs.rm(path, recursive=True)

@@ -1,8 +1,7 @@
-"""Passes over some of the rows, held where the driver is: samples, and batches that grow.
+"""Passes over some of the rows, held by the driver's process: samples, and batches that grow.
 
-They are passes like any other over rows in memory, so row state, retained totals, threads and the
-way to end one are those of :mod:`~largek_dask.passes.engine`. What they are not told again is the
-statistics: those are of the whole table, so that all computing has one origin and one grid.
+They are passes like any other, over rows in memory. Their statistics are those of the whole table,
+so that all results have one origin and one grid.
 """
 
 from __future__ import annotations
@@ -31,10 +30,11 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
 from largek_dask.passes.gather import (
     CollectedRows,
-    CollectedShares,
     collect_projected,
     collect_shares,
     collect_spaced,
+    combine_shares,
+    new_shares,
     some_rows,
 )
 from largek_dask.passes.local import LocalPasses
@@ -42,22 +42,21 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.taken_rows import HeldRows
 
-__all__ = ["Asked", "Subset", "Subsets"]
+__all__ = ["Subset", "SubsetRows", "Subsets"]
 
 AS_HELD = Preparation()
 
-Asked = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]
+SubsetRows = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]
 
 
 class Subset(LocalPasses):
-    """Passes over held rows of the table that ``of`` passes over, which end with it.
+    """Passes over held rows of the table of the passes ``of``, which end with them.
 
-    With ``own_weights``, weights and the grid of sums are not those of the table; with
-    ``own_features``, no statistics are.
+    With ``own_weights`` the weights and the grid of sums differ from the table's; with
+    ``own_features`` all statistics do.
     """
 
-    # There may be many small passes, and copies would cost as much as these.
-    lends = True
+    lends = True  # copies would cost as much as small passes
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Subset(LocalPasses):
             assert statistics is not None
             weight = rows.together().weight
             statistics = statistics.of_weights(np.ones(rows.n_rows) if weight is None else weight)
-        # What is kept of the rows is little beside them: it is not limited.
+        # the row state is not limited: it is small compared with the rows
         super().__init__(
             rows,
             n_threads=of.threads.n,
@@ -86,7 +85,7 @@ class Subset(LocalPasses):
         self._edges: dict[RowSlice, int] = {}
 
     def extend(self, pieces: Sequence[TakenRows], asked: RowSlice) -> None:
-        """Hold further rows, as new chunks; all of them are now those of ``asked``."""
+        """Add rows, as new chunks; all rows are now those of ``asked``."""
         self.held.extend(pieces)
         self._engine.extend()
         self.n_rows, self.n_chunks = self.held.n_rows, self.held.n_chunks
@@ -94,15 +93,15 @@ class Subset(LocalPasses):
         self._edges[asked] = self.n_chunks
 
     def is_cut_at(self, slices: Sequence[RowSlice]) -> bool:
-        """Return True if no chunk goes beyond the end of any of these slices."""
+        """Return True if chunks end where these slices end."""
         return all(rows in self._edges for rows in slices)
 
     def pieces(self, rows: RowSlice) -> list[TakenRows] | None:
-        """The rows of a slice that has been asked for."""
+        """Return the rows of a slice that has been asked for, or None."""
         return self.held.pieces(self._edges[rows]) if rows in self._edges else None
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """Some of the rows, numbered from 0, or all as they lie; see ``BasePasses.take``."""
+        """Return some rows, numbered from 0, or all in order; see ``BasePasses.take``."""
         x, weight, numbers = self.held.together()
         if rows is not None:
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
@@ -112,7 +111,7 @@ class Subset(LocalPasses):
     def reduce(
         self, chunk_fn: ChunkFunction, *broadcast: Any, rows: RowSlice | None = None, **how: Any
     ) -> Any:
-        """Run one map-reduce; see ``algorithms.base.Passes.reduce``. A subset has no shares."""
+        """See ``algorithms.base.Passes.reduce``; a subset has no shares."""
         if rows is not None:
             raise ValueError("a subset has no shares: ask its table for a smaller one")
         return super().reduce(chunk_fn, *broadcast, **how)
@@ -120,20 +119,20 @@ class Subset(LocalPasses):
     def _timed(
         self, spec: PassSpec, replay: tuple[tuple[Any, ...], ...], chunks: Sequence[int]
     ) -> Any:
-        """One pass; whoever watches the table's passes is to see where time goes."""
+        """Run one pass, and add its seconds to those of the table's subsets."""
         try:
             return super()._timed(spec, replay, chunks)
         finally:
             if (of := self._of()) is not None:
-                of.count_beside(self.last.compute)
+                of.count_subset_seconds(self.last.compute)
 
-    def count_beside(self, seconds: float) -> None:
-        """Count a pass over a subset of this one: it is computed in the same process."""
+    def count_subset_seconds(self, seconds: float) -> None:
+        """Add seconds of a subset of this one."""
         if (of := self._of()) is not None:
-            of.count_beside(seconds)
+            of.count_subset_seconds(seconds)
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Rows that have entered since the generation before are chunks of their own."""
+        """Count the chunks of the last generation: rows added since are chunks of their own."""
         before = state.rebuild_rows
         if before is None:
             return None, None
@@ -145,7 +144,6 @@ class Subset(LocalPasses):
         return None, self._edges[before]
 
     def _preparation(self) -> Preparation:
-        """Rows are held as passes show them."""
         return AS_HELD
 
     def _stop(self) -> BaseException | None:
@@ -153,7 +151,7 @@ class Subset(LocalPasses):
         return None if of is None else of._stop()
 
     def close(self) -> None:
-        """End the threads, and let the rows go."""
+        """End the threads, and release the rows."""
         super().close()
         if (of := self._of()) is not None:
             of.forget_subset(self)
@@ -161,41 +159,39 @@ class Subset(LocalPasses):
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    asked: Asked
+    asked: SubsetRows
     weights: NDArray[np.float64] | None
     own_weights: bool
     passes: Subset
 
-    def is_for(self, asked: Asked, weights: NDArray[np.float64] | None, own_weights: bool) -> bool:
+    def is_for(
+        self, asked: SubsetRows, weights: NDArray[np.float64] | None, own_weights: bool
+    ) -> bool:
         if own_weights != self.own_weights:
             return False
         if isinstance(asked, np.ndarray):
             same = np.array_equal(asked, self.asked)  # type: ignore[arg-type]  # of one kind
         else:
             same = asked == self.asked
-        return same and (
-            weights is self.weights
-            or (
-                (weights is not None and self.weights is not None)
-                and np.array_equal(weights, self.weights)
-            )
-        )
+        if weights is None or self.weights is None:
+            return same and weights is self.weights
+        return same and np.array_equal(weights, self.weights)
 
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Rows that samples are the first ones of."""
+    """Drawn rows, the first of which are samples."""
 
     of: RowSample
     rows: NDArray[np.int64]
     """(m,) global indices; all of positive weight."""
     weight: NDArray[np.float64] | None
     x: Any = None
-    """(m, d); None: they lie in this process anyway, and are taken from there."""
+    """(m, d); None if all rows are in memory."""
 
 
 class Subsets:
-    """The subsets that passes keep: of each kind of question the last one."""
+    """The subsets that passes keep: the last one of each type of argument."""
 
     def __init__(self) -> None:
         self._kept: dict[type, _Kept] = {}
@@ -204,7 +200,7 @@ class Subsets:
     def find(
         self,
         of: BasePasses,
-        asked: Asked,
+        asked: SubsetRows,
         weights: NDArray[np.float64] | None = None,
         *,
         own_weights: bool = False,
@@ -218,7 +214,7 @@ class Subsets:
         if known is not None and known.is_for(asked, weights, own_weights):
             return known.passes
         if known is not None:
-            # What a sample was drawn from stays, for the next one may begin with it.
+            # drawn rows stay, as the next sample may begin with them
             del self._kept[type(asked)]
         if isinstance(asked, ProjectedRows):
             return self._keep(asked, weights, self._projected(of, asked, known))
@@ -229,7 +225,7 @@ class Subsets:
         elif isinstance(asked, SpacedRows):
             taken = self._spaced(of, asked)
         else:
-            # Of the rows of a subset, the places in it.
+            # the positions in `of`, which may be a subset itself
             taken = of.take(asked)._replace(rows=np.asarray(asked, np.int64))
             if weights is not None:
                 own = weights if taken.weight is None else taken.weight * weights
@@ -239,7 +235,7 @@ class Subsets:
 
     def _keep(
         self,
-        asked: Asked,
+        asked: SubsetRows,
         weights: NDArray[np.float64] | None,
         passes: Subset,
         own_weights: bool = False,
@@ -248,7 +244,7 @@ class Subsets:
         return passes
 
     def forget(self, passes: Subset) -> None:
-        """Let go of a subset that has been closed."""
+        """Forget a subset that has been closed."""
         for kind, known in list(self._kept.items()):
             if known.passes is passes:
                 del self._kept[kind]
@@ -263,14 +259,14 @@ class Subsets:
     # --- slices -----------------------------------------------------------------------------------
 
     def _slice(self, of: BasePasses, asked: Sequence[RowSlice], known: _Kept | None) -> Subset:
-        """The rows of the last of these slices, each of which begins the next one.
+        """Return the rows of the last of these slices, each of which contains the one before.
 
-        Those of a slice that has been asked for, cut as it is to be, are there already.
+        Rows of a slice that has been asked for, and cut at the same rows, are reused.
         """
         there = None if known is None else known.asked
         n_there = 0
         if known is not None and isinstance(there, RowSlice):
-            # What comes behind it is fetched, in pieces that end where the others do.
+            # the following rows are fetched, in pieces that end where the slices do
             n_there = sum(rows.end <= there.end for rows in asked)
             follows = replace(there, end=asked[-1].end) == asked[-1] and there.end <= asked[-1].end
             if not follows or not known.passes.is_cut_at([*asked[:n_there], there]):
@@ -284,29 +280,29 @@ class Subsets:
             held = Subset(of, HeldRows(of.n_features, of.statistics.dtype, of.is_sparse))
             begin = asked[-1].begin
         if missing := asked[n_there:]:
-            # All in one pass: of a store that was not shuffled every pass reads whole chunks.
+            # in one pass: each pass over a store that was not shuffled reads whole chunks
             begins = [begin, *(rows.end for rows in missing[:-1])]
-            collected: CollectedShares = of.reduce(
+            shares: list[CollectedRows] = of.reduce(
                 collect_shares,
                 [replace(rows, begin=at) for rows, at in zip(missing, begins, strict=True)],
-                start=partial(CollectedShares, len(missing)),
-                combine=CollectedShares.combine,
+                start=partial(new_shares, len(missing)),
+                combine=combine_shares,
                 rows=replace(asked[-1], begin=begin),
                 joined=True,
             )
-            for rows, share in zip(missing, collected.shares, strict=True):
+            for rows, share in zip(missing, shares, strict=True):
                 held.extend(list(share.pieces(of.threads.n)), rows)
         return self._keep(asked[-1], None, held)
 
     def _spaced(self, of: BasePasses, asked: SpacedRows) -> TakenRows:
-        """Evenly spaced rows of a slice: of one that is not held only these are fetched."""
+        """Return evenly spaced rows of a slice; if that is not held, fetch only these."""
         rows = asked.rows
         known = self._kept.get(RowSlice)
         pieces = None if known is None else known.passes.pieces(rows)
         if pieces is None:
             edges = [np.diff(of.chunk_table) * end // rows.of for end in (rows.begin, rows.end)]
             sizes = edges[1] - edges[0]
-            # Where rows count for nothing, who comes next is known to nobody who has not seen all.
+            # rows of weight 0 would be counted
             if of.statistics.n_rows == of.n_rows and sizes.any():
                 every = max(1, -(-int(sizes.sum()) // asked.most))
                 found: CollectedRows = of.reduce(
@@ -323,10 +319,10 @@ class Subsets:
         return some_rows(pieces, asked.most) if pieces else _one_piece([], of)
 
     def _projected(self, of: BasePasses, asked: ProjectedRows, known: _Kept | None) -> Subset:
-        """Rows that count as they are seen in some directions, in the order of the table.
+        """Return rows of positive weight, projected onto some directions, in the table order.
 
-        Those as they are seen in the first of them are there already, if these were asked for.
-        Rows of a subset stay as they lie.
+        Projections onto the first of the directions are reused if they were asked for before. Rows
+        of a subset keep their order.
         """
         directions, there = asked.directions, None
         if isinstance(of, Subset):
@@ -364,7 +360,7 @@ class Subsets:
     # --- samples ----------------------------------------------------------------------------------
 
     def _sample(self, of: BasePasses, asked: RowSample) -> TakenRows:
-        """A seeded sample; where rows have to be read, the largest one is, once."""
+        """Return a seeded sample; the largest one is read once, and contains the others."""
         draw = replace(asked, n=max(asked.n, asked.largest), largest=0)
         drawn = self._drawn
         if drawn is None or drawn.of != draw:
@@ -388,7 +384,7 @@ def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
 def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
     everything, count, n = of.n_rows, of.statistics.n_rows, asked.n
     enough = min(n, count) // 2
-    # As many more as there are rows that do not count.
+    # extra rows in place of those of weight 0
     n = min(everything, -(-n * everything // max(1, count)))
     while True:
         if n == everything and asked.ascending:
@@ -408,7 +404,7 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
             x = None if x is None else x[there]
         if len(rows) >= enough or n == everything:
             break
-        # Those that count are rare, or not where they were looked for.
+        # rows of positive weight are rare
         n = min(4 * n, everything)
     if weight is not None and (weight == 1).all():
         weight = None

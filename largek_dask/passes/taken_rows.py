@@ -1,4 +1,4 @@
-"""Rows taken out of a table and held in this process, and memory for them."""
+"""Rows picked from a table and held in this process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from largek_dask.kernels.blocks import Table, readonly, stack_rows
 __all__ = ["HeldRows", "empty_rows"]
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of a chunk, whatever is configured for arrays: what comes of rows picked from a table must
-not hang on the machine that they are held on."""
+"""Bytes of a chunk. The configured size does not apply: results for rows picked from a table must
+not depend on the machine."""
 
 HUGE_FROM = 1 << 22
-"""Bytes from which on numpy asks for huge pages. On a virtual machine whose free memory goes back
-to its host, the first touch of one costs what 512 small pages cost there, and the guest's own small
-pages are mostly at hand: measured, five times the time for the same rows. Rows are read in order,
-so larger pages save little."""
+"""Size in bytes from which numpy asks for huge pages. On a virtual machine whose free memory goes
+back to its host, the first touch of one costs as much as 512 small pages of the host, while the
+guest's own small pages are mostly available: rows took five times as long (measured)."""
 
 
 def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
@@ -38,9 +37,9 @@ def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 class HeldRows(Rows):
-    """Picked rows; each piece is a chunk, and more may follow. There may be none.
+    """Picked rows; each piece is a chunk, and more may be added. There may be none.
 
-    ``dtype`` is that of computing; pieces may hold a smaller type. ``whole`` are all rows that
+    ``dtype`` is the compute dtype; pieces may have a smaller type. ``whole`` are all rows that
     there will ever be, in one piece, which is cut into chunks.
     """
 
@@ -51,7 +50,7 @@ class HeldRows(Rows):
         is_sparse: bool,
         whole: TakenRows | None = None,
     ) -> None:
-        # Not that of `Rows`, which refuses a table without rows.
+        # not `super().__init__`, which refuses a table without rows
         self.n_features, self.dtype, self.location, self.weight = n_features, dtype, None, None
         self.is_sparse = is_sparse  # type: ignore[misc]  # of these rows, not of the class
         self.n_rows = 0
@@ -64,18 +63,18 @@ class HeldRows(Rows):
             self.extend([_cut(whole, *cut) for cut in pairwise(edges)])
 
     def extend(self, pieces: Sequence[TakenRows]) -> None:
-        """Add chunks behind those that there are."""
+        """Add chunks at the end."""
         self._pieces.extend(pieces)
         lengths = [len(piece.rows) for piece in self._pieces]
         self.chunk_table = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self.n_rows = int(self.chunk_table[-1])
 
     def pieces(self, n: int | None = None) -> list[TakenRows]:
-        """The first ``n`` chunks, or all."""
+        """Return the first ``n`` chunks, or all."""
         return self._pieces[:n]
 
     def together(self) -> TakenRows:
-        """All rows in one piece, as they lie."""
+        """Return all rows in one piece."""
         if self._whole is not None:
             return self._whole
         if not self._pieces:
@@ -88,25 +87,25 @@ class HeldRows(Rows):
         return TakenRows(stack_rows([piece.x for piece in self._pieces]), weight, rows)
 
     def read(self, i: int) -> Any:
-        """Chunk ``i``."""
+        """Return chunk ``i``."""
         return self._pieces[i].x
 
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
     ) -> NDArray[np.float64] | None:
-        """The weights of chunk ``i``'s rows, or None where every row weighs 1."""
+        """Return the weights of chunk ``i``'s rows, or None if every row weighs 1."""
         weight = self._pieces[i].weight
         return None if weight is None else weight[begin:end]
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of a chunk's rows, or of all, in the table they were taken from."""
+        """Return the indices of a chunk's rows, or of all, in the table they were picked from."""
         if i is not None:
             return self._pieces[i].rows
         assert self._whole is not None
         return self._whole.rows
 
     def in_memory(self) -> Table | None:
-        """All rows, if they lie in one piece."""
+        """Return all rows, if they are in one piece."""
         return None if self._whole is None else self._whole.x
 
     def describe_source(self, location: str | None) -> str:

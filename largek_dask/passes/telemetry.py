@@ -1,4 +1,4 @@
-"""Costs of a pass (rows, seconds, bytes, what was repeated), and its progress while it runs."""
+"""Cost of a pass (rows, seconds, bytes, retries), and its progress while it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["PassReport", "ProgressTeller", "Tell", "nbytes"]
+__all__ = ["EventCallback", "PassReport", "ProgressReporter", "nbytes"]
 
 WHOLE = (int, np.integer)
 EVERY_SECONDS = 1.0
@@ -22,8 +22,8 @@ EVERY_SECONDS = 1.0
 class PassReport:
     """Figures of one pass, or of many added up.
 
-    ``compute``, ``read`` and ``wait`` are summed over threads and workers; ``seconds`` is what
-    the caller waited.
+    ``compute``, ``read`` and ``wait`` are sums over threads and workers; ``seconds`` is elapsed
+    time.
     """
 
     passes: int = 0
@@ -32,19 +32,19 @@ class PassReport:
     chunks: int = 0
     seconds: float = 0.0
     compute: float = 0.0
-    """Seconds in preparing chunks and in chunk functions."""
+    """Seconds of preparing chunks and of chunk functions."""
     read: float = 0.0
-    """Seconds in reading chunks."""
+    """Seconds of reading chunks."""
     wait: float = 0.0
     """Seconds in which computing threads had no chunk."""
     reduce: float = 0.0
-    """Seconds in combining totals."""
+    """Seconds of combining totals."""
     compiled: float = 0.0
-    """Seconds in which the process compiled kernels meanwhile; also in those above."""
+    """Seconds of compiling kernels during the pass; included above."""
     bytes_read: int = 0
-    """Bytes of the rows that were read; pieces that are read are read whole."""
+    """Bytes of the rows that were read, in whole stored pieces."""
     copied: int = 0
-    """Bytes of shares that were copied out of chunks, as rows lie in no random order."""
+    """Bytes of shares that were copied from chunks of a store in no random order."""
     bytes_moved: int = 0
     """Bytes of broadcasts and totals between processes."""
     cached: int = 0
@@ -52,7 +52,7 @@ class PassReport:
     rebuilt: int = 0
     """Chunks whose row state was rebuilt by a replay."""
     evictions: int = 0
-    """Times that row state did not fit its budget."""
+    """Number of times that row state did not fit its budget."""
     retries: int = 0
     """Chunks handed out again after a failure."""
     workers: int = 0
@@ -62,7 +62,7 @@ class PassReport:
     """Bytes of chunks and shares of chunks held when the pass ended."""
 
     def add(self, other: PassReport) -> None:
-        """Add another's figures; ``workers`` and what is held take its value."""
+        """Add another's figures; ``workers`` and bytes held take its value."""
         for name in ADDED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.workers = other.workers
@@ -79,7 +79,7 @@ ADDED = tuple(
 
 
 def nbytes(value: Any) -> int:
-    """About how many bytes an object holds in arrays: what decides how it travels."""
+    """Estimate the bytes of the arrays in an object, which decide how it is sent."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, WHOLE):
         return int(size)
@@ -98,24 +98,24 @@ def nbytes(value: Any) -> int:
     return 8 + sum(nbytes(getattr(value, name, None)) for name in names)
 
 
-class Tell(Protocol):
-    """Callback for events: what the driver should know besides the result of a pass."""
+class EventCallback(Protocol):
+    """Callback for events during a pass."""
 
     def __call__(self, kind: str, **values: Any) -> object:
         """Send an event of this kind, such as "worker", with its fields."""
 
 
-class ProgressTeller:
+class ProgressReporter:
     """Send ``progress`` events of a long pass.
 
-    ``ask`` returns the number of chunks that are done, and of all; called often, by any thread.
+    ``ask`` returns the number of chunks that are done, and of all; any thread may call it often.
     """
 
-    def __init__(self, ask: Callable[[], tuple[int, int]], tell: Tell) -> None:
+    def __init__(self, ask: Callable[[], tuple[int, int]], on_event: EventCallback) -> None:
         self._ask = ask
-        self._tell = tell
+        self._on_event = on_event
         self._due = time.monotonic() + EVERY_SECONDS
-        self._told = (0, 0)
+        self._sent = (0, 0)
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -128,13 +128,12 @@ class ProgressTeller:
             return
         try:
             if time.monotonic() < self._due:
-                # Another thread has just sent it.
-                return
+                return  # another thread has just sent it
             self._due = time.monotonic() + EVERY_SECONDS
-            done, n_chunks = told = self._ask()
-            # A single chunk has no progress.
-            if n_chunks > 1 and told != self._told:
-                self._told = told
-                self._tell("progress", done=done, n_chunks=n_chunks)
+            done, n_chunks = progress = self._ask()
+            # a single chunk has no progress
+            if n_chunks > 1 and progress != self._sent:
+                self._sent = progress
+                self._on_event("progress", done=done, n_chunks=n_chunks)
         finally:
             self._lock.release()

@@ -14,26 +14,27 @@ from largek_dask.errors import ClusterError
 if TYPE_CHECKING:
     from largek_dask.passes.admission import Workers
 
-__all__ = ["WATCH_SECONDS", "Lost", "attended", "granted", "result", "told"]
+__all__ = ["WATCH_SECONDS", "Lost", "result", "scheduler_reply", "unless_given_up", "wait_watching"]
 
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0
-"""Interval between two looks at workers whose results are awaited, in seconds."""
+"""Interval between two checks of workers whose results are awaited, in seconds."""
 RETRIED = (
     "KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError",
     "LostTotalError",
 )  # fmt: skip
 """Errors about workers, not about the computation (some are private to Dask)."""
 
-_ASKED: set[asyncio.Future[Any]] = set()
-"""Questions under way: their event loop alone would not keep them alive."""
+_PENDING: set[asyncio.Future[Any]] = set()
+"""Pending requests, which the event loop alone would not keep alive."""
 
 
 class Lost(Exception):
-    """A share has to be handed out again; ``killed`` if its workers died of it.
+    """A share has to be handed out again.
 
-    ``left``: a worker was given up, and nothing is known to be lost but what it had.
+    ``killed``: its workers died of it. ``left``: a worker was given up, and only what it had is
+    lost.
     """
 
     def __init__(self, error: BaseException, left: bool = False) -> None:
@@ -43,11 +44,11 @@ class Lost(Exception):
         self.task = ""
         """Key of the task that was awaited; empty if it was not a task."""
         self.worker = ""
-        """Address of the worker that was waited for, where it is known."""
+        """Address of the worker that was waited for, if known."""
 
 
-async def attended(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:
-    """Wait for what needs all these workers; ``Lost`` if it would be for ever."""
+async def wait_watching(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:
+    """Await what needs all of these workers; raise ``Lost`` if one of them is lost."""
     begin = time.monotonic()
     task = asyncio.ensure_future(work)
     try:
@@ -61,24 +62,24 @@ async def attended(work: Awaitable[T], needed: Iterable[str], workers: Workers) 
         task.cancel()
 
 
-async def told(asked: Awaitable[T]) -> T:
-    """An answer of the scheduler; what Dask raises for workers that are gone becomes ``Lost``."""
+async def scheduler_reply(asked: Awaitable[T]) -> T:
+    """Await a reply of the scheduler; Dask's errors about lost workers become ``Lost``."""
     try:
         return await asked
     except (KeyError, OSError, ValueError) as error:
-        # Which of them depends on when they went.
+        # which of them depends on the moment of the loss
         raise Lost(error) from error
 
 
 async def result(future: Future) -> Any:
-    """Return the value of a task; failures about workers become ``Lost``.
+    """Return the value of a task; failures of workers become ``Lost``.
 
-    It can be cancelled at any moment. Dask answers simultaneous requests for values together: a
-    cancelled one takes the answers of the others along, and, before the request has been sent, of
-    all later ones of that client. So a value on its way is awaited.
+    It can be cancelled at any moment. Dask answers simultaneous requests for values together:
+    cancelling one drops the answers of the others, and, before the request has been sent, of all
+    later ones of that client. So a value on its way is awaited.
     """
     asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
-    _ASKED.add(asked)
+    _PENDING.add(asked)
     asked.add_done_callback(_answered)
     try:
         return await asyncio.shield(asked)
@@ -95,8 +96,8 @@ async def result(future: Future) -> Any:
         raise
 
 
-async def granted(answer: asyncio.Future[T]) -> T:
-    """An answer, which others may cancel; then ``Lost``."""
+async def unless_given_up(answer: asyncio.Future[T]) -> T:
+    """Await an answer that may be cancelled by others, which raises ``Lost``."""
     try:
         return await answer
     except asyncio.CancelledError as error:
@@ -107,7 +108,7 @@ async def granted(answer: asyncio.Future[T]) -> T:
 
 
 def _answered(asked: asyncio.Future[Any]) -> None:
-    _ASKED.discard(asked)
+    _PENDING.discard(asked)
     if not asked.cancelled():
-        # Whoever still waits gets it; nobody else has to hear of it.
+        # retrieved, so that asyncio does not log it
         asked.exception()

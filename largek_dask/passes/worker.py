@@ -21,7 +21,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from largek_dask.context import working_for
 from largek_dask.data.rows import Rows
 from largek_dask.errors import CancelledFit, DataError
-from largek_dask.passes.broadcast import Spreader
+from largek_dask.passes.broadcast import BroadcastRelay
 from largek_dask.passes.engine import Engine, Ticket
 from largek_dask.passes.local import state_budget
 from largek_dask.passes.placement import room_of, unranges
@@ -52,9 +52,9 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 LEAST_SCRATCH = 256_000_000
-"""Bytes; with fewer free where a worker keeps its temporary files, the job is told so."""
+"""Minimum free bytes of a worker's temporary folder; with fewer it logs a warning."""
 IDLE_SECONDS = 600.0
-"""A job unheard of for so long gives its memory back when another one comes."""
+"""A job without passes for this time is dropped when another one begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,14 @@ class WorkSpec:
 
     id: str
     rows: bytes = field(repr=False)
-    """Pickled ``Rows``: their address, not the data. It may hold secrets, and Dask logs calls."""
+    """Pickled ``Rows``: their address, not the data. Bytes, as it may hold secrets, and Dask logs
+    calls."""
     memory_limit: int | None
     cache_bytes: int
     service_job: str | None = None
-    """Id of the job of the service that this one is a part of."""
+    """Id of the service's job, if this one belongs to it."""
     declared: int = 0
-    """Bytes of row state that others do not take from it: there is room for all that declare."""
+    """Bytes of row state that are reserved for this job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ class Payload:
 
     job: str
     number: int
-    """Counts the passes of the job: a share of a later pass ends those of earlier ones."""
+    """Number of the pass in the job: a share of a later pass ends those of earlier ones."""
     spec: PassSpec
 
 
@@ -91,17 +92,17 @@ class Share:
     """Address of the worker that the chunks belong to."""
     parts: tuple[tuple[int, int], ...]
     park_bytes: int
-    """Totals larger than this stay on the worker until they are asked for."""
+    """Totals larger than this stay on the worker until they are collected."""
     slice_seconds: float
     again: int = 0
-    """Chunks among them that are handed out again after a failure."""
+    """Number of chunks that are handed out again after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedError:
-    """An error on its way to the driver, as a value.
+    """An error returned to the driver as a value.
 
-    Dask logs what a task raises, and nobody knows what a file system's driver puts into its errors.
+    Dask logs what a task raises, and errors of a file system's driver may contain secrets.
     """
 
     error: bytes = field(repr=False)
@@ -109,13 +110,13 @@ class PackedError:
 
     @classmethod
     def of(cls, error: Exception) -> PackedError:
-        """An error that is being handled."""
+        """Pack an error that is being handled."""
         message = error_message(error)
         traceback = message["traceback"]
         return cls(message["exception"].data, None if traceback is None else traceback.data)
 
     def unpacked(self) -> Exception:
-        """The error, to be raised."""
+        """Return the error, to be raised."""
         _, error, traceback = clean_exception(exception=self.error, traceback=self.traceback)
         return error.with_traceback(traceback)  # type: ignore[no-any-return]
 
@@ -143,38 +144,38 @@ class ShareResult:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """Something scattered as one object; Dask takes plain lists, tuples and dicts apart."""
+    """A value scattered as one object; Dask unpacks plain lists, tuples and dicts."""
 
     value: Any
 
 
 class LostTotalError(RuntimeError):
-    """A total was asked of a worker that does not have it; the share is computed again."""
+    """A worker does not have a requested total; the share is computed again."""
 
 
 class _Job:
-    """One job's engine on this worker, and its shares of the pass in progress."""
+    """One job's engine on this worker, and its shares of the current pass."""
 
     def __init__(self, engine: Engine, spec: WorkSpec, state_limit: int) -> None:
         self.engine = engine
         self.service_job = spec.service_job
         options = getattr(engine.rows, "storage_options", None)
-        # Kept here as long as the job is: the log forgets it with the last reference.
+        # a reference for the life of the job: the log holds none
         self.redact = Redactor(options)
         hide_in_logs(self.redact)
         self.state_limit = state_limit
-        """Bytes that it might keep if it were alone here."""
+        """Bytes that the job may keep if it is alone on this worker."""
         self.cache_limit = spec.cache_bytes
         self.lock = threading.Lock()
         self.tickets: dict[str, Ticket] = {}
         self.parked: dict[str, Any] = {}
         self.number = 0
         self.wanted: float = 0
-        """Number of the latest pass heard of; infinity when the job is over."""
+        """Number of the latest known pass; infinity when the job is over."""
         self.used = time.monotonic()
 
     def begin(self, number: int) -> None:
-        """Forget the shares of an earlier pass (cancelled, or whose answers have arrived)."""
+        """Forget the shares of an earlier pass."""
         if number != self.number:
             self.number = number
             self.tickets.clear()
@@ -182,28 +183,28 @@ class _Job:
         self.used = time.monotonic()
 
     def end(self) -> None:
-        """Stop whatever is running, end the threads, drop everything kept."""
+        """Stop running shares, end the threads, drop all state."""
         self.wanted = math.inf
         self.engine.close()
 
 
 class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Holds the jobs of one worker. Registered by the first ``ClusterPasses`` of a cluster."""
+    """The jobs of one worker. Registered by the first ``ClusterPasses`` of a cluster."""
 
     name = f"largek-passes-{__version__}"
     idempotent = True
 
     def setup(self, worker: Any) -> None:
-        """Called on every worker, also on those that join later."""
+        """Called on every worker, including those that join later."""
         self.worker = worker
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
         self.worked = PassReport()
         """Figures of all slices so far, including those of finished jobs."""
-        Spreader(worker)
+        BroadcastRelay(worker)
 
     def teardown(self, worker: Any) -> None:
-        """End all threads."""
+        """End all jobs."""
         with self.lock:
             jobs = list(self.jobs.values())
             self.jobs.clear()
@@ -232,7 +233,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job.end()
 
     def _room(self, kind: Literal["state", "cache"], job_id: str, alone: int) -> int:
-        """Return how many bytes a job may keep, which has the limit ``alone``."""
+        """Return the bytes that a job may keep, which has the limit ``alone`` without others."""
         limits, wanted = {}, {job_id: 0}
         for name, job in self.jobs.copy().items():
             limits[name], wanted[name] = (
@@ -243,20 +244,20 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         return room_of(job_id, limits | {job_id: alone}, wanted)
 
     def count(self, done: PassReport) -> None:
-        """Add what a slice has done."""
+        """Add the figures of a slice."""
         with self.lock:
             worked = replace(self.worked)
             worked.add(done)
-            # A whole object: whoever reads it waits for no lock.
+            # replaced as a whole, so that it is read without a lock
             self.worked = worked
 
     def drop(self, job_id: str) -> None:
-        """Forget a job; a share of it that is running ends at its next chunk."""
+        """Forget a job; its running share ends at the next chunk."""
         with self.lock:
             job = self.jobs.pop(job_id, None)
         if job is not None:
             job.wanted = math.inf
-            # The engine waits for its threads: not on the worker's event loop.
+            # not on the worker's event loop, as the engine waits for its threads
             threading.Thread(target=job.end, daemon=True).start()
 
 
@@ -269,7 +270,7 @@ def _plugin() -> WorkPlugin:
 
 
 def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) -> ShareResult:
-    """Go on with a share for one slice of time; the total comes with the last slice."""
+    """Compute a share for one slice of time; the last slice returns the total."""
     replay = None if sealed_replay is None else sealed_replay.value
     plugin = _plugin()
     out = ShareResult(plugin.worker.address, share.id)
@@ -279,13 +280,13 @@ def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) ->
         return out
     try:
         with working_for(job.service_job):
-            _go_on(job, share, payload, replay, out, plugin)
+            _advance(job, share, payload, replay, out, plugin)
     except Exception as error:
         return ShareResult(out.worker, share.id, error=PackedError.of(error))
     return out
 
 
-def _go_on(
+def _advance(
     job: _Job,
     share: Share,
     payload: Payload,
@@ -293,9 +294,9 @@ def _go_on(
     out: ShareResult,
     plugin: WorkPlugin,
 ) -> None:
-    """Compute chunks of a share, and say in ``out`` how far it is."""
+    """Compute chunks of a share, and write the progress to ``out``."""
     until = time.monotonic() + share.slice_seconds
-    # Announced before the lock: a share of an earlier, cancelled pass ends at its next chunk.
+    # before taking the lock, so that a share of an earlier, cancelled pass ends at its next chunk
     job.wanted = max(job.wanted, payload.number)
 
     def stop() -> BaseException | None:
@@ -307,7 +308,7 @@ def _go_on(
         job.begin(payload.number)
         ticket = job.tickets.get(share.id)
         if ticket is None:
-            # On a worker that is not the owner, leave its own retained totals alone.
+            # on another worker than the owner, its own retained totals are left alone
             ticket = job.engine.open(
                 payload.spec, unranges(share.parts), replay, retain=out.worker == share.owner
             )
@@ -345,7 +346,7 @@ def _since(before: PassReport, now: PassReport) -> PassReport:
 
 
 def collect_total(share_id: str, payload: Payload) -> Any:
-    """The total of a share that stayed on this worker."""
+    """Return the total of a share that stayed on this worker."""
     job = _plugin().jobs.get(payload.job)
     if job is None or share_id not in job.parked:
         raise LostTotalError(f"the total of share {share_id} is not on this worker")
@@ -353,7 +354,7 @@ def collect_total(share_id: str, payload: Payload) -> Any:
 
 
 def combine_totals(payload: Payload, *totals: Any) -> Any:
-    """A new total that holds all of ``totals``; Dask keeps those, so none may change."""
+    """Add totals to a new one; Dask keeps the others, which must not change."""
     return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
 
 
@@ -361,7 +362,7 @@ def combine_totals(payload: Payload, *totals: Any) -> Any:
 
 
 def versions() -> dict[str, str]:
-    """Versions that have to agree between this process and every worker."""
+    """Return the versions that must agree between this process and every worker."""
     return {
         "largek_dask": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
@@ -374,7 +375,7 @@ def admit(
 ) -> str | RuntimeError | None:
     """Return why this worker cannot open the data; None if it can.
 
-    An error is returned, not raised: of a call that raises Dask logs all arguments.
+    An error is returned, not raised: Dask logs all arguments of a call that raises.
     """
     try:
         plugin = dask_worker.plugins.get(WorkPlugin.name)
@@ -397,7 +398,7 @@ def _warn_of_scratch(folder: str) -> None:
         if free < LEAST_SCRATCH:
             logger.warning(
                 "%.0f MB free for scratch in %s: Dask cannot spill there, and compiled kernels may "
-                "not be kept; free some, or start this worker with another --local-directory",
+                "not be saved; free some, or start this worker with another --local-directory",
                 free / 1e6,
                 folder,
             )
@@ -411,6 +412,6 @@ def drop_job(job_id: str, dask_worker: Any = None) -> None:
 
 
 def take_total(job_id: str, share_id: str, dask_worker: Any = None) -> Any:
-    """The total of a share that waits on this worker, which takes no tasks; None: there is none."""
+    """Return the total of a share on this worker, which takes no tasks; None if there is none."""
     job = dask_worker.plugins[WorkPlugin.name].jobs.get(job_id)
     return None if job is None else job.parked.get(share_id)

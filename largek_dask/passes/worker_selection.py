@@ -1,4 +1,4 @@
-"""Select the workers of a cluster that a job uses: by tags, with a minimum and a maximum number.
+"""Select the workers of a cluster that a job uses: by tags, and by minimum and maximum number.
 
 A tag is one of Dask's worker resources: ``dask worker --resources bigmem=1`` has the tag bigmem.
 Results do not depend on the selection.
@@ -21,10 +21,10 @@ __all__ = [
 
 
 class WorkerSelection:
-    """The workers of one run of a job, which keeps each of them for as long as it can compute.
+    """The workers of one run of a job, which uses each of them for as long as it can compute.
 
-    At least ``least`` (with fewer the job waits), at most ``most`` (None: no limit), with all of
-    these ``tags``.
+    There are at least ``least`` (with fewer the job waits) and at most ``most`` (None: no limit),
+    with all of these ``tags``.
     """
 
     def __init__(self, least: int = 1, most: int | None = None, tags: Collection[str] = ()) -> None:
@@ -49,7 +49,8 @@ class WorkerSelection:
     def choose(self, ready: Mapping[str, int], able: Collection[str]) -> dict[str, int]:
         """Return the workers to use, out of those that are ready (threads by address).
 
-        ``able`` are allowed workers that could compute; those that do not answer just now are kept.
+        ``able`` are allowed workers that could compute; those among them that do not answer are
+        kept.
         """
         kept = [address for address in self.chosen if address in able]
         others = [other for other in tuple(_SELECTIONS) if other is not self]
@@ -62,7 +63,7 @@ class WorkerSelection:
 
 
 _SELECTIONS: list[WorkerSelection] = []
-"""Those of all jobs that run in this process."""
+"""Selections of all running jobs of this process."""
 _selection: ContextVar[WorkerSelection | None] = ContextVar("largek_selection", default=None)
 _row_state: ContextVar[int] = ContextVar("largek_declared_row_state", default=0)
 
@@ -98,7 +99,7 @@ def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iter
 def explain_shortage(
     selection: WorkerSelection, n_able: int, tags: Iterable[Collection[str]]
 ) -> str:
-    """Describe what a cluster lacks, whose workers have these tags; ``n_able`` are usable."""
+    """Describe the shortage of a cluster whose workers have these tags; ``n_able`` are usable."""
     there = [frozenset(of) for of in tags]
     wanted = "1 worker" if selection.least == 1 else f"{selection.least:,} workers"
     wanted += f" with {', '.join(sorted(selection.tags))}" if selection.tags else ""

@@ -29,7 +29,7 @@ class ToyPasses:
         self.statistics: Any = None
         self.cancelled: Callable[[], bool] | None = None
         self.total = PassReport()
-        self.beside = 0.0
+        self.subset_seconds = 0.0
         self.by_worker: dict[str, PassReport] = {}
         self.left: set[str] = set()
         self.n_workers = 0

@@ -15,4 +15,4 @@ settings.load_profile("kernels")
 @pytest.fixture(autouse=True)
 def every_search_by_its_own_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also of few rows, for which a fit takes what is there."""
-    monkeypatch.setattr(distances, "WITHOUT", -1)
+    monkeypatch.setattr(distances, "PAIRS_WITHOUT", -1)

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.tile import TILES
@@ -86,23 +85,6 @@ def test_cell_means__a_centre_without_rows_goes_to_the_farthest_row(weight, seat
     # both begin at zero, where all rows go to the first; without anyone away it stays there
     assert centers[1, 0] == (0.0 if seat is None else seat)
     assert (labels == (x[:, 0] == seat)).all()
-
-
-@pytest.mark.parametrize(
-    ("sizes", "picks", "steps", "message"),
-    [
-        ([1], [0], 1, "number for every cell"),
-        ([1, 1], [0], 1, "number for every cell"),
-        ([9, 0], [0] * 9, 1, "fewer rows"),
-        ([1, 1], [0, 1], 1, "its own cell"),
-        ([1, 1], [0, 2], 0, "n_steps"),
-    ],
-)
-def test_cell_means__wrong_inputs_are_named(sizes, picks, steps, message):
-    x = np.zeros((4, 2), np.float32)
-    order, starts = order_by_label(np.array([0, 0, 1, 1], np.int32), 2)
-    with pytest.raises(ParameterError, match=message):
-        cell_means(x, order, starts, np.array(sizes), np.array(picks), np.zeros(2), steps)
 
 
 @pytest.mark.parametrize("kind", ["f2", "i8", "F"])

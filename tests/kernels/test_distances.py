@@ -18,7 +18,6 @@ from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.panels import Blocking
 from largek_dask.kernels.distances import (
     nearest,
-    nearest_in_lists,
     nearest_two,
     pack_centers,
     scores,
@@ -89,12 +88,10 @@ def test_nearest__is_the_argmin_with_ties_to_the_lowest_index(kernels, n, k, see
     x, centers = table(n, k, d, dtype=dtype, seed=seed, spread=0.7)
     exact = oracles.squared_distances(x, centers)
     packed = pack_centers(centers, np.zeros(d, dtype))
-    values = np.empty(len(x), dtype)
     with with_tile(name):
-        labels = nearest(x, packed, distances_out=values)
+        labels = nearest(x, packed)
     assert labels.dtype == np.int32
     np.testing.assert_array_equal(labels, exact.argmin(axis=1))
-    np.testing.assert_array_equal(values, exact.min(axis=1))
 
 
 @kernels_of
@@ -121,29 +118,6 @@ def test_nearest_two_and_scores__agree_with_the_definition(kernels, n, k, seed, 
     np.testing.assert_array_equal(found, exact)
 
 
-@pytest.mark.parametrize("features", [[2, 9, 33], *slow(FEATURES)], ids=["few", "all"])
-@settings(max_examples=25, deadline=None)
-@given(rows, clusters, st.integers(0, 2**31), st.integers(1, 9), st.data())
-def test_lists__give_the_best_of_each_segments_list(features, n, k, seed, n_segments, data):
-    d = data.draw(st.sampled_from(features))
-    rng = np.random.default_rng(seed)
-    x, centers = table(n, k, d, seed=seed, spread=0.7)
-    bounds = np.sort(rng.integers(0, n + 1, n_segments - 1))
-    row_offsets = np.concatenate([[0], bounds, [n]])
-    parts = [np.flatnonzero(rng.random(k) < 0.5) for _ in range(n_segments)]
-    parts = [part if len(part) else np.array([rng.integers(k)]) for part in parts]
-    list_offsets = np.concatenate([[0], np.cumsum([len(part) for part in parts])])
-    lists = np.concatenate(parts).astype(np.int32)
-    packed = pack_centers(centers, x[:1].sum(axis=0))
-    allowed = np.full((n, k), np.inf)
-    exact = oracles.squared_distances(x, centers)
-    for s, part in enumerate(parts):
-        rows = slice(row_offsets[s], row_offsets[s + 1])
-        allowed[rows, part] = exact[rows, part]
-    labels = nearest_in_lists(x, packed, row_offsets, list_offsets, lists)
-    np.testing.assert_array_equal(labels, allowed.argmin(axis=1))
-
-
 @pytest.mark.parametrize(
     ("dtype", "d"),
     [*((dtype, 11) for dtype in STORED), ("u1", 2), *slow(*((dtype, 2) for dtype in STORED))],
@@ -155,16 +129,11 @@ def test_stored_types__are_converted_not_copied_whole(dtype, d, monkeypatch):
     compute = distances.compute_dtype(x.dtype)
     packed = pack_centers(x[:9].astype(compute) + compute.type(0.25), np.zeros(d))
     exact = oracles.squared_distances(x, packed.centers)
-    out = np.empty(len(x), packed.dtype)
-    labels = nearest(x, packed, distances_out=out)
+    labels = nearest(x, packed)
     np.testing.assert_array_equal(labels, exact.argmin(axis=1))
-    np.testing.assert_allclose(out, exact.min(axis=1), rtol=1e-4, atol=1e-2)
+    np.testing.assert_allclose(nearest_two(x, packed)[1], exact.min(axis=1), rtol=1e-4, atol=1e-2)
     chosen = squared_distances(x, packed, labels)
     np.testing.assert_allclose(chosen, exact.min(axis=1), rtol=1e-14)
-    offsets, one_list = np.array([0, 70, 150]), np.array([0, 4, 9])
-    in_lists = nearest_in_lists(x, packed, offsets, one_list, np.arange(9, dtype=np.int32))
-    np.testing.assert_array_equal(in_lists[:70], exact[:70, :4].argmin(axis=1))
-    np.testing.assert_array_equal(in_lists[70:], 4 + exact[70:, 4:].argmin(axis=1))
 
 
 @pytest.mark.parametrize(("d", "far"), in_turns([2, 8, 9, 40], [1e6, 0.0, 1e4]))
@@ -178,8 +147,8 @@ def test_far_from_the_origin__labels_are_right(far, d):
     shift = x.mean(axis=0, dtype=np.float64).astype(np.float32)
     packed = pack_centers(centers, shift)
     exact = oracles.squared_distances(x, centers)
-    values = np.empty(300, np.float32)
-    labels = nearest(x, packed, distances_out=values)
+    labels, values, *_ = nearest_two(x, packed)
+    np.testing.assert_array_equal(nearest(x, packed), labels)
     np.testing.assert_array_equal(labels, exact.argmin(axis=1))
     # the shift itself is rounded, and with it everything that is moved by it: by half of the
     # last place of a number near `far`, hence the tolerance
@@ -192,21 +161,14 @@ def test_far_from_the_origin__labels_are_right(far, d):
 
 def everything(x, packed):
     """All that the module computes for rows x."""
-    values = np.empty(len(x), packed.dtype)
-    labels = nearest(x, packed, distances_out=values)
+    labels = nearest(x, packed)
     if x.dtype == np.float64:
         # every kernel takes seconds to compile for every tile: modes share all but the last lines
-        return labels, values
-    k = packed.n_clusters
-    segments = np.array([0, len(x) // 3, len(x)])
-    lists = np.concatenate([np.arange(0, k, 2), np.arange(k)]).astype(np.int32)
-    list_offsets = np.array([0, (k + 1) // 2, len(lists)])
+        return (labels,)
     return (
         labels,
-        values,
         *nearest_two(x, packed),
         scores(x, packed),
-        nearest_in_lists(x, packed, segments, list_offsets, lists),
         squared_distances(x, packed, labels),
     )
 
@@ -239,28 +201,20 @@ def test_every_row_offset__gives_the_same_bits(d, tile):
     rng = np.random.default_rng(5)
     x, centers = rng.normal(size=(104, d)).astype("f4"), rng.normal(size=(150, d)).astype("f4")
     packed = pack_centers(centers, x.mean(axis=0))
-    values = np.empty(len(x), np.float32)
-    labels = nearest(x, packed, distances_out=values)
+    labels, values = nearest(x, packed), nearest_two(x, packed)[1]
     table_ = scores(x, packed)
     for begin in range(1, 55, 1 if COMPILED else 9):
-        part = np.empty(len(x) - begin, np.float32)
-        assert same(nearest(x[begin:], packed, distances_out=part), labels[begin:])
-        assert same(part, values[begin:])
+        assert same(nearest(x[begin:], packed), labels[begin:])
+        assert same(nearest_two(x[begin:], packed)[1], values[begin:])
         assert same(scores(x[begin:], packed), table_[begin:])
     # the winner's distance is the same number in every mode of the same form
-    assert same(nearest_two(x, packed)[1], values)
     if packed.direct:
         assert same(table_.min(axis=1), values)
     np.testing.assert_array_equal(table_.argmin(axis=1), labels)
 
 
-def nearest_with_distances(x, packed):
-    distances_ = np.empty(len(x), packed.dtype)
-    return nearest(x, packed, None, distances_).astype(packed.dtype), distances_
-
-
 @pytest.mark.parametrize(("d", "k"), [(2, 61), (70, 61), (70, 3)])
-@pytest.mark.parametrize("mode", [nearest, nearest_with_distances, nearest_two])
+@pytest.mark.parametrize("mode", [nearest, nearest_two])
 def test_blocks__do_not_change_a_bit(mode, d, k, monkeypatch):
     rng = np.random.default_rng(6)
     x, centers = rng.normal(size=(200, d)).astype("f4"), rng.normal(size=(k, d)).astype("f4")
@@ -310,10 +264,6 @@ def test_outputs__are_written_and_returned():
     packed = pack_centers(centers, np.zeros(2, np.float32))
     labels = np.empty(30, np.int32)
     assert nearest(x, packed, labels) is labels
-    out = np.empty((30, 4), np.float32)
-    assert scores(x, packed, out) is out
-    exact = np.empty(30)
-    assert squared_distances(x, packed, labels, exact) is exact
     for wrong in (np.empty(29, np.int32), np.empty(30, np.int64), np.empty(60, np.int32)[::2]):
         with pytest.raises(ParameterError, match="output array"):
             nearest(x, packed, wrong)
@@ -402,7 +352,7 @@ def test_micro__travels_as_one_integer():
     ],
 )
 def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeypatch):
-    """With the bits of each, for rows that tie, are far, infinite or no numbers, and in lists."""
+    """With the bits of each, for rows that tie, are far, infinite or NaN."""
     n = 2_000 if COMPILED else 600
     x, centers = table(n, k, d, dtype=dtype, seed=d + k)
     x[:300] = centers[np.arange(300) % k]
@@ -410,29 +360,18 @@ def test_the_kernel_that_finds_two_stands_in_for_the_others(dtype, d, k, monkeyp
     x[400:410], x[410], x[411], x[412] = 1e18, np.inf, -np.inf, np.nan
     centers[k // 2] = centers[0]
     packed = pack_centers(centers, np.zeros(d, dtype))
-    rows = np.array((0, n // 2, n))
-    lists = np.array((0, (k + 1) // 2, k)), np.arange(k, dtype=np.int32)
-    if k == 1:
-        lists = np.array((0, 1, 2)), np.zeros(2, np.int32)
     modes = []
     real = distances._method
 
-    def noting(tile, dtype, mode, n_features, longest):
+    def noting(tile, dtype, mode, n_features, k):
         modes.append(mode)
-        return real(tile, dtype, mode, n_features, longest)
-
-    def all_of_them():
-        values = np.empty(len(x), dtype)
-        labels = nearest(x, packed, distances_out=values)
-        return labels, values, nearest(x, packed), nearest_in_lists(x, packed, rows, *lists)
+        return real(tile, dtype, mode, n_features, k)
 
     monkeypatch.setattr(distances, "_method", noting)
-    own = all_of_them()
-    assert set(modes) <= {BEST, BLOCK}
-    assert set(modes) == ({BEST, BLOCK} if k == 300 else {BEST})
+    own = nearest(x, packed)
+    assert set(modes) == {BLOCK if k == 300 else BEST}
     modes.clear()
     monkeypatch.setattr(distances, "_compared", {})
-    monkeypatch.setattr(distances, "WITHOUT", 1 << 27)
-    for found, expected in zip(all_of_them(), own, strict=True):
-        assert same(found, expected)
+    monkeypatch.setattr(distances, "PAIRS_WITHOUT", 1 << 27)
+    assert same(nearest(x, packed), own)
     assert set(modes) == {TWO}

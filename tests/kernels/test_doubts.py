@@ -18,7 +18,6 @@ from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.dense.doubts import Rounding, margin
 from largek_dask.kernels.distances import (
     nearest,
-    nearest_in_lists,
     nearest_two,
     pack_centers,
     scores,
@@ -112,9 +111,10 @@ def test_decided_at_once_or_later__to_the_same_bits(waiting, monkeypatch):
     if waiting == "two by two":
         monkeypatch.setattr(distances, "_DOUBTFUL_SCORES", 100)
     squares = oracles.squared_distances(x, centers)
-    expected, values = squares.argmin(axis=1), np.empty(N, np.float32)
+    expected = squares.argmin(axis=1)
     np.testing.assert_array_equal(nearest(x, packed), expected)
-    np.testing.assert_array_equal(nearest(x, packed, distances_out=values), expected)
+    labels, values, *_ = nearest_two(x, packed)
+    np.testing.assert_array_equal(labels, expected)
     in_doubt = values == squares.min(axis=1).astype(np.float32)
     assert in_doubt.mean() > 0.25
     assert (len(later) > N / 2) == (waiting != "no")
@@ -134,17 +134,6 @@ def test_tiles_and_places__give_the_same_bits(names):
             for begin in (1, 7, 50, 149):
                 for part, whole in zip(nearest_two(x[begin:], packed), found, strict=True):
                     assert part.tobytes() == whole[begin * 4 :]
-
-
-def test_lists__every_row_is_at_the_nearest_of_its_list():
-    x, centers = tight_groups(N, 12, 40, 1e-3, "f4")
-    packed = pack_centers(centers, x.mean(axis=0))
-    rows, ends = np.array([0, N // 2, N]), np.array([0, 20, 60])
-    lists = np.concatenate([np.arange(0, 40, 2), np.arange(40)]).astype(np.int32)
-    labels = nearest_in_lists(x, packed, rows, ends, lists)
-    squares = oracles.squared_distances(x, centers)
-    np.testing.assert_array_equal(labels[: N // 2], 2 * squares[: N // 2, ::2].argmin(axis=1))
-    np.testing.assert_array_equal(labels[N // 2 :], squares[N // 2 :].argmin(axis=1))
 
 
 @pytest.mark.parametrize("stored", ["f4", "i2"])
@@ -312,7 +301,7 @@ def test_scores__are_right_to_their_own_size(d, dtype, kind):
     ],
 )
 def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
-    """Distances are wanted of whole scores; labels alone come from numbered ones."""
+    """Distances come from whole scores, labels alone from numbered ones."""
     rng, n = np.random.default_rng(7), 130 if d < 1100 else 50
     with dask.config.set({"largek.kernels.tile": name}):
         for k in (1, 3, 8, 9, 30):
@@ -320,8 +309,8 @@ def test_numbered_scores__give_the_labels_of_whole_ones(d, dtype, name):
             grid = rng.integers(-1, 2, (n, d)).astype(dtype)  # many equal distances
             for rows, chosen in ((x, centers), (grid, grid[:k])):
                 packed = pack_centers(chosen, rows.mean(axis=0))
-                labels, distances_out = nearest(rows, packed), np.empty(n, dtype)
-                np.testing.assert_array_equal(labels, nearest(rows, packed, None, distances_out))
+                labels = nearest(rows, packed)
+                np.testing.assert_array_equal(labels, nearest_two(rows, packed)[0])
                 squares = oracles.squared_distances(rows, chosen)
                 np.testing.assert_array_equal(labels, squares.argmin(axis=1))
 
@@ -355,25 +344,6 @@ def test_margin__of_numbered_scores_covers_what_the_numbers_take(d, dtype):
         limit = score + margin(score, square, whole)
         worst = taken[row, table[row] <= limit].max()
         assert limit + worst <= best + margin(best, square, less)
-
-
-def test_limits_of_numbered_scores__allow_for_the_numbers(monkeypatch):
-    x, centers = tight_groups(N, 10, 40, 1e-3, "f4")
-    packed = pack_centers(centers, x.mean(axis=0))
-    limits = []
-
-    def noted(block, rows, given, *more):
-        limits.append(dict(zip(rows, given, strict=True)))
-        return decide(block, rows, given, *more)
-
-    decide = distances.decide
-    monkeypatch.setattr(distances, "decide", noted)
-    monkeypatch.setattr(dense, "LITTLE", 0)
-    nearest(x, packed)
-    nearest(x, packed, None, np.empty(N, np.float32))
-    with_numbers, whole = limits
-    assert len(with_numbers) >= len(whole) > N / 4
-    assert all(with_numbers[row] > limit for row, limit in whole.items())
 
 
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
@@ -575,7 +545,3 @@ def test_rows_that_underflow__are_decided_in_float64():
     expected = oracles.squared_distances(x, x[:10]).argmin(axis=1)
     np.testing.assert_array_equal(nearest(x, packed), expected)
     assert len(np.unique(expected)) == 10
-
-
-def test_little__is_what_the_tests_take_it_for():
-    assert dense.LITTLE >= N * 40 * 10, "test_decided_at_once_or_later decides nothing at once"

@@ -11,9 +11,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, sparse_rows, stack_rows
-from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
-from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.squares import row_squares
+from largek_dask.kernels.distances import (
+    nearest,
+    nearest_two,
+    pack_centers,
+    scores,
+    squared_distances,
+)
+from largek_dask.kernels.exact.squares import ExactSums, row_squares
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.packed_cache import PackedCache
@@ -172,11 +177,8 @@ def test_distances__are_those_of_the_definition(shape, dtype, seed):
     labels = np.random.default_rng(seed).integers(0, K, len(x)).astype(np.int32)
     exact = squared_distances(block, packed, labels)
     np.testing.assert_array_equal(exact, expected[np.arange(len(x)), labels])
-    distances = np.empty(len(x), dtype)
-    np.testing.assert_array_equal(
-        nearest(block, packed, distances_out=distances), expected.argmin(axis=1)
-    )
-    np.testing.assert_array_equal(distances, expected.min(axis=1))
+    np.testing.assert_array_equal(nearest(block, packed), expected.argmin(axis=1))
+    np.testing.assert_array_equal(nearest_two(block, packed)[1], expected.min(axis=1))
     d2, among = np.full(len(x), np.inf), np.zeros(len(x), np.int32)
     update_d2(block, packed, d2, among)
     np.testing.assert_array_equal(d2, expected.min(axis=1))
@@ -190,8 +192,7 @@ def test_scores_and_distances__agree_with_nearest_and_do_not_depend_on_the_place
     block, x, centers = table(300, 70, 40, 0.3, dtype=dtype, grid=1000)
     packed = pack_centers(centers, np.zeros(40, dtype))
     found = scores(block, packed)
-    distances = np.empty(300, dtype)
-    labels = nearest(block, packed, distances_out=distances)
+    labels, distances, *_ = nearest_two(block, packed)
     # Where two centres are as near as can be told, sums (x - c)² decide and give the distance.
     best, following = np.partition(found, 1, axis=1)[:, :2].T
     clear = following > best * (1 + 1e-5)

@@ -106,10 +106,10 @@ def test_paused_workers_are_named_and_waited_for(network, workers, said):
         assert said == [
             (
                 "waiting",
-                f"no worker can take work: {A} is paused by Dask for want of memory "
+                f"no worker can take work: {A} is paused by Dask for lack of memory "
                 "(3.3 of 4.0 GB used); waiting for one",
             ),
-            ("workers", "1 worker is there: going on"),
+            ("workers", "1 worker is available: continuing"),
         ]
 
     asyncio.run(scenario())
@@ -126,7 +126,7 @@ def test_one_paused_worker_is_left_out_and_waited_for_in_the_end(network, worker
         assert await workers.ready() == {A: 1}
         assert await workers.ready() == {A: 1}
         assert [kind for kind, _ in said] == ["workers"], "once"
-        assert f"1 worker goes on without: {B} is paused" in said[0][1]
+        assert f"1 worker continues without: {B} is paused" in said[0][1]
         assert not workers.is_lost(B, asked)
         assert not workers.is_lost(A, asked - 1000)
         network.now += 60
@@ -160,7 +160,7 @@ def test_a_worker_that_never_answers_is_given_up(network, workers, said):
         assert 60 <= network.now - began < 70
         assert said[0] == ("waiting", f"{B} has not answered yet; waiting for it")
         assert said[1][0] == "workers"
-        assert f"1 worker goes on without: {B} has not answered for 62 s" in said[1][1]
+        assert f"1 worker continues without: {B} has not answered for 62 s" in said[1][1]
         before = network.now
         assert await workers.ready() == {A: 1}
         assert network.now - before == 1, "nobody waits for it again"
@@ -192,8 +192,8 @@ def test_a_silent_worker_is_lost_at_once_and_comes_back(network, workers, said):
         network.before_look = look
         assert await workers.ready() == {A: 1}
         assert said[0][0] == "waiting"
-        assert f"no worker can take work: {A} has not been heard of for 6" in said[0][1]
-        assert said[1] == ("workers", "1 worker is there: going on")
+        assert f"no worker can take work: {A} has not sent a heartbeat for 6" in said[0][1]
+        assert said[1] == ("workers", "1 worker is available: continuing")
         assert lost[:2] == [False, True], "before and after the look that found it silent"
 
     asyncio.run(scenario())
@@ -228,7 +228,7 @@ def test_a_worker_that_cannot_be_asked_does_not_hold_up_the_others(
         network.has(A)
         network.has(B)
         assert await workers.ready() == {A: 1}
-        assert said == [("workers", f"1 worker goes on without: {B} did not answer: gone")]
+        assert said == [("workers", f"1 worker continues without: {B} did not answer: gone")]
         network.now += 10
         assert await workers.ready() == {A: 1}, "asked again, and not waited for"
         await asyncio.sleep(0)
@@ -279,7 +279,7 @@ def test_a_worker_that_cannot_take_part_is_left_out(
             assert await workers.ready() == {A: 1}
             await asyncio.sleep(0)
         assert [kind for kind, _ in said] == ["workers"]
-        assert said[0][1].startswith(f"1 worker goes on without: {B} ")
+        assert said[0][1].startswith(f"1 worker continues without: {B} ")
         assert text in said[0][1]
         assert 3 <= network.calls.count(B) <= 5, "every 30 s"
         assert (B in network.given) == (answer == YES), "misfits are not told of the data"
@@ -306,7 +306,7 @@ def test_a_job_begins_with_whoever_can_take_part(
             await workers.ready(None, begin=True)
         network.has(B)
         assert await workers.ready(None, begin=True) == {B: 1}
-        assert f"1 worker goes on without: {A} " in said[0][1]
+        assert f"1 worker continues without: {A} " in said[0][1]
 
     asyncio.run(scenario())
 

@@ -7,7 +7,7 @@ import numpy as np
 
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.data.sources import open_rows
-from largek_dask.passes.broadcast import ReduceOthers, spare_copies
+from largek_dask.passes.broadcast import ReduceOtherReplicas, keep_replicas
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.worker import Sealed
 from tests.helpers.checks import eventually
@@ -46,12 +46,12 @@ def test_the_memory_manager_leaves_a_broadcast_and_nothing_else_on_all_workers(
             return set(client.who_has([future])[future.key])
 
         eventually(lambda: holders(sent) == holders(other) == workers, "copies everywhere")
-        assert client.run_on_scheduler(look) == ["ReduceOthers"]
+        assert client.run_on_scheduler(look) == ["ReduceOtherReplicas"]
         eventually(lambda: len(holders(other)) == 1, "one copy of the other value")
         assert holders(sent) == workers
         # Once is enough, and what nobody wants any more goes.
-        client.run_on_scheduler(spare_copies)
-        assert client.run_on_scheduler(look) == [ReduceOthers.__name__]
+        client.run_on_scheduler(keep_replicas)
+        assert client.run_on_scheduler(look) == [ReduceOtherReplicas.__name__]
         assert holders(sent) == workers
         passes._network.run(released(sent))
         names = [worker.data for worker in client.cluster.workers.values()]
@@ -64,4 +64,4 @@ def test_a_scheduler_without_a_memory_manager_has_nothing_to_spare():
     class Scheduler:
         extensions = {}  # noqa: RUF012
 
-    assert spare_copies(Scheduler()) is None
+    assert keep_replicas(Scheduler()) is None

@@ -11,7 +11,7 @@ from distributed import Scheduler
 import largek_dask.passes.cluster as cluster_module
 from largek_dask.data.sources import open_rows
 from largek_dask.passes import broadcast
-from largek_dask.passes.broadcast import SPREAD, Spreader
+from largek_dask.passes.broadcast import SPREAD, BroadcastRelay
 from largek_dask.passes.cluster import ClusterPasses
 from tests.helpers.checks import eventually
 from tests.passes.toys import combine, integers, start
@@ -49,7 +49,7 @@ def test_every_worker_has_it_and_one_of_them_from_the_driver(
     monkeypatch.setattr(client, "direct_to_workers", direct)
     monkeypatch.setattr(Scheduler, "replicate", None)
     given = []
-    receive = Spreader.receive
+    receive = BroadcastRelay.receive
 
     async def noted(self, key, sources):
         given.append((sources[0], self._worker.address))

@@ -575,7 +575,7 @@ def test_killed_worker(retain, tree_bytes, x, rows, fresh_cluster, tmp_path):
     told = []
     with (
         dask.config.set({"largek.passes.tree-bytes": tree_bytes}),
-        ClusterPasses(rows, client, tell=lambda _, **event: told.append(event)) as passes,
+        ClusterPasses(rows, client, on_event=lambda _, **event: told.append(event)) as passes,
     ):
         before = passes._workers.seen
         answers = []
@@ -663,7 +663,7 @@ def test_worker_joins(x, rows, fresh_cluster):
     client = fresh_cluster(1, processes=False)
     told = []
     with ClusterPasses(
-        rows, client, memory_limit=10**6, tell=lambda kind, **event: told.append((kind, event))
+        rows, client, memory_limit=10**6, on_event=lambda kind, **event: told.append((kind, event))
     ) as passes:
         answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
         assert (told, passes.n_workers) == ([], 1), "who was there is no news"
@@ -926,7 +926,7 @@ def test_a_silent_worker_loses_its_share(rows, fresh_cluster, tmp_path, monkeypa
         assert total[:2].tolist() == [N, passes.n_chunks]
         assert passes.last.retries == passes.n_chunks // 2
         assert passes.last.workers == 1
-        assert ("workers", f"1 worker goes on without: {silent[0]} says nothing") in said
+        assert ("workers", f"1 worker continues without: {silent[0]} says nothing") in said
         with open(tmp_path / "go", "w") as fifo:
             fifo.write("x")
 

@@ -12,7 +12,7 @@ import psutil
 from largek_dask.data.sources import open_rows
 from largek_dask.passes import disconnect
 from largek_dask.passes.cluster import ClusterPasses
-from largek_dask.passes.disconnect import ConnectionEnder, Leavers, end_connections
+from largek_dask.passes.disconnect import ConnectionCloser, DepartedWorkers, close_stale_connections
 from tests.passes.toys import combine, count_chunk, integers, start
 
 
@@ -31,7 +31,7 @@ class Connections:
 
 def test_leavers__are_connected_to_no_longer_for_some_moments(monkeypatch):
     monkeypatch.setattr(disconnect, "MOMENTS", (0.0, 0.05))
-    leavers, connections = Leavers(), Connections()
+    leavers, connections = DepartedWorkers(), Connections()
 
     async def look(*there):
         leavers.note(there, connections)
@@ -66,9 +66,9 @@ def test_a_scheduler_gives_up_what_it_asks_of_one_that_has_just_left(fresh_clust
     client = fresh_cluster(2)
     with ClusterPasses(open_rows(integers(100)), client) as passes:
         passes.reduce(count_chunk, start=start, combine=combine)
-    client.run_on_scheduler(end_connections)
-    ours = [name for name in client.run_on_scheduler(plugins) if ConnectionEnder.name in name]
-    assert ours == [ConnectionEnder.name], "once"
+    client.run_on_scheduler(close_stale_connections)
+    ours = [name for name in client.run_on_scheduler(plugins) if ConnectionCloser.name in name]
+    assert ours == [ConnectionCloser.name], "once"
     value = client.submit(abs, -3, pure=False)
     assert value.result() == 3
     [address] = client.who_has([value])[value.key]

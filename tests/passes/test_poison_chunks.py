@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from largek_dask.passes import poison_chunks
-from largek_dask.passes.poison_chunks import FORGIVEN, may_be_anothers
+from largek_dask.passes.poison_chunks import FORGIVEN, may_be_other_jobs_fault
 
 OWN = "largek_m_5"
 
@@ -41,7 +41,7 @@ def slept(monkeypatch):
 
 def asked(network, task=f"{OWN}-1", forgiven=None, chunk=3):
     counted = Counter() if forgiven is None else forgiven
-    return asyncio.run(may_be_anothers(network, task, chunk, counted))
+    return asyncio.run(may_be_other_jobs_fault(network, task, chunk, counted))
 
 
 def test_all_of_its_workers_had_company(slept):

@@ -11,7 +11,7 @@ from largek_dask.passes import telemetry as module
 from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.telemetry import ProgressTeller
+from largek_dask.passes.telemetry import ProgressReporter
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401
 from tests.passes.toys import StoredRows, combine, count_chunk, integers, rows_of, start
 
@@ -43,7 +43,7 @@ class Told:
 
 def test_local__counts_the_chunks_of_each_pass(often):
     told = Told()
-    with LocalPasses(rows_of(integers(60), [10] * 6), n_threads=1, tell=told) as passes:
+    with LocalPasses(rows_of(integers(60), [10] * 6), n_threads=1, on_event=told) as passes:
         assert passes.progress() == (0, 0)
         answer = counted(passes)
         assert told.events == [(0, 6), (1, 6), (2, 6), (3, 6), (4, 6), (5, 6)]
@@ -56,7 +56,7 @@ def test_local__counts_the_chunks_of_each_pass(often):
 
 def test_local__of_threads_that_ask_at_the_same_time_one_tells(often):
     told = Told()
-    with LocalPasses(StoredRows(integers(400), 40), n_threads=4, tell=told) as passes:
+    with LocalPasses(StoredRows(integers(400), 40), n_threads=4, on_event=told) as passes:
         for _ in range(5):
             counted(passes)
     assert {n for _, n in told.events} == {40}
@@ -69,10 +69,10 @@ def test_local__of_threads_that_ask_at_the_same_time_one_tells(often):
 
 def test_a_single_chunk_and_a_short_pass_are_not_told(often, monkeypatch):
     told = Told()
-    with LocalPasses(rows_of(integers(60), [60]), n_threads=1, tell=told) as passes:
+    with LocalPasses(rows_of(integers(60), [60]), n_threads=1, on_event=told) as passes:
         counted(passes)
     monkeypatch.setattr(module, "EVERY_SECONDS", 60.0)
-    with LocalPasses(rows_of(integers(60), [10] * 6), n_threads=1, tell=told) as passes:
+    with LocalPasses(rows_of(integers(60), [10] * 6), n_threads=1, on_event=told) as passes:
         counted(passes)
     assert told.events == []
 
@@ -80,7 +80,7 @@ def test_a_single_chunk_and_a_short_pass_are_not_told(often, monkeypatch):
 def test_it_is_told_once_a_second_and_only_if_it_is_new(monkeypatch):
     now, done, told = [50.0], [0], Told()
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    teller = ProgressTeller(lambda: (done[0], 9), told)
+    teller = ProgressReporter(lambda: (done[0], 9), told)
     for seconds, chunks in ((0.9, 1), (0.2, 2), (0.5, 3), (0.6, 4), (5.0, 4), (0.1, 5)):
         now[0] += seconds
         done[0] = chunks
@@ -109,7 +109,7 @@ def test_cluster__is_told_by_the_slices_that_come_back_and_by_nothing_else(
     with ClusterPasses(stored, cluster2) as passes:
         silent = counted(passes)
     n_answers, looked[:] = len(answers), []
-    with ClusterPasses(stored, cluster2, tell=told) as passes:
+    with ClusterPasses(stored, cluster2, on_event=told) as passes:
         assert counted(passes) == silent
         assert passes.progress() == (0, 0)
         n_chunks = passes.n_chunks

@@ -113,7 +113,7 @@ def test_a_worker_that_stands_still_loses_its_chunks(
             client,
             log=lambda kind, text, **about: said.append((kind, text)),
             cancelled=lambda: False,
-            tell=lambda kind, **event: told.append(event) if kind == "worker" else None,
+            on_event=lambda kind, **event: told.append(event) if kind == "worker" else None,
         ) as passes,
         LocalPasses(rows, n_threads=1) as local,
     ):

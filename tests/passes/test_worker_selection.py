@@ -115,7 +115,7 @@ def test_enough__waits_for_the_least_and_uses_no_more_than_the_most(network, wor
                 "it wants 2 workers with bigmem, and of the 2 there 1 can be used; "
                 "waiting for more",
             ),
-            ("workers", "2 workers are there: going on"),
+            ("workers", "2 workers are available: continuing"),
         ]
         assert A not in network.calls, "it is not asked, and sent nothing"
         network.has("tcp://10.0.0.0:1", tags=frozenset({"bigmem"}))
@@ -146,7 +146,7 @@ def test_ready__nobody_with_the_tags(network, workers):
                 "it wants 1 worker with gpu, and of the 1 there 0 can be used; no worker has gpu "
                 "(dask worker --resources gpu=1); waiting for one",
             ),
-            ("workers", "1 worker is there: going on"),
+            ("workers", "1 worker is available: continuing"),
         ]
 
     asyncio.run(scenario())

@@ -18,11 +18,10 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, nearest_others
-from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, rows_at
+from largek_dask.kernels.blocks import Table, dense_rows, rows_at
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import (
     PackedCenters,
-    nearest_in_lists,
     pack_centers,
     squared_distances,
 )
@@ -212,10 +211,10 @@ def _split(
     flat = two.reshape(-1, two.shape[-1])
     for _ in range(SPLIT_STEPS):
         packed = pack_centers(flat, grid.shift)
-        chosen = _nearer_of_two(x, packed, of, edges)
+        chosen = _nearer_of_two(x, packed, of)
         flat = _means(x, np.where(fits, chosen, -1).astype(np.int32), weight, flat, grid)
     packed = pack_centers(flat, grid.shift)
-    chosen = _nearer_of_two(x, packed, of, edges)
+    chosen = _nearer_of_two(x, packed, of)
     after = squared_distances(x, packed, chosen)
     before = squared_distances(x, pack_centers(whole, grid.shift), of)
     judging = np.where(fits, -1, of)
@@ -240,16 +239,10 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
     return sums.means(fallback)
 
 
-def _nearer_of_two(
-    x: Table, packed: PackedCenters, of: NDArray[np.int32], edges: NDArray[np.int64]
-) -> NDArray[np.int32]:
+def _nearer_of_two(x: Table, packed: PackedCenters, of: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return (n,) which of centres ``2 of`` and ``2 of + 1`` is nearer; ties: the first."""
-    if isinstance(x, SparseBlock):
-        # two distances per row, in float64: dense rows of so many features would fill the memory
-        first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
-        return 2 * of + (second < first)
-    pairs = 2 * np.arange(len(edges))
-    return nearest_in_lists(x, packed, edges, pairs, np.arange(pairs[-1], dtype=np.int32))
+    first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
+    return 2 * of + (second < first)
 
 
 def _farthest(

@@ -35,7 +35,12 @@ from largek_dask.algorithms.vcgmm.passes import NEAREST_COMPONENTS, EMPass, cand
 from largek_dask.algorithms.vcgmm.state import VCGMMState
 from largek_dask.kernels.bounds.neighbours import nearest_components
 from largek_dask.kernels.exact.transcendental import log
-from largek_dask.kernels.split_components import MOST_ROWS, Halves, shares_of, split_components
+from largek_dask.kernels.split_components import (
+    MOST_ROWS,
+    ComponentSplits,
+    shares_of,
+    split_components,
+)
 
 __all__ = [
     "ComponentMoves",
@@ -74,7 +79,7 @@ class ComponentMoves:
     """(m,)"""
     moved: Which
     """(m,)"""
-    halves: Halves
+    halves: ComponentSplits
     """The halves of those that are split."""
 
     def apply(self, components: Components, masses: Real) -> Components:
@@ -177,7 +182,7 @@ def find_moves(
     if not 2 * found.gain > tol * components.means.shape[1] * state.weight:
         return None
     i = found.halves
-    parts = Halves(halves.gains[i], halves.means[i], halves.variances[i], halves.shares[i])
+    parts = ComponentSplits(halves.gains[i], halves.means[i], halves.variances[i], halves.shares[i])
     return ComponentMoves(found.split, found.removed, parts)
 
 
@@ -197,12 +202,12 @@ def find_splits(
     covariance: Covariance,
     width: int,
     which: Which,
-) -> tuple[Halves, Real]:
+) -> tuple[ComponentSplits, Real]:
     """Return halves of the components ``which`` (m,), and the worth of each, from a sample.
 
     Returns
     -------
-    halves : Halves
+    halves : ComponentSplits
         Gains are those of F, over all rows.
     losses : (k,)
         Upper bound of the loss in F without each component.

@@ -29,8 +29,15 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import Lists, search_converted
 from largek_dask.kernels.dense import panels
-from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
-from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
+from largek_dask.kernels.dense.gathered import LINE, fetch_rows, load_rows
+from largek_dask.kernels.dense.panels import (
+    PAD,
+    Dtype,
+    Kernel,
+    inner,
+    real_arrays,
+    workspace_type,
+)
 from largek_dask.kernels.emit import (
     as_readonly,
     four_square_distances,
@@ -248,7 +255,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
     """Compile loading a panel of rows with their further features, and their squared lengths."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
-    @bare
+    @inner
     def few(rows, places, at, d, shift, panel, norms):
         """Load rows shorter than a transposed block, which would read beyond the last."""
         for q in range(width):
@@ -259,7 +266,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
                 panel[f * width + q] = value
                 norms[q] += value * value
 
-    @bare
+    @inner
     def rows_of(rows, places, at, d, shift, panel, norms, spare, own):
         if d < side and not direct:
             few(rows, places, at, d, shift, panel, norms)
@@ -515,7 +522,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
             for q in range(width):
                 reach[p + q] += block.largest[f - d] * panel[f * width + q]
 
-    @bare
+    @inner
     def batch(given, block, batch, plan, space, scratch, out):
         at, m, scores = batch.at, batch.n_rows, space.scores
         best, reach, found = scratch.best, scratch.reach, scratch.found
@@ -562,7 +569,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 def _copy_list(dtype: Dtype) -> Kernel:
     """Compile copying components of a list side by side, with starts and largest factors."""
 
-    @bare
+    @inner
     def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
         for e in range(features - d):
             largest[e] = 0

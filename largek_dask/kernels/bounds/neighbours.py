@@ -22,7 +22,8 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.groups import group_centers
 from largek_dask.kernels.dense import panels
-from largek_dask.kernels.dense.gathered import bare, load_rows
+from largek_dask.kernels.dense.gathered import load_rows
+from largek_dask.kernels.dense.panels import inner
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.emit import as_readonly, lanes_within, lowest_bit, scan
 from largek_dask.kernels.jit import njit
@@ -229,7 +230,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
 def _select(width: int) -> panels.Kernel:
     """Compile finding the candidates of the m smallest of each row of a table, in order."""
 
-    @bare
+    @inner
     def below(row, count, limits, near):
         """Return places of the values up to a limit, ascending, and their number."""
         found = 0
@@ -283,7 +284,7 @@ def _select(width: int) -> panels.Kernel:
     return select
 
 
-@bare
+@inner
 def _sampled(row, count, first, smallest):
     """Return the largest of the smallest values of every `_STRIDE`-th."""
     last = smallest.size - 1

@@ -9,10 +9,10 @@ import numpy as np
 from numba import types
 from numpy.typing import NDArray
 
-from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
-from largek_dask.kernels.dense.gathered import bare, copy_rows
+from largek_dask.kernels.dense.gathered import convert_rows
+from largek_dask.kernels.dense.panels import inner
 from largek_dask.kernels.emit import as_readonly, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
@@ -22,9 +22,9 @@ from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_
 __all__ = ["cell_means"]
 
 _RUN = 48
-"""Rows that are used or left out together: a multiple of every panel."""
+"""Consecutive rows that a thinned step uses or skips together: a multiple of every panel."""
 _THINNED = 4
-"""In a cell with many rows per centre, at least one run in this many is used."""
+"""A thinned step uses at least one in this many runs."""
 _ENOUGH = 25
 """Rows per centre that a thinned step should use."""
 
@@ -55,7 +55,7 @@ def cell_means(
     order, starts : int32 (m,), int64 (cells + 1,)
         ``order[starts[c] : starts[c + 1]]`` are the rows of cell c.
     sizes : int64 array (cells,)
-        Number of centres of each cell, k in all; none for a cell without rows.
+        Number of centres of each cell, k in total; at most its number of rows.
     picks : int64 array (k,)
         Position in `order` of each centre's starting row, within its own cell.
     shift : array (d,)
@@ -65,25 +65,19 @@ def cell_means(
     weight : float64 array (n,), optional
         Not negative.
     n_full : int
-        Number of last steps over all rows (at least 1). Those before leave out up to three
-        quarters of the rows of a cell that has many per centre, others in each step.
+        Number of last steps over all rows, at least 1. Earlier steps skip up to three quarters of
+        the rows of a cell with many rows per centre, different ones in each step.
     n_threads : int
-        Threads that share the cells; the result is the same.
+        The result does not depend on it.
 
     Returns
     -------
     centers : array (k, d) of the compute dtype
-        Those of cell c after those of cell c - 1. One that lost its rows in a full step goes to
-        the row of its cell that was farthest from its centre, if any row was not on it.
+        Cell after cell. A centre that lost its rows in a full step moves to the row of its cell
+        farthest from its centre, unless all rows lie on theirs.
     labels : int32 array (n,)
-        Each row's centre, within its cell, before the last update of means; -1 elsewhere.
-
-    Raises
-    ------
-    ParameterError
-        Sizes, picks or numbers of steps that do not fit.
+        Each row's centre before the last update of means; -1 for rows outside of all cells.
     """
-    _check(starts, sizes, picks, n_steps, n_full)
     dtype, d, k = compute_dtype(x.dtype), x.shape[1], len(picks)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     centers, labels = np.empty((k, d), dtype), np.full(len(x), -1, np.int32)
@@ -100,7 +94,7 @@ def cell_means(
     def work(cells: Places) -> None:
         rows, most = int(np.diff(starts)[cells].max()), int(sizes[cells].max())
         space = panels.workspace(tile, dtype, False, d, blocks, (most, 0))
-        # made once: fresh memory costs a page fault every 4 KB
+        # allocated once: fresh memory costs a page fault per 4 KB
         block, found = np.empty(rows * d + 8, dtype), np.empty(rows, np.int32)
         sums, totals = np.empty((most, d), dtype), np.empty(most)
         for c in cells.tolist():
@@ -116,33 +110,19 @@ def cell_means(
 
 
 def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
-    """Return cells that get centres, in parts of about as many rows."""
+    """Divide the cells that get centres into parts of about as many rows."""
     cells = np.flatnonzero(sizes)
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
     return [part for part in np.split(cells, shares) if len(part)]
 
 
-def _check(starts: Places, sizes: Places, picks: Places, n_steps: int, n_full: int) -> None:
-    if len(sizes) != len(starts) - 1 or sizes.sum() != len(picks):
-        raise ParameterError(
-            "sizes must have a number for every cell, picks as many as they add to."
-        )
-    if (sizes > np.diff(starts)).any():
-        raise ParameterError("a cell has fewer rows than it is to get centres.")
-    if n_steps < 1 or n_full < 1:
-        raise ParameterError(f"n_steps and n_full must be at least 1, got {n_steps} and {n_full}.")
-    cells = np.repeat(np.arange(len(sizes)), sizes)
-    if not ((starts[cells] <= picks) & (picks < starts[cells + 1])).all():
-        raise ParameterError("every centre must begin at a row of its own cell.")
-
-
 @cache
 def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
-    """Compile the preparation of centres, as rows are compared with them."""
+    """Compile writing the factors and starts of scores for some means."""
     centres, real = tile.centres, dtype.type
 
-    @bare
+    @inner
     def prepare(means, factors, starts):
         size, d = means.shape
         for j in range((size + centres - 1) // centres * centres):
@@ -158,13 +138,13 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 @cache
 def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile one panel of rows: add each to the sum of its nearest centre."""
+    """Compile adding each row of a panel to the sum of its nearest centre."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
     pack = panels.pack_rows(dtype, width)
 
-    @bare
+    @inner
     def assign(rows, at, m, d, size, order, weight, zeros, space, block, found, sums, totals):
         panel, spare, _, values, winners, carried, factors, starts, _ = space
         pack(rows, at, m, d, zeros, panel, 0, spare)
@@ -197,7 +177,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
     """Compile all steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
-    copy = copy_rows(dtype, stored)
+    copy = convert_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
     read, write, long = panels.real_arrays, panels.outputs, types.int64
 
@@ -259,11 +239,11 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
     return run
 
 
-@bare
+@inner
 def _reseat(rows, order, weight, found, means, sums, j, d):
     """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
-    That row is then given to centre j, so that no other centre moves there too.
+    That row becomes the centre's, so that no other centre moves there, too.
     """
     far, at = 0.0, -1
     for p in range(order.size):

@@ -1,4 +1,4 @@
-"""Rows from anywhere, copied below each other."""
+"""Copy scattered rows of an array."""
 
 from __future__ import annotations
 
@@ -15,30 +15,23 @@ __all__ = ["copy_rows"]
 
 _LINE = 64
 _BYTES_AHEAD = 8 << 10
-"""Bytes of rows that are prefetched before they are copied (measured; it is flat)."""
+"""Bytes by which prefetching is ahead of copying; the optimum is flat."""
 _ROWS_AHEAD = 32
 
 
 def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy ``out[:] = x[places]``, if rows are far from each other and have to come from memory.
+    """Copy ``out[:] = x[places]``, prefetching rows that are far from each other.
 
-    Numpy waits for one row after the other. Here the next ones are prefetched, which
-    takes a half to nine tenths of the time (measured).
-
-    Parameters
-    ----------
-    x : (n, d)
-        Rows of any type of numbers.
-    places : (m,) int64
-        From 0 to n - 1; this is not checked.
-    out : (m, d) of the same type, C-ordered
+    `x` is (n, d), `places` (m,) int64 from 0 to n - 1, which is not checked, and `out` (m, d),
+    C-ordered and of the same type. Numpy waits for one row after the other, and takes 1.1 to 2
+    times as long.
     """
     if not x.flags.c_contiguous:
-        # "clip" avoids a buffer
+        # "clip" needs no buffer
         x.take(places, axis=0, out=out, mode="clip")
         return
     ahead = min(_ROWS_AHEAD, _BYTES_AHEAD // max(1, x.shape[1] * x.itemsize) + 1)
-    bits = np.dtype(f"u{x.itemsize}")  # numbers of any type are copied as they are
+    bits = np.dtype(f"u{x.itemsize}")  # one kernel per size, whatever the type
     _copy_rows(readonly(x.view(bits)), readonly(places), ahead, out.view(bits))
 
 

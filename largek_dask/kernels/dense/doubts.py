@@ -1,11 +1,11 @@
-"""Rows whose nearest centre the product form leaves in doubt, and how to decide it.
+"""Rows whose nearest centre is in doubt by rounded scores, and how to decide them.
 
 The scores |c|² - 2 x·c are rounded, so two that lie close together do not show which of two centres
-is nearer: for rows in a tight group far from the origin that may hold for all centres of their
-group. Rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are in
-doubt, and of the possible centres the one with the smallest sum (x - c)² is chosen, in float64,
-from the numbers as they were given. So the label of every row is that of the smallest such sum
-(ties: the lowest index), by any search.
+is nearer. For rows in a tight group far from the origin that may hold for all centres of their
+group. The rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are in
+doubt: among their possible centres the one with the smallest sum (x - c)² is chosen, computed in
+float64 from the numbers as they were given. So by any search the label of every row is that of the
+smallest such sum (ties: the lowest index).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit
 
 __all__ = [
+    "NO_LIST",
     "Rounding",
     "choose",
     "choose_rows",
@@ -40,47 +41,48 @@ _SMALL = 2.0**-10
 _BLOCK = 32
 """Scores that are compared with the limit at once."""
 _FAR = 2.0**26
-"""Ratio of the distance of far rows from centres to that of these from their mean: half of the
-digits of a sum (x - c)² in float64."""
+"""A row is far from all centres if its distance from them is this many times theirs from each
+other: a sum (x - c)² in float64 has twice as many bits."""
 _FAR_SCORES = 2**20
-_NO_LIST = readonly(np.empty(0, np.int32))
+"""Scores of far rows that are held at a time."""
+NO_LIST = readonly(np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    r"""Bounds of the errors of scores in the product form.
+    r"""Bounds on the errors of scores in the product form.
 
     With unit roundoff u of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1; it
     holds for fused and separate multiply-adds in any order) a score begins with fl(|c|²) and takes
     n multiply-adds of ``x_f * -2 c_f``, one for each feature or each stored number of a sparse row.
-    By Cauchy-Schwarz it is off by γ_{n+2} (|c|² + 2 |x| |c|) at most. Subtracting the origin from a
-    row and a centre rounds them too, which is worth two more. `product` is γ_{n+6}.
+    By Cauchy-Schwarz its error is at most γ_{n+2} (|c|² + 2 |x| |c|). Subtracting the origin from a
+    row and from a centre adds a rounding each, counted as two more. `product` is γ_{n+6}.
 
-    *The margin.* A centre that is not farther than the one with the smallest score has a score of
-    at most that, and the errors of both. Their lengths are bounded by the longest of all centres,
-    and by |x| and the distance given by the smallest score: for γ below 2^-10, D² of the winner
-    is at most s + |x|² + 5γ|x|², and both lie within |x| + 1.003 D of the origin. Computed |x|²
-    are off by γ|x|². `exact` stands for the rounding of the sums (x - c)² in float64 by which rows
-    in doubt are decided, relative to their size; `absolute` for products that underflow.
+    *The margin.* The score of a centre that is not farther than the one with the smallest score
+    exceeds that by at most the errors of both. The lengths of the two are bounded by the longest of
+    all centres, and by |x| and the distance given by the smallest score: for γ below 2^-10, D² of
+    the winner is at most s + |x|² + 5γ|x|², and both lie within |x| + 1.003 D of the origin.
+    Computed |x|² have an error of γ|x|². `exact` is the relative rounding error of the float64 sums
+    (x - c)² that decide rows in doubt; `absolute` covers products that underflow.
     """
 
     product: float
     """γ, infinite if nothing is certain."""
     longest: float
-    """Upper bound of the length of any centre from the origin."""
+    """Upper bound on the distance of any centre from the origin."""
     exact: float
     absolute: float
     coarse: tuple[float, float, float, float, float]
-    """Numbers a, b, c, e, f of the compute dtype for simpler bounds of all margins.
+    """Numbers a, b, c, e, f of the compute dtype for two simpler bounds on every margin.
 
-    None is above ``a + b |x|²``, nor above ``c + e |x|² + f D²`` with D² the score and |x|². The
-    first takes the longest centre for the reach of every row; the second, where there is one far
-    out, ``1.02 (|x| + near)`` and ``2 |x| near <= |x|² + near²``.
+    No margin exceeds ``a + b |x|²``, nor ``c + e |x|² + f D²`` where D² is the score plus |x|². The
+    first takes the longest centre as the reach of every row. The second is tighter if one centre is
+    far out: it takes ``1.02 (|x| + near)``, and ``2 |x| near <= |x|² + near²``.
     """
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
-        """Return bounds for ``n_terms`` multiply-adds with centres of up to this squared length."""
+        """Return bounds for `n_terms` multiply-adds and centres of up to this squared length."""
         product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         first = 2 * factor * longest * longest + 2 * absolute
@@ -88,7 +90,7 @@ class Rounding:
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
-        """Return the numbers for compiled code."""
+        """Return the arguments of compiled code."""
         return self.product, self.longest, self.exact, self.absolute
 
 
@@ -96,7 +98,7 @@ class Rounding:
 def _of_terms(
     dtype: np.dtype[Any], n_terms: int
 ) -> tuple[float, float, float, float, tuple[float, ...]]:
-    """Return the part of a :class:`Rounding` common to all centres, which are new in each round."""
+    """Return the numbers that do not depend on the centres, which change in each round."""
     kind = np.finfo(dtype)
     share = (n_terms + 6) * float(kind.eps) / 2
     product = share / (1 - share) if share < 0.5 else np.inf
@@ -116,23 +118,17 @@ def _of_terms(
 
 
 def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
-    """Return numbers of ``dtype`` that are larger than these."""
+    """Round numbers up to `dtype`, strictly."""
     with np.errstate(all="ignore"):
         return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
 
 @njit
 def margin(score, square, rounding):
-    """Return how far above ``score`` that of a centre that is not farther may be.
+    """Return how far above `score` the score of a centre that is not farther may be.
 
-    Parameters
-    ----------
-    score : float
-        The smallest score of a row; or the second smallest: of centres not farther than that one.
-    square : float
-        Upper bound of the row's squared length.
-    rounding : tuple
-        ``Rounding.as_tuple()``.
+    `score` is the smallest one of a row, or the second smallest; `square` an upper bound on the
+    row's squared length; `rounding` comes from ``Rounding.as_tuple``.
     """
     product, longest, exact, absolute = rounding
     length, reach = np.sqrt(square), longest
@@ -153,11 +149,10 @@ def choose(rows, at, centers, d, scores, scores_at, limit, lists, begin, end):
     rows, at, centers, d : real (…,), int, real (…,), int
         The row is ``rows[at : at + d]``; flat centres. Both as they were given.
     scores, scores_at, limit : real (…,), int, real
-        Scores of all centres, from `scores_at` on: those above the limit are passed over. None if
-        `scores_at` is negative.
+        Scores of all centres, from `scores_at` on; centres above the limit are skipped. There are
+        no scores if `scores_at` is negative.
     lists, begin, end : int32 (…,), int, int
-        The centres are ``lists[begin : end]``, ascending; without any `lists` all from `begin` to
-        `end`.
+        The centres are ``lists[begin : end]``, ascending; or ``begin .. end`` if `lists` is empty.
 
     Returns
     -------
@@ -194,22 +189,22 @@ def choose_rows(x, centers, scores, limits, labels, squares, second_labels, seco
     rows, flat = x.reshape(m * d), centers.reshape(centers.size)
     k, table = scores.shape[1], scores.reshape(scores.size)
     for i in range(m):
-        found = choose(rows, i * d, flat, d, table, i * k, limits[i], _NO_LIST, 0, k)
+        found = choose(rows, i * d, flat, d, table, i * k, limits[i], NO_LIST, 0, k)
         labels[i], squares[i], second_labels[i], second_squares[i] = found
 
 
 def too_far(
     squares: NDArray[np.float64], dtype: np.dtype[Any], reach: float = np.inf
 ) -> NDArray[np.intp]:
-    """Return rows for which sums (x - c)² cannot distinguish centres, by distances to their labels.
+    """Return the rows for which sums (x - c)² cannot distinguish centres, by their distances.
 
-    Their scores or sums may have overflowed ``dtype``: a fit refuses such rows, a model may meet
-    them. If all scores of a row have overflowed, its label is arbitrary; then the distance to that
-    centre shows it. Or they are so much farther than centres from each other that differences of
-    the sums are lost in these.
+    A fit refuses such rows, but a model may be given them. Either their scores or sums may have
+    overflowed `dtype`: if all scores of a row have, its label is arbitrary, and the distance to
+    that centre shows it. Or the rows are so much farther from all centres than those from each
+    other that the sums have lost the differences.
     """
     far = _FAR * reach if reach else np.inf
-    # (A product of floats may be infinite, a power may not.)
+    # (a product of floats may overflow to infinity, a power raises)
     most = min(float(np.finfo(dtype).max) / 16, far * far)
     return np.flatnonzero(~(squares <= most))
 
@@ -222,10 +217,10 @@ def reach_of(centers: Array) -> float:
 
 
 def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
-    """Return labels of rows, (m, d), at any distance.
+    """Return labels of (m, d) rows at any distance.
 
-    By sums (x - c)² in float64, divided by a power of two; or if those cannot distinguish centres,
-    by products c (c - 2 x) about the first of the centres.
+    Sums (x - c)² are computed in float64 of numbers over a power of two; or, if those cannot
+    distinguish centres, products c (c - 2 x) about the first centre.
     """
     labels, reach = np.empty(len(x), np.int32), reach_of(centers)
     step = max(1, _FAR_SCORES // max(len(centers), x.shape[1]))
@@ -250,9 +245,9 @@ def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
 
 
 def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
-    """Return (m, k) sums (x - c)² - x² about the first centre, over a power of two per row.
+    """Return (m, k) sums (x - c)² - x² about the first centre, divided by a power of two per row.
 
-    Centres are these numbers times ``2^exponent``.
+    The centres are the given numbers times ``2^exponent``.
     """
     x, others = x.astype(np.float64), centers - centers[0]
     powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
@@ -264,7 +259,7 @@ def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
 
 
 def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
-    """Return (m, k) distances of rows at any distance to all centres, if float64 holds them."""
+    """Return (m, k) distances of rows to all centres, infinite if float64 overflows."""
     (rows, exponent), (others, own) = _scaled(x), _scaled(centers)
     most = max(exponent, own)
     rows, others = np.ldexp(rows, exponent - most), np.ldexp(others, own - most)
@@ -273,6 +268,6 @@ def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
 
 
 def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
-    """Return float64 numbers over the least power of two above all of them, and its exponent."""
+    """Divide by the least power of two above all numbers; return float64 and the exponent."""
     exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
     return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

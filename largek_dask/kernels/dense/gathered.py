@@ -1,11 +1,11 @@
-"""Drivers of the micro-kernels for rows from anywhere: gathered, group by group, against lists.
+"""Search of scattered rows: gathered group by group, and compared with the list of their group.
 
-A group's listed centres are copied side by side once; its rows are collected by number, packed a
-panel at a time while the rows of the next panel are prefetched, and the last, short
+The centres of a group's list are copied next to each other once. Its rows are collected by their
+numbers and packed a panel at a time, while the rows of the next panel are prefetched. The last
 panel of a group is as narrow as its rows allow.
 
 If the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Such labels
-are not guaranteed, so that is about eight times the sum of roundings that do not all go one way,
+are not guaranteed to be right: the limit is about eight times a sum of roundings of random signs,
 and much less than the margin of :mod:`.doubts`.
 """
 
@@ -24,6 +24,7 @@ from largek_dask.kernels.dense.panels import (
     Array,
     Dtype,
     Kernel,
+    inner,
     outputs,
     real_arrays,
     workspace_type,
@@ -33,8 +34,7 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
 __all__ = [
-    "bare",
-    "copy_rows",
+    "convert_rows",
     "fetch_rows",
     "load_rows",
     "pack_gathered",
@@ -43,22 +43,14 @@ __all__ = [
 ]
 
 COLLECTED = 1 << 10
-"""Rows that are collected before the first of them is searched, in whole groups."""
+"""Whole groups are collected until there are this many rows; then these are searched."""
 AHEAD = 16
-"""Number of rows by which prefetching is ahead of copying."""
+"""Rows by which prefetching is ahead of copying."""
 LINE = 64
 """Bytes of a cache line; another size costs speed only."""
 USUAL = 8
 """Scores that differ by less than this times ``sqrt(d) u (|x|² + D²)`` are in doubt: that is more
 than their usual rounding."""
-
-
-def bare(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function that only other kernels call, and that owns no array.
-
-    It does not count references: with a dozen arrays that takes longer than a short panel.
-    """
-    return njit(internal=True, refcounts=False)(function)
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
@@ -69,19 +61,16 @@ def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Arra
 
 @cache
 def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile packing given rows into a transposed panel, less the shift, and squared lengths.
+    """Compile packing given rows into a transposed panel, less the shift, with squared lengths.
 
-    Returns
-    -------
-    callable
-        ``pack(rows, places, at, d, shift, panel, panel_at, norms)``; `places` has row numbers for
-        all lanes. Of rows shorter than a block (`_SIDE` numbers) it reads on into the next row
-        and writes beyond the panel. `norms` are not written in the direct form.
+    ``pack(rows, places, at, d, shift, panel, panel_at, norms)``: `places` has row numbers for all
+    lanes. Rows shorter than a block of 32 bytes need room: ``pack`` reads on into the next row and
+    writes beyond the panel. The direct form needs no lengths and leaves `norms` at 0.
     """
     side = 32 // dtype.itemsize
     lengths = 0 if direct else 1
 
-    @bare
+    @inner
     def pack(rows, places, at, d, shift, panel, panel_at, norms):
         for q in range(width):
             norms[q] = 0
@@ -105,47 +94,32 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile loading a panel of given rows, as they are stored."""
+    """Compile loading a panel of given rows, as they are stored, in the compute dtype."""
     side = 32 // dtype.itemsize
-    pack = pack_gathered(dtype, width, direct)
+    pack, converted = pack_gathered(dtype, width, direct), stored != dtype
 
-    @bare
+    @inner
     def scatter(rows, places, at, d, panel):
-        """Copy number by number, if no shift is subtracted."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
             for f in range(d):
                 panel[f * width + q] = rows[i + f]
 
-    if direct and stored != dtype:
-
-        @bare
-        def load(rows, places, at, d, shift, panel, norms, spare, own):
-            scatter(rows, places, at, d, panel)
-
-    elif direct:
-
-        @bare
-        def load(rows, places, at, d, shift, panel, norms, spare, own):
-            if d < side:  # a block would read beyond the last row
+    # the direct form subtracts no shift
+    @inner
+    def load(rows, places, at, d, shift, panel, norms, spare, own):
+        if converted:
+            if direct:
                 scatter(rows, places, at, d, panel)
             else:
-                pack(rows, places, at, d, shift, panel, 0, norms)
-
-    elif stored != dtype:
-
-        @bare
-        def load(rows, places, at, d, shift, panel, norms, spare, own):
-            for q in range(width):
-                i = np.int64(places[at + q]) * d
-                for f in range(d):
-                    spare[q * d + f] = rows[i + f]
-            pack(spare, places, own, d, shift, panel, 0, norms)
-
-    else:
-
-        @bare
-        def load(rows, places, at, d, shift, panel, norms, spare, own):
+                for q in range(width):
+                    i = np.int64(places[at + q]) * d
+                    for f in range(d):
+                        spare[q * d + f] = rows[i + f]
+                pack(spare, places, own, d, shift, panel, 0, norms)
+        elif direct and d < side:  # a block would read beyond the last row
+            scatter(rows, places, at, d, panel)
+        else:
             pack(rows, places, at, d, shift, panel, 0, norms)
 
     return load
@@ -153,10 +127,10 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def fetch_rows(stored: Dtype) -> Kernel:
-    """Compile prefetching of rows that are needed soon."""
+    """Compile prefetching of rows."""
     line = LINE // stored.itemsize
 
-    @bare
+    @inner
     def call(rows, places, begin, end, d):
         for q in range(begin, end):
             i = np.int64(places[q]) * d
@@ -168,11 +142,11 @@ def fetch_rows(stored: Dtype) -> Kernel:
 
 
 @cache
-def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Copy given rows side by side, less an origin, in the compute dtype."""
+def convert_rows(dtype: Dtype, stored: Dtype) -> Kernel:
+    """Compile copying given rows below each other, less an origin, in the compute dtype."""
     real, call = dtype.type, fetch_rows(stored)
 
-    @bare
+    @inner
     def copy(rows, places, count, d, origin, block):
         for p in range(count):
             call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
@@ -186,10 +160,10 @@ def copy_rows(dtype: Dtype, stored: Dtype) -> Kernel:
 
 @cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile one panel of `vectors` vectors of rows against a block of centres: two distances.
+    """Compile the two distances of a panel of `vectors` vectors of rows to a block of centres.
 
-    Rows ``places[ahead : ahead + n_ahead]`` come next: they are prefetched on the way, few at a
-    time, since only so many can be waited for at once.
+    The next rows, ``places[ahead : ahead + n_ahead]``, are prefetched meanwhile, a few at a time,
+    since a core has room for a few outstanding reads only.
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
@@ -199,7 +173,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load, call = load_rows(dtype, stored, width, direct > 0), fetch_rows(stored)
 
-    @bare
+    @inner
     def meet(
         rows, places, at, ahead, n_ahead, d, shift, block, starts, length, own, panel, spare, norms,
         values, labels, sums,
@@ -236,11 +210,11 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
     return meet
 
 
-@bare
+@inner
 def _collect(order, starts, offsets, begin, end, chosen, counts):
-    """Collect the numbers of the rows of some groups that meet a list, and how many per group.
+    """Collect the row numbers of groups that have a list, and the number of rows of each group.
 
-    Return the first group that is left for later, and the number of rows.
+    Returns the first group that is left for later, and the number of rows.
     """
     count, j = 0, begin
     while j < end and count < COLLECTED:
@@ -254,9 +228,9 @@ def _collect(order, starts, offsets, begin, end, chosen, counts):
     return j, count
 
 
-@bare
-def _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings):
-    """Copy the centres of a list, and the starts of their scores."""
+@inner
+def _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings):
+    """Copy listed centres and the starts of their scores, and pad them."""
     for m in range(length):
         c = listed[first + m]
         copied_openings[m] = openings[c]
@@ -269,36 +243,10 @@ def _side_by_side(listed, first, length, centers, openings, d, copies, copied_op
 
 
 @cache
-def _decide(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Compile finding the nearest of a row's list and two distances, by sums (x - c)²."""
-    real, converted = dtype.type, stored != dtype
-
-    @bare
-    def nearest(rows, at, whole, d, listed, begin, end):
-        found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
-        return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
-
-    if converted:
-
-        @bare
-        def decide(rows, i, spare, q, whole, d, listed, begin, end):
-            # rows of another type were converted for their panel
-            return nearest(spare, q * d, whole, d, listed, begin, end)
-
-    else:
-
-        @bare
-        def decide(rows, i, spare, q, whole, d, listed, begin, end):
-            return nearest(rows, np.int64(i) * d, whole, d, listed, begin, end)
-
-    return decide
-
-
-@cache
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
-    """Compile a panel of the next rows of a group against the group's list.
+    """Compile the search of a group's next panel of rows in the group's list.
 
-    It returns the number of rows, and how many of them go to another centre.
+    It returns the number of rows, and how many of them change their centre.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     # not narrower than a block that is transposed
@@ -307,9 +255,14 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
     # one wide panel is better than as many narrow ones, and not better than one less
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
-    decide = _decide(dtype, stored)
+    real, converted = dtype.type, stored != dtype
 
-    @bare
+    @inner
+    def decide(rows, at, whole, d, listed, begin, end):
+        found = choose(rows, at, whole, d, rows, -1, real(0), listed, begin, end)
+        return np.int32(found[0]), real(np.sqrt(found[1])), real(np.sqrt(found[3]))
+
+    @inner
     def panel(
         rows, chosen, at, last, total, d, shift, whole, listed, first, length, own, keep, close,
         space, labels, upper, lower,
@@ -343,9 +296,12 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                 near, next_near = values[q], values[size + q]
                 gap = (next_near - near) * (next_near + near)
                 if gap <= close * (norms[q] + near * near):
-                    c, upper[i], lower[i] = decide(
-                        rows, i, spare, q, whole, d, listed, first, first + length
-                    )
+                    if converted:  # for this panel, to `spare`
+                        found = decide(spare, q * d, whole, d, listed, first, first + length)
+                    else:
+                        own_at = np.int64(i) * d
+                        found = decide(rows, own_at, whole, d, listed, first, first + length)
+                    c, upper[i], lower[i] = found
             if c != labels[i]:
                 n_moved += 1
                 labels[i] = c
@@ -360,20 +316,11 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Callable[..., Any]:
     """Compile finding each row's nearest centre in its group's list, and two distances.
 
-    Parameters
-    ----------
-    tile, dtype : Tile, dtype
-    stored : dtype
-        Type of the rows, one of `rows.NATIVE`.
-    direct : int
-        Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
-
-    Returns
-    -------
-    callable
-        ``run(x, given, order, starts, offsets, listed, shift, centers, openings, begin, end,
-        keep, space, chosen, counts, labels, upper, lower)``, as :class:`~.lists.ListSearch`;
-        `given` are the centres as they are, `chosen` and `counts` those of :func:`scratch`.
+    `stored` is the type of the rows, one of `rows.NATIVE`; `direct` the number of features if (x -
+    c)² itself is summed, else 0. The kernel is ``run(x, given, order, starts, offsets, listed,
+    shift, centers, openings, begin, end, keep, space, chosen, counts, labels, upper, lower)``, with
+    the arguments of :func:`~.lists.search_lists`; `given` are the centres themselves, `chosen` and
+    `counts` come from :func:`scratch`.
     """
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     panel = _panel(tile, dtype, stored, direct)
@@ -410,7 +357,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
                 if at == last:
                     continue
                 first, length = offsets[j], offsets[j + 1] - offsets[j]
-                _side_by_side(listed, first, length, centers, openings, d, copies, copied_openings)
+                _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings)
                 n_evaluated += (last - at) * length
                 while at < last:
                     m, moved = panel(

@@ -17,21 +17,21 @@ from largek_dask.kernels.jit import njit
 __all__ = ["greedy_rows"]
 
 _LANES = 8
-"""Number of sums to which rows are added in turn."""
+"""Partial sums to which rows are added in turn."""
 
 
 def greedy_rows(
     columns: NDArray[Any], weight: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Choose starting rows, each the best of some drawn by weight times squared distance.
+    """Choose starting rows, each the best of candidates drawn by weighted squared distance.
 
-    Distances are sums of squared differences in the order of the features, so draws depend
-    on neither the vectors of the machine nor the origin.
+    Squared distances are summed in the order of the features, so draws depend on neither the
+    machine's vectors nor the origin.
 
     Parameters
     ----------
     columns : (d, n) float32 or float64, C-contiguous
-        The rows, transposed: distances to one of them are found for many rows at a time.
+        The rows, transposed: distances to one of them are computed for many rows at a time.
     weight : (n,) float64
         Not negative, and some of them positive.
     uniforms : (k, m) float64 in [0, 1)
@@ -41,7 +41,7 @@ def greedy_rows(
     Returns
     -------
     (k,) int64
-        Ends in copies of the first if fewer rows are distinct.
+        Ends in copies of the first row if fewer rows are distinct.
     """
     k, m = uniforms.shape
     n = columns.shape[1]
@@ -77,7 +77,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
             total += weight[i] * np.float64(d2[i])
             edges[i] = total
         if total == 0.0:
-            # Every row lies on a centre.
+            # every row lies on a centre
             for rest in range(t + 1, k):
                 picks[rest] = picks[0]
             break
@@ -85,7 +85,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
 
 @njit
 def _left(weight, d2, tried, parts):
-    """Return the cost left by a candidate; no addition waits for the one before."""
+    """Return the cost with a candidate; no addition waits for the one before."""
     n = weight.shape[0]
     whole = n // _LANES * _LANES
     parts[:] = 0.0
@@ -103,11 +103,11 @@ def _left(weight, d2, tried, parts):
 
 @njit
 def _drawn(edges, uniform):
-    """Return the row at this share of the mass; never one of no mass."""
+    """Return the row at this share of the cumulative mass, never one of mass 0."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
     low, high = 0, n - 1
-    # A target that was rounded up to the mass falls to the row that reached it.
+    # a target rounded up to the whole mass gives the row that reached it
     while low < high:
         middle = (low + high) // 2
         if edges[middle] > target or edges[middle] == edges[n - 1]:
@@ -119,7 +119,6 @@ def _drawn(edges, uniform):
 
 @njit
 def _distances(columns, row, out):
-    """Compute squared distances of all rows to one of them."""
     d, n = columns.shape
     for i in range(n):
         out[i] = 0

@@ -1,4 +1,4 @@
-"""Panels: rows packed for the tile, the blocks of a pass, and exact distances of rows."""
+"""Panels: rows packed for the register tile, the blocks of a pass, and forms of centres."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Blocks of a pass over rows and centres; they change speed, never a bit."""
+    """Blocks of a pass over rows and centres. They change speed, but no result."""
 
     panels: int
     """Panels packed together."""
     tiles: int
     """Tiles of centres that one panel meets before the next panel takes its place."""
     features: int
-    """Features of one block; accumulators wait in memory between blocks."""
+    """Features of one block; accumulators are stored between blocks."""
 
     def as_tuple(self) -> tuple[int, int, int]:
-        """Return the numbers for compiled code."""
+        """Return the arguments of compiled code."""
         return self.panels, self.tiles, self.features
 
 
@@ -73,8 +73,7 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 
     Measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and second-level
     cache: the optimum is flat, except that a few panels must share the reading of many large
-    centres. If all centres stay in cache, few panels at a time leave room for the rows that come
-    next.
+    centres. If all centres stay in cache, a few panels at a time leave room for the next rows.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
     features = n_features if n_features <= 1024 else 512
@@ -89,10 +88,10 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 
 
 def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
-    """Return True if the winning tile is to be found first and its centre afterwards.
+    """Return True if the winning tile is found first and its centre afterwards (direct form only).
 
-    It halves the cost of comparing, which few features do not hide, and costs searching
-    one tile again for every row and a transposed copy of the centres: direct form only.
+    That halves the cost of comparing, which few features do not hide. It searches one tile a second
+    time for every row, and needs a transposed copy of the centres.
     """
     return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
 
@@ -107,25 +106,25 @@ def inner(function: Kernel) -> Kernel:
 
 
 def real_arrays(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of read-only arrays of numbers; writable ones are accepted, too."""
+    """Return types of arrays that are read; writable arrays are accepted, too."""
     return [array.copy(readonly=True) for array in outputs(dtype, *ndims)]
 
 
 def outputs(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of arrays that are written to."""
+    """Return types of arrays that are written."""
     return [types.Array(numba.from_dtype(np.dtype(dtype)), n, "C") for n in ndims]
 
 
 @cache
 def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile filling a panel with features of `width` rows; with `lengths` squares to `norms`."""
+    """Compile filling a panel with features of `width` rows; with `lengths`, their squares, too."""
     side = 32 // dtype.itemsize
-    # as many rows at a time as a vector has where vectors, and so panels, are widest
+    # the widest panels take twice as many rows at a time
     count = 2 * side if width == 6 * side else side
 
     @inner
     def fill(rows, rows_at, stride, first, size, shift, panel, at, norms, own):
-        # all rows of a few features at a time: what is written together lies together
+        # all rows of a few features at a time, so that writes are contiguous
         for f in range(0, size - side + 1, side):
             for r in range(0, width, count):
                 transpose(
@@ -134,9 +133,9 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
                 )  # fmt: skip
         left = size % side
         if left != 0:
-            # the last block overlaps the one before it and writes the same numbers again; of
-            # rows shorter than a block it reads on into the next row and writes beyond the
-            # panel, where the next panel will stand
+            # the last block overlaps the one before and writes the same numbers again; for rows
+            # shorter than a block it reads on into the next row and writes beyond the panel,
+            # where the next panel will be
             f = max(size - side, 0)
             begin = side - left if f > 0 else 0
             for r in range(0, width, count):
@@ -152,13 +151,10 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
 def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
     """Compile packing features of rows into a transposed panel of `width` lanes, less the shift.
 
-    Returns
-    -------
-    callable
-        ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` takes
-        features ``first .. first + size`` of `count` rows of `d`. With `lengths` of 1 it adds their
-        squares to ``norms[own : own + width]``, one fused multiply-add each, in order, and begins
-        with 0 where `first` is 0.
+    ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` takes features
+    ``first .. first + size`` of `count` rows of `d`. If `lengths` is 1, it adds their squares to
+    ``norms[own : own + width]``, one fused multiply-add each, in order, starting from 0 if `first`
+    is 0.
     """
     side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
 
@@ -171,8 +167,8 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
         if count == width and begin + (width - 1) * d + max(size, side) <= rows.size:
             fill(rows, begin, d, first, size, shift, panel, at, norms, own)
         else:
-            # the tail goes through a copy, so that its numbers take the same way as all others
-            # (loops: numba compiles a slice assignment with all the text of its error message)
+            # copy the tail, so that the same code packs it
+            # (in loops: numba compiles a slice assignment with the text of its error message)
             for q in range(count):
                 for f in range(size):
                     spare[q * size + f] = rows[begin + q * d + f]
@@ -185,7 +181,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_rows(dtype: Dtype, width: int) -> Kernel:
-    """Compile packing rows into a transposed panel of `width` lanes, less the shift."""
+    """Compile packing whole rows, without their lengths."""
     block = pack_block(dtype, width, 0)
 
     @inner
@@ -195,28 +191,28 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
     return pack
 
 
-class _Spaces(threading.local):
-    """Scratch arrays that a thread used last, by purpose."""
+class _Workspaces(threading.local):
+    """Scratch arrays that a thread used last, by arguments of `workspace`."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, tuple[Any, ...]] = {}
 
 
-_spaces = _Spaces()
+_workspaces = _Workspaces()
 
 
 def workspace(
     tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
 ) -> tuple[Any, ...]:
-    """Return scratch arrays of one call, on cache lines: a vector across two is read twice.
+    """Return scratch arrays of one call, aligned to cache lines: a vector across two is read twice.
 
-    Panels, tail rows, norms, winning values and labels, carried accumulators; and, for `sizes`
-    centres each, copies of listed centres with the starts of their scores, and transposed ones.
-    Each thread keeps its last two sets, one for a pass and one for its rows in doubt: fresh memory
-    would cost a page fault every 4 KB, which for a chunk of 1 MB and 50 centres took a third of the
-    time.
+    They are panels, tail rows, norms, winning values and labels, carried accumulators; and, for
+    `sizes` centres each, copies of listed centres with the starts of their scores, and transposed
+    ones. Each thread keeps its last two sets, one for a pass and one for its rows in doubt: fresh
+    memory would cost a page fault per 4 KB, which took a third of the time for a chunk of 1 MB and
+    50 centres.
     """
-    key, kept = (tile, dtype, two, n_features, blocks, sizes), _spaces.kept
+    key, kept = (tile, dtype, two, n_features, blocks, sizes), _workspaces.kept
     space = kept.pop(key, None) or _new_workspace(*key)
     kept[key] = space
     if len(kept) > 2:
@@ -230,7 +226,7 @@ def _new_workspace(
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
     winners = blocks.panels * width * (2 if two or n_features > DIRECT_FEATURES else 1)
-    # after the tiles of a block come those of few centres, which take less than one
+    # one more for the narrow tiles at the end
     carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
@@ -247,12 +243,12 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Return the type of running winners: as wide as scores, so that one mask serves both."""
+    """Return the type of running labels: as wide as scores, so that one mask serves both."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
 def workspace_type(dtype: Dtype) -> Any:
-    """Return the type of :func:`workspace`'s result, for a signature."""
+    """Return the type of `workspace`'s result, for signatures."""
     (real,), (label,) = outputs(dtype, 1), outputs(label_dtype(dtype), 1)
     return types.Tuple((real, real, real, real, label, real, real, real, real))
 
@@ -265,7 +261,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 
 @cache
 def square_distances(dtype: Dtype) -> Kernel:
-    """Compute the exact squared distance of every row to its own centre."""
+    """Compile exact squared distances of rows to their own centres, in float64."""
 
     @njit((*real_arrays(dtype, 2, 2), *real_arrays("i4", 1), *outputs("f8", 1)))
     def run(x, centers, labels, out):
@@ -279,7 +275,7 @@ def square_distances(dtype: Dtype) -> Kernel:
 
 @cache
 def center_factors(dtype: Dtype) -> Kernel:
-    """Return factors -2 (c - shift) and squared lengths, in float64, of all centres."""
+    """Compile factors -2 (c - shift) of centres, and their squared lengths in float64."""
 
     @njit((*real_arrays(dtype, 2, 1), *outputs(dtype, 2), *outputs("f8", 1)))
     def run(centers, shift, factors, lengths):
@@ -290,7 +286,7 @@ def center_factors(dtype: Dtype) -> Kernel:
                 factors[j, f] = centers[j, f] - shift[f]
             lengths[j] = square_distance(flat, j * d, origin, 0, d)
             for f in range(d):
-                # twice a number is exact, and taken here it is taken once
+                # exact, and done once here instead of for every row
                 factors[j, f] *= -2
 
     return run
@@ -303,11 +299,11 @@ class DenseForm:
     factors: Array
     """(k padded, d) factors of a row's features, or (direct form) numbers to subtract."""
     starts: Array
-    """(k padded,) start of a score: the norm, or 0; infinity for padding."""
+    """(k padded,) start of a score: the squared length, or 0; infinity for padding."""
     offsets: Array
     """(d padded,) origin subtracted in packing; padded for blocks that begin anywhere."""
     rounding: Rounding
-    """Bounds of the errors of the product form."""
+    """Bounds on the errors of the product form."""
     numbered: Rounding
     """Bounds if the lowest bits of scores are numbers of centres."""
 
@@ -318,7 +314,7 @@ def direct_form(centers: Array) -> DenseForm:
 
 
 def dense_form(centers: Array, shift: Array) -> DenseForm:
-    """Return the form of (k, d) centres about a (d,) shift, both read-only and of one dtype."""
+    """Return the form of (k, d) centres about a (d,) shift; both read-only, of one dtype."""
     return _form(centers, shift, centers.shape[1] <= DIRECT_FEATURES)
 
 
@@ -339,6 +335,6 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         readonly(starts),
         readonly(offsets),
         Rounding.of(dtype, d, longest),
-        # a number takes PAD - 1 units in the last place at most, each as much as two roundings
+        # a number changes a score by at most PAD - 1 units in the last place: two roundings each
         Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )

@@ -1,6 +1,6 @@
-"""Drivers of the dense micro-kernels: packed rows against blocks of centres.
+"""Search of the nearest centres of dense rows: packed rows against blocks of centres.
 
-Factories make one for each register tile and compute dtype, compiled when it is first needed.
+Each factory compiles a kernel for a register tile and a compute dtype when it is first needed.
 Blocks are chosen so that data used again stay in cache: a block of centres in the second-level
 cache while several panels pass over it, a panel (or, for long rows, a block of its features) in
 the first.
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.dense.doubts import NO_LIST, choose, margin
 from largek_dask.kernels.dense.panels import (
     CACHE_LINE,
     PAD,
@@ -28,27 +28,25 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.emit import as_readonly, decode_labels, find_score, reset_winners, scan
+from largek_dask.kernels.emit import decode_labels, find_score, reset_winners, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
 __all__ = ["scores", "search"]
 
-# Arguments of compiled functions; Python calls none with them, which would take longer.
-Listed = namedtuple("Listed", "lists at length")
+# Arguments of compiled functions; calls from Python pass their fields, which takes less time.
 Doubts = namedtuple("Doubts", "coarse rounding rows limits")
 Out = namedtuple("Out", "labels values second_labels second")
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
-"""Maximum numbers of a block of rows that is prefetched: more would displace data in use. On CPUs
-with vectors as wide as cache lines, second-level caches are larger."""
+"""Maximum numbers of a block of rows that is prefetched: more would displace data in use. CPUs with
+vectors as wide as cache lines have larger second-level caches."""
 LITTLE = 1 << 19
-"""Rows in doubt times centres times features that are decided at once, by all centres."""
+"""Rows in doubt times centres times features that are decided at once, against all centres."""
 
 
 @cache
 def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile packing all panels of a block of rows."""
     pack = pack_block(dtype, width, lengths)
 
     @inner
@@ -62,7 +60,7 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile rows against all centres; winners in `values` and `labels`, lengths in `norms`.
+    """Compile rows against all centres: two winners each, and the squared lengths of the rows.
 
     The second smallest score is always found: it shows whether the smallest is certain.
     """
@@ -79,7 +77,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
         for t in range(0, max(n_tiles, 1), blocks[1]):
             tiles = min(blocks[1], n_tiles - t)
             for p in range(0, total, width):
-                # while a panel meets its first centres, its rows of the next block come near
+                # rows of the next block are prefetched while a panel meets its first centres
                 soon = later + p * d if t == 0 and later >= 0 else -1
                 scan(
                     whole, panels, p * d, centers, d, 0, d, starts, t * centres, tiles,
@@ -98,8 +96,8 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     """Compile the same for rows that are longer than a block of features.
 
-    If all centres are met at once, a block of features is packed when it is its turn: whole
-    panels of long rows would leave the cache before they are used.
+    If a panel meets all centres at once, features are packed block by block: whole panels of long
+    rows would leave the cache before they are used.
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, pack_all = pack_block(dtype, width, 1), _pack(dtype, width, 1)
@@ -124,7 +122,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
                             rows, block + p, count, d, f, length, shift, panels, 0, spare, norms, p
                         )
                         if later >= 0:
-                            # as many of the next rows, each time, as have been packed now
+                            # prefetch as much of the next rows as has been packed now
                             soon = later + f * total + p * length
                     meet(
                         panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values,
@@ -135,51 +133,55 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 
 @cache
+def _scan_block(tile: Tile, dtype: Dtype, mode: int, carry: bool) -> Kernel:
+    """Compile a block of features against some whole tiles, and the few centres left at the end."""
+    lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
+    size = centres * tile.vectors * lanes
+    whole = Micro(centres, tile.vectors, lanes, mode, carry=carry).code
+    few = Micro(FEW, tile.vectors, lanes, mode, carry=carry).code
+
+    @inner
+    def scan_block(
+        panels, at, centers, d, f, length, starts, t, tiles, n_few, n_tiles, values, labels, own,
+        sums, kept, rows, soon,
+    ):  # fmt: skip
+        scan(
+            whole, panels, at, centers, d, f, length, starts, t * centres, tiles,
+            values, labels, own, sums, kept, rows, soon,
+        )  # fmt: skip
+        scan(
+            few, panels, at, centers, d, f, length, starts, n_tiles * centres, n_few,
+            values, labels, own, sums, kept + tiles * size, rows, -1,
+        )  # fmt: skip
+
+    return scan_block
+
+
+@cache
 def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
     """Compile a block of features of a panel against some centres."""
-    lanes = tile.lanes_of(dtype.itemsize)
-    width, centres = tile.vectors * lanes, tile.centres
-    ranks, size = 2, centres * width
-    opening = Micro(centres, tile.vectors, lanes, SCORES).code
-    going_on = Micro(centres, tile.vectors, lanes, SCORES, carry=True).code
-    closing = Micro(centres, tile.vectors, lanes, mode, carry=True).code
-    few_opening = Micro(FEW, tile.vectors, lanes, SCORES).code
-    few_going_on = Micro(FEW, tile.vectors, lanes, SCORES, carry=True).code
-    few_closing = Micro(FEW, tile.vectors, lanes, mode, carry=True).code
+    ranks, opening = 2, _scan_block(tile, dtype, SCORES, False)
+    middle, closing = _scan_block(tile, dtype, SCORES, True), _scan_block(tile, dtype, mode, True)
 
     @inner
     def meet(
         panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels, p, sums,
         kept, rows, soon,
     ):  # fmt: skip
-        own, first, last = p * ranks, t * centres, n_tiles * centres
-        after = kept + tiles * size
         if f == 0:
-            scan(
-                opening, panels, at, centers, d, f, length, starts, first, tiles,
-                values, labels, own, sums, kept, rows, soon,
-            )  # fmt: skip
-            scan(
-                few_opening, panels, at, centers, d, f, length, starts, last, few,
-                values, labels, own, sums, after, rows, -1,
+            opening(
+                panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels,
+                p * ranks, sums, kept, rows, soon,
             )  # fmt: skip
         elif f + length < d:
-            scan(
-                going_on, panels, at, centers, d, f, length, starts, first, tiles,
-                values, labels, own, sums, kept, rows, soon,
-            )  # fmt: skip
-            scan(
-                few_going_on, panels, at, centers, d, f, length, starts, last, few,
-                values, labels, own, sums, after, rows, -1,
+            middle(
+                panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels,
+                p * ranks, sums, kept, rows, soon,
             )  # fmt: skip
         else:
-            scan(
-                closing, panels, at, centers, d, f, length, starts, first, tiles,
-                values, labels, own, sums, kept, rows, soon,
-            )  # fmt: skip
-            scan(
-                few_closing, panels, at, centers, d, f, length, starts, last, few,
-                values, labels, own, sums, after, rows, -1,
+            closing(
+                panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values, labels,
+                p * ranks, sums, kept, rows, soon,
             )  # fmt: skip
 
     return meet
@@ -207,65 +209,31 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
     return sweep
 
 
-@inner
-def _name(lists, list_at, labels, first, m):
-    """Replace places in a list by centres."""
-    for i in range(first, first + m):
-        if labels[i] >= 0:
-            labels[i] = lists[list_at + labels[i]]
-
-
 @cache
-def _choose(dtype: Dtype, two: bool) -> Kernel:
-    """Compile writing which of all or of the listed centres is nearest to a row."""
-    real = dtype.type
+def _note_doubts(width: int, two: bool) -> Kernel:
+    """Compile noting a panel's rows in doubt, and the limit of the scores of possible centres."""
 
     @inner
-    def write(rows, i, given, d, starts, lists, begin, end, out):
-        label, square, second_label, second_square = choose(
-            rows, i * d, given, d, starts, -1, real(0), lists, begin, end
-        )
-        out.labels[i] = label
-        if out.values.size > 0:
-            out.values[i] = square
-        if two:
-            out.second_labels[i], out.second[i] = second_label, second_square
-
-    return write
-
-
-@cache
-def _decide(dtype: Dtype, width: int, two: bool) -> Kernel:
-    """Compile deciding rows of a panel in doubt within their list, or noting them."""
-    write = _choose(dtype, two)
-
-    @inner
-    def decide(
-        rows, first, m, given, d, starts, listed, values, own, norms, at, doubts, n_doubtful, out
-    ):
-        rounding, lists = doubts.rounding, listed.lists
+    def note(first, m, values, own, norms, at, doubts, n_doubtful):
+        rounding = doubts.rounding
         for q in range(m):
             best, second = np.float64(values[own + q]), np.float64(values[own + width + q])
             square = np.float64(norms[at + q])
             limit = best + margin(best, square, rounding)
             if second > limit:
                 continue
-            if two:  # the second nearest is to be among those in question as well
+            if two:  # the second nearest has to be among the candidates, too
                 limit = second + margin(second, square, rounding)
-            if lists.size > 0:
-                end = listed.at + listed.length
-                write(rows, first + q, given, d, starts, lists, listed.at, end, out)
-            else:
-                doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
-                n_doubtful += 1
+            doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
+            n_doubtful += 1
         return n_doubtful
 
-    return decide
+    return note
 
 
 @cache
 def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
-    """Compile, for a panel, counting rows without doubt, and squared distances from scores."""
+    """Compile, for a panel: the number of rows without doubt, and distances from scores."""
     real = dtype.type
 
     @inner
@@ -287,33 +255,33 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile rows ``begin .. end`` against all given centres, with a workspace made once."""
+    """Compile the search of all centres; return the number of rows in doubt, which are noted."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     # (`product` has its own name: numba does not compile what it knows never to run)
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
-    ranks, nobody = (1, 0) if direct and not two else (2, -1)
+    ranks, nothing = (1, 0) if direct and not two else (2, -1)
     if direct:
         sweep = _sweep_differences(tile, dtype, mode, direct)
     else:
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
-    centres, decide, (count, write) = tile.centres, _decide(dtype, width, two), _squares(dtype)
+    centres, note, (count, write) = tile.centres, _note_doubts(width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
-    fetched *= 2 if divided else 1  # a part of them with each block of features
+    fetched *= 2 if divided else 1  # part of them with each block of features
 
     @inner
     def assign(
-        rows, begin, end, d, shift, centers, starts, n_tiles, n_few, blocks, space, given, listed,
-        doubts, n_doubtful, out,
+        rows, n, d, shift, centers, starts, n_tiles, n_few, blocks, space, doubts, out
     ):  # fmt: skip
+        n_doubtful = 0
         panels, _, norms, values, labels, _, _, _, columns = space
         a, b = real(doubts.coarse[0]), real(doubts.coarse[1])
         c, e, f = real(doubts.coarse[2]), real(doubts.coarse[3]), real(doubts.coarse[4])
-        for block in range(begin, end, blocks[0] * width):
-            total = min(blocks[0] * width, end - block)
+        for block in range(0, n, blocks[0] * width):
+            total = min(blocks[0] * width, n - block)
             for p in range(0, total, width):
-                reset_winners(width, ranks, nobody, values, labels, p * ranks)
+                reset_winners(width, ranks, nothing, values, labels, p * ranks)
             later = -1
-            if block + total < end and blocks[0] * width * d <= fetched:
+            if block + total < n and blocks[0] * width * d <= fetched:
                 later = (block + total) * d
             sweep(
                 rows, block, total, d, shift, centers, starts, n_tiles, n_few, blocks, space, later
@@ -343,48 +311,28 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                     found, runners_up = out.second_labels[first:], labels[own + width :]
                     for q in range(m):
                         found[q] = runners_up[q]
-                if listed.lists.size > 0:
-                    _name(listed.lists, listed.at, out.labels, first, m)
-                if out.values.size > 0:
-                    write(best, lengths, out.values[first : first + m])
-                    if two:
+                    if out.values.size > 0:
+                        write(best, lengths, out.values[first : first + m])
                         write(second, lengths, out.second[first : first + m])
                 if product and certain < m:
-                    n_doubtful = decide(
-                        rows, first, m, given, d, starts, listed, values, own, norms, p, doubts,
-                        n_doubtful, out,
-                    )  # fmt: skip
+                    n_doubtful = note(first, m, values, own, norms, p, doubts, n_doubtful)
         return n_doubtful
 
     return assign
 
 
 def _arguments(dtype: Dtype) -> tuple[Any, ...]:
-    """Return the types of the arguments of a :func:`search`."""
     blocks, bounds = types.UniTuple(types.int64, 3), types.UniTuple(types.float64, 5)
     return (
-        *real_arrays(dtype, 2, 2, 1, 2, 1), *real_arrays("i8", 1, 1), *real_arrays("i4", 1),
-        blocks, workspace_type(dtype), bounds, types.UniTuple(types.float64, 4), types.int64,
+        *real_arrays(dtype, 2, 2, 1, 2, 1), blocks, workspace_type(dtype), bounds,
+        types.UniTuple(types.float64, 4), types.int64,
         *outputs("i8", 1), *outputs("f8", 1), *[*outputs("i4", 1), *outputs(dtype, 1)] * 2,
     )  # fmt: skip
 
 
 @inner
-def _side_by_side(lists, first, length, room, centers, starts, d, copies, copied_starts):
-    """Copy the centres of a list and the starts of their scores, up to whole tiles."""
-    for m in range(length, room):
-        copied_starts[m] = np.inf
-        for f in range(d):
-            copies[m * d + f] = 0
-    for m in range(length):
-        copied_starts[m] = starts[lists[first + m]]
-        for f in range(d):
-            copies[m * d + f] = centers[lists[first + m], f]
-
-
-@inner
 def _transpose(block, n_centers, d, columns):
-    """Write centres in blocks of `PAD`, feature by feature."""
+    """Write centres feature by feature, in blocks of `PAD` centres."""
     for m in range(n_centers):
         for f in range(d):
             columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
@@ -392,71 +340,61 @@ def _transpose(block, n_centers, d, columns):
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile finding the nearest centre of every row, of all or listed ones, or two of all.
+    """Compile finding the nearest centre of every row, or the nearest two.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
     mode : int
-        `TWO`: the second nearest too. Else in the direct form `BEST`, or `BLOCK`, which finds the
-        same winners in two steps and is faster for many centres; otherwise `PAIR`, or `NUMBERED`,
-        which is faster unless distances are needed.
+        `TWO`: the second nearest, too. Otherwise `NUMBERED` in the product form; in the direct
+        form `BEST`, or `BLOCK`, which finds the same winners in two steps and is faster for many
+        centres.
     direct : int
         Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
     divided : bool
-        Rows are longer than a block of features: three more micro-kernels, for its parts.
+        Rows are longer than a block of features, which needs three more micro-kernels.
 
     Returns
     -------
     callable
-        ``run(x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks,
-        space, coarse, rounding, at_once, doubtful, limits, labels, values, second_labels,
-        second)``, which returns how many rows are left in doubt (:mod:`.doubts`) because they are
-        too many to be decided `at_once`: `doubtful` and `limits` have room for all rows. `given`
-        are the centres as they are, `centers` the factors of a row's features. With no
-        `lists` at all, and always with `TWO`, every row meets every centre. A list's centres are
-        copied side by side first, which pays with every panel of its rows. Outputs of length 0 are
-        not written.
+        ``run(x, given, shift, centers, starts, blocks, space, coarse, rounding, at_once, doubtful,
+        limits, labels, values, second_labels, second)``. It returns the number of rows left in
+        doubt (:mod:`.doubts`), if those are too many to be decided `at_once`; `doubtful` and
+        `limits` have room for all rows. `given` are the centres themselves, `centers` the factors
+        of a row's features. Only `TWO` writes the last three, distances unless `values` is empty.
     """
-    assign, centres, few = _assign(tile, dtype, mode, direct, divided), tile.centres, FEW
-    write, blockwise, product = _choose(dtype, mode == TWO), mode == BLOCK, not direct
+    assign, centres, real = _assign(tile, dtype, mode, direct, divided), tile.centres, dtype.type
+    two, blockwise, product = mode == TWO, mode == BLOCK, not direct
 
     @njit(_arguments(dtype), refcounts=False)
     def run(
-        x, given, shift, centers, starts, row_offsets, list_offsets, lists, blocks, space, coarse,
-        rounding, at_once, doubtful, limits, labels, values, second_labels, second,
+        x, given, shift, centers, starts, blocks, space, coarse, rounding, at_once, doubtful,
+        limits, labels, values, second_labels, second,
     ):  # fmt: skip
         n, d = x.shape
+        k = given.shape[0]
         rows, flat = x.reshape(n * d), centers.reshape(centers.size)
-        whole = given.reshape(given.size)
-        _, _, _, _, _, _, copies, copied_starts, columns = space
-        doubts, n_doubtful = Doubts(coarse, rounding, doubtful, limits), 0
+        n_tiles, n_few = (k + centres - 1) // centres, 0
+        if product and 0 < k % centres <= centres // 2:
+            n_tiles, n_few = k // centres, (k % centres + FEW - 1) // FEW
+        if blockwise:
+            _transpose(flat, n_tiles * centres, d, space[8])
+        doubts = Doubts(coarse, rounding, doubtful, limits)
         out = Out(labels, values, second_labels, second)
-        for s in range(row_offsets.size - 1):
-            begin, end, first = row_offsets[s], row_offsets[s + 1], list_offsets[s]
-            length = list_offsets[s + 1] - first
-            n_tiles, n_few = (length + centres - 1) // centres, 0
-            if product and 0 < length % centres <= centres // 2:
-                n_tiles, n_few = length // centres, (length % centres + few - 1) // few
-            block, block_starts = flat, starts
-            if lists.size > 0 and begin < end:
-                _side_by_side(
-                    lists, first, length, n_tiles * centres + n_few * few, centers, starts, d,
-                    copies, copied_starts,
-                )  # fmt: skip
-                block, block_starts = as_readonly(copies), as_readonly(copied_starts)
-            if blockwise:
-                _transpose(block, n_tiles * centres, d, columns)
-            n_doubtful = assign(
-                rows, begin, end, d, shift, block, block_starts, n_tiles, n_few, blocks, space,
-                whole, Listed(lists, first, length), doubts, n_doubtful, out,
-            )  # fmt: skip
-        if product:
-            k = given.shape[0]
-            if n_doubtful * k * d <= at_once:
-                for q in range(n_doubtful):
-                    write(rows, doubtful[q], whole, d, starts, lists, 0, k, out)
-                n_doubtful = 0
+        n_doubtful = assign(
+            rows, n, d, shift, flat, starts, n_tiles, n_few, blocks, space, doubts, out
+        )
+        if product and n_doubtful * k * d <= at_once:
+            whole = given.reshape(given.size)
+            for q in range(n_doubtful):
+                i = doubtful[q]
+                label, square, second_label, second_square = choose(
+                    rows, i * d, whole, d, starts, -1, real(0), NO_LIST, 0, k
+                )
+                labels[i] = label
+                if two:
+                    values[i], second_labels[i], second[i] = square, second_label, second_square
+            n_doubtful = 0
         return n_doubtful
 
     return run

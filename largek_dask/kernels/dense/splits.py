@@ -1,4 +1,4 @@
-"""Gain by splitting a cluster in two."""
+"""Gain by splitting a cluster of dense rows in two."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
-from largek_dask.kernels.dense.gathered import bare, copy_rows
+from largek_dask.kernels.dense.gathered import convert_rows
+from largek_dask.kernels.dense.panels import inner
 from largek_dask.kernels.emit import as_readonly, scan, square_lengths
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
@@ -25,7 +26,7 @@ _STEPS = 4
 _WORTH = 1.005
 """Minimum ratio of the gains of successive steps of 2-means; a step below it is the last."""
 _PARTS, _LEAST, _MOST = 8, 8, 64
-"""Shares of clusters per thread, and the minimum and maximum clusters of each."""
+"""Parts of the clusters per thread, and the minimum and maximum number of clusters of each."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -44,8 +45,8 @@ def split_clusters(
 ) -> tuple[NDArray[np.float64], Array]:
     """Find two halves of each given cluster, and how much they lower the cost.
 
-    A plane across the direction along which the rows lie widest (a few steps of the power method
-    from the farthest row) cuts them in two, and a few steps of 2-means move it.
+    A plane across the direction of largest variance (a few steps of the power method from the
+    farthest row) cuts the rows in two, and a few steps of 2-means move it.
 
     Parameters
     ----------
@@ -61,15 +62,15 @@ def split_clusters(
     max_rows : int
         Maximum rows of a cluster that are used, evenly spaced.
     n_threads : int
-        Threads that share the clusters; the result is the same.
+        The result does not depend on it.
 
     Returns
     -------
     gains : float64 array (c,)
-        Decrease of the weighted sum of squared distances of all rows of the cluster; 0 if there is
-        nothing to split.
+        Decrease of the weighted sum of squared distances of all rows of the cluster; 0 for a
+        cluster that is not split.
     halves : array (c, 2, d) of the compute dtype
-        The two means; the centre twice if there is nothing to split.
+        The two means; the centre twice for a cluster that is not split.
     """
     dtype, d = compute_dtype(centers.dtype), x.shape[1]
     clusters = np.ascontiguousarray(clusters, np.int64)
@@ -101,9 +102,9 @@ def split_clusters(
     return gains, halves
 
 
-@bare
+@inner
 def _add_up(block, share, count, d, sums):
-    """Sum of rows, each times its share; rows without one are not read."""
+    """Sum rows times their shares; rows with a share of 0 are not read."""
     for f in range(d):
         sums[f] = 0
     for p in range(count):
@@ -113,9 +114,8 @@ def _add_up(block, share, count, d, sums):
                 sums[f] += part * block[p * d + f]
 
 
-@bare
+@inner
 def _square(values, at, d):
-    """Return the squared length of a row."""
     square = values[at] * values[at]
     for f in range(1, d):
         square += values[at + f] * values[at + f]
@@ -128,7 +128,7 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     lanes = tile.lanes_of(dtype.itemsize)
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
-    @bare
+    @inner
     def project(panel, count, d, direction, zeros, space, along):
         _, _, _, values, winners, _, _, _, _ = space
         for at in range(0, count, width):
@@ -142,13 +142,13 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile the approximate direction along which the rows of a cluster lie widest."""
+    """Compile the approximate direction of largest variance of a cluster's rows."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     project = _projection(tile, dtype)
 
-    @bare
+    @inner
     def principal(panel, block, count, d, weights, zeros, space, along, direction, sums):
-        """Write it; return False if there is none."""
+        """Write the direction; return False if there is none."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
             square_lengths(width, 1, panel, begin * d, width, d, norms)
@@ -182,7 +182,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
     """Compile cutting a cluster's rows in two, with the decrease of the cost."""
     real, project = dtype.type, _projection(tile, dtype)
 
-    @bare
+    @inner
     def cut(panel, block, count, d, weights, zeros, space, along, vectors, halves):
         """Run steps of 2-means; write the best means, about the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
@@ -228,9 +228,9 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
-    """Compile all of :func:`split_clusters` for some clusters."""
+    """Compile :func:`split_clusters` for some of the clusters."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
-    pack, copy = panels.pack_rows(dtype, width), copy_rows(dtype, stored)
+    pack, copy = panels.pack_rows(dtype, width), convert_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)
     read, write = panels.real_arrays, panels.outputs
 

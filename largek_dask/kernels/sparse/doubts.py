@@ -1,10 +1,10 @@
-"""Sparse rows that the product form leaves in doubt (:mod:`.doubts`), and how to decide them.
+"""Sparse rows whose nearest centre is in doubt (:mod:`~largek_dask.kernels.dense.doubts`).
 
-A score of a sparse row has as many terms as the row has stored numbers, and its rounding depends on
-these. Sums (x - c)² go over all features, including zeros, since their terms may cancel.
-That is long if rows are short: texts that have no word in common with most centres are about
-equally near to all of these. So scores in float64, again over stored numbers alone, decide first,
-and the sums only among scores that are too close even then.
+A score of a sparse row has one term per stored number, and its rounding depends on their number.
+Sums (x - c)² go over all features, including zeros, since their terms may cancel. That is slow for
+short rows: a text that shares no word with most centres is about equally near to all of these. So
+float64 scores, again of the stored numbers only, decide first, and the sums only among scores that
+are too close even then.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, readonly
-from largek_dask.kernels.dense.doubts import choose, margin
+from largek_dask.kernels.dense.doubts import NO_LIST, choose, margin
 from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.packed_cache import PackedCache
@@ -25,20 +25,19 @@ __all__ = ["mend_scores", "nearest_two_sparse"]
 
 Array = NDArray[Any]
 
-_NO_LIST = readonly(np.empty(0, np.int32))
 _OFF = 2.0**-48
-"""Minimum gap of two scores in float64, per term and (|x| + |c|)²: they are off by
-2^-52 of that, the sums (x - c)² that decide by 2^-50 at most, and there are two of either ..."""
+"""Minimum gap of two float64 scores, per term and (|x| + |c|)². Their errors are at most 2^-52 of
+that, those of the sums (x - c)² that decide 2^-50, and there are two of each ..."""
 _LEAST = 2.0**-1070
-"""... and for products that underflow."""
+"""... plus this for products that underflow."""
 _SHARP = 2.0**-24
-"""A distance whose relative error is smaller is kept as it is."""
+"""Maximum relative error of a distance that is kept."""
 
 
 def nearest_two_sparse(
     x: SparseBlock, centers: Array, cache: PackedCache, two: bool
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """Return the nearest two centres of every row; decide the second too only with `two`."""
+    """Return the nearest two centres of every row; the second is exact only if `two`."""
     packed = cache.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
@@ -55,7 +54,7 @@ def mend_scores(x: SparseBlock, centers: Array, cache: PackedCache, out: Array) 
     """Write sums (x - c)² where the product form has lost digits of a squared distance.
 
     `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
-    most eight times that of their terms by themselves.
+    most eight times that of their terms.
     """
     lengths = readonly(np.sqrt(cache.get(center_norms)))
     _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
@@ -66,7 +65,7 @@ def _decide(
     data, indices, indptr, centers, columns, norms, two, roundoff, least, longest, labels, first,
     second_labels, second,
 ):  # fmt: skip
-    """Turn scores into distances; rows in doubt get the nearest of the possible centres."""
+    """Turn scores into distances; give rows in doubt the nearest of their possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     scores = np.empty(columns.shape[0] * columns.shape[2])
@@ -99,7 +98,7 @@ def _decide(
             limit = np.inf
         for p in range(begin, end):
             row[indices[p]] = data[p]
-        found = choose(row, 0, flat, d, scores, 0, limit, _NO_LIST, 0, k)
+        found = choose(row, 0, flat, d, scores, 0, limit, NO_LIST, 0, k)
         labels[i], first[i], second_labels[i], second[i] = found
         for p in range(begin, end):
             row[indices[p]] = zero
@@ -107,7 +106,7 @@ def _decide(
 
 @njit
 def _scores(data, indices, begin, end, columns, norms, scores):
-    """Compute float64 scores of one row and all centres; return the row's squared length."""
+    """Compute the float64 scores of a row and all centres; return its squared length."""
     n_blocks, _, width = columns.shape
     square = 0.0
     for p in range(begin, end):
@@ -125,7 +124,7 @@ def _scores(data, indices, begin, end, columns, norms, scores):
 
 @njit
 def _lowest(scores, k):
-    """Return the places of the lowest two scores, and the third; -1 if one is not finite."""
+    """Return the positions of the lowest two scores, and the third; -1 if one is not finite."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
     for j in range(k):

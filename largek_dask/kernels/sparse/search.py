@@ -1,9 +1,9 @@
 """Nearest centres of sparse rows (CSR), and exact distances to them; centres are dense.
 
-Scores are ``||c||² - 2 x·c`` over a row's stored numbers alone, one fused multiply-add each in the
-order of the columns, so they have the bits that the dense product form gives for the same rows
-without a shift. Centres are transposed in blocks: the coordinates of a block's centres that a
-stored number meets lie side by side in a few cache lines.
+Scores are ``||c||² - 2 x·c`` over the stored numbers of a row, one fused multiply-add each in the
+order of the columns. So they have the bits of the dense product form for the same rows without a
+shift. Centres are transposed in blocks: the coordinates of a block's centres in one column are
+contiguous, in a few cache lines.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
 Array = NDArray[Any]
 
 MOST_VECTORS = 4
-"""Vectors of a block of centres: as many chains as keep two multipliers busy."""
+"""Vectors of a block of centres: enough chains of multiply-adds for two multipliers."""
 _ROWS = 4096
 """Rows that meet a block of centres before the next block takes its place."""
 _LINE = 64
@@ -45,12 +45,12 @@ _LINE = 64
 _FEATURES = 256
 """Features of a patch of centres that is transposed at once."""
 LOST = 8.0
-"""Ratio of a centre's square to the remaining difference above which digits are lost."""
+"""Ratio of a centre's square to its distance above which the difference has lost digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseCenters:
-    """Centres packed for the sparse kernels; made by :func:`pack_sparse`."""
+    """Centres packed for the sparse kernels."""
 
     columns: Array
     """(n_blocks, d, width) factors of a row's numbers: -2 c."""
@@ -60,16 +60,16 @@ class SparseCenters:
 
 
 def pack_sparse(centers: Array) -> SparseCenters:
-    """Prepare (k, d) centres of a compute dtype."""
+    """Pack (k, d) centres of a compute dtype."""
     vectors = MOST_VECTORS
-    # powers of two: fewer kernels to compile
+    # by powers of two, for fewer kernels to compile
     while vectors > 1 and vectors * LANES >= 2 * len(centers):
         vectors //= 2
     return _pack(centers, vectors * LANES)
 
 
 def pack_narrow(centers: Array) -> SparseCenters:
-    """Pack centres as :func:`pack_sparse` does, for :func:`scores_sparse`."""
+    """Pack centres for :func:`scores_sparse`."""
     return _pack(centers, LANES)
 
 
@@ -77,7 +77,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     centers = readonly(np.ascontiguousarray(centers))
     k, d = centers.shape
     n_blocks = -(-k // width)
-    # Vectors that begin within a cache line would reach into the next one.
+    # aligned to cache lines: otherwise vectors would reach into the next one
     room = np.empty(n_blocks * d * width + _LINE // centers.itemsize, centers.dtype)
     skipped = -room.ctypes.data % _LINE // centers.itemsize
     columns = room[skipped : skipped + n_blocks * d * width].reshape(n_blocks, d, width)
@@ -103,20 +103,17 @@ def _transpose(centers, columns):
                 for f in range(begin, min(begin + _FEATURES, d)):
                     for q in range(first, first + few):
                         columns[b, f, q] = factor * centers[b * width + q, f]
-        # Padding, which starts from infinity, may be met by any finite number.
+        # padding, whose scores start from infinity
         columns[b, :, max(0, k - b * width) :] = 0
 
 
 def nearest_sparse(
     x: SparseBlock, packed: SparseCenters
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """Return the nearest and the second nearest centre of every row, by their scores.
+    """Return the nearest and the second nearest centre of every row, with their scores.
 
-    Returns
-    -------
-    labels, first, second_labels, second
-        As :func:`~largek_dask.kernels.distances.nearest_two`, except for the row's squared length,
-        which scores lack.
+    The order is that of :func:`~largek_dask.kernels.distances.nearest_two`; scores lack the row's
+    squared length.
     """
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
@@ -130,7 +127,7 @@ def nearest_sparse(
 
 
 def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
-    """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
+    """Write squared distances of all rows to all centres, with the bits of nearest_sparse."""
     columns, starts = narrow.columns.reshape(-1), narrow.starts
     _scores(*x.parts(starts.dtype), columns, starts, x.n_features, out)
 
@@ -218,20 +215,16 @@ def center_norms(centers: Array) -> NDArray[np.float64]:
 
 
 def squared_distances(
-    x: SparseBlock,
-    centers: Array,
-    cache: PackedCache,
-    labels: NDArray[np.int32],
-    out: NDArray[np.float64],
+    x: SparseBlock, centers: Array, cache: PackedCache, labels: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Write the squared distance of every row to the centre of its label to `out`.
+    """Return the (n,) squared distance of every row to the centre of its label.
 
-    It is ``||c||² - sum c²`` over the row's columns, which covers those where the row is 0, plus
-    ``sum (x - c)²`` over its columns. The squares of c are added in the order of the columns in
-    both, so a row that equals its centre is at distance 0. If that difference has lost digits,
-    since the row lies near its centre, the sum goes over all features.
+    It is ``||c||² - sum c²`` over the row's columns, which covers the columns where the row is 0,
+    plus ``sum (x - c)²`` over its columns. Both sums add the squares of c in the order of the
+    columns, so a row that equals its centre is at distance 0. If the difference has lost digits,
+    because the row lies near its centre, the sum goes over all features.
     """
-    norms = cache.get(center_norms)
+    out, norms = np.empty(len(x)), cache.get(center_norms)
     _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)
     return out
 

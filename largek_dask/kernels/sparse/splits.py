@@ -1,8 +1,9 @@
 """Gain by splitting a cluster of sparse rows in two.
 
-As for dense rows (:mod:`~largek_dask.kernels.dense.splits`): first across the approximate
-direction in which some rows of the cluster lie widest, and then by steps of 2-means. Only stored
-numbers of a row are used; columns in which none of these rows has any are 0 in both means.
+As for dense rows (:mod:`~largek_dask.kernels.dense.splits`): a plane across the direction of
+largest variance, moved by steps of 2-means. Every second row finds the halves, the others judge
+them. Only the stored numbers of a row are used; columns in which no row of a cluster has any are 0
+in both means.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["split_sparse"]
 
 POWER_STEPS = 3
-"""Steps to the direction in which rows lie widest."""
+"""Steps of the power method."""
 STEPS = 4
 """Maximum steps of 2-means."""
 WORTH = 1.005
 """Minimum ratio of the gains of successive steps; a step below it is the last."""
 LEAST_ROWS = 6
-"""Fewer rows do not show what a split would gain."""
+"""Clusters with fewer rows are not split."""
 _PART = 16
 """Clusters that a thread takes at a time."""
 
@@ -42,30 +43,10 @@ def split_sparse(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Split each of some clusters.
+    """Find two halves of each given cluster, and how much they lower the cost.
 
-    Parameters
-    ----------
-    x : (n, d)
-        Sparse rows.
-    order, starts : int32 (m,), int64 (k + 1,)
-        ``order[starts[j] : starts[j + 1]]`` are the rows of cluster j.
-    clusters : (c,) int64
-        Clusters to split.
-    centers : (k, d) of the compute dtype
-    weight : (n,) float64, optional
-    max_rows : int
-        Maximum rows of a cluster on which a split is tried, evenly spaced.
-    n_threads : int
-        Threads that share the clusters; the result is the same.
-
-    Returns
-    -------
-    gains : (c,) float64
-        Decrease of the weighted sum of squared distances of all rows of the cluster; 0 if there is
-        nothing to split.
-    halves : (c, 2, d) of the compute dtype
-        The two means; the centre twice if there is nothing to split.
+    Arguments and results are those of :func:`~largek_dask.kernels.dense.splits.split_clusters`,
+    with sparse rows `x` and centres of the compute dtype.
     """
     gains = np.zeros(len(clusters))
     halves = np.zeros((len(clusters), 2, x.n_features), centers.dtype)
@@ -101,7 +82,7 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
             continue
         n_met, total, n_fitted = 0, 0.0, (count + 1) // 2
         for p in range(count):
-            # Every second row fits the split, the others judge it.
+            # every second row fits the split, the others judge it
             place = 2 * p if p < n_fitted else 2 * (p - n_fitted) + 1
             i = order[begin + place * all_rows // count]
             rows[p], weights[p] = i, weight[i] if weight.size > 0 else 1.0
@@ -130,10 +111,10 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
 
 @njit
 def _gain(parts, weights, mean, met, halves, along, also, direction):
-    """Return by how much rows are nearer to the nearer of two means than to the common one."""
+    """Return by how much the nearer of two means lowers the cost of rows against one mean."""
     count, gain = parts[3].size, 0.0
     for half in range(2):
-        # Twice the product with (a - m), less the difference of the squares of the two.
+        # |x - m|² - |x - a|² = 2 x·(a - m) - (a - m)·(a + m)
         lean = 0.0
         for f in met:
             direction[f] = halves[half, f] - mean[f]
@@ -149,7 +130,7 @@ def _gain(parts, weights, mean, met, halves, along, also, direction):
 
 @njit
 def _add_up(parts, shares, met, sums):
-    """Sum of rows, each times its share."""
+    """Sum rows times their shares."""
     data, indices, indptr, rows = parts
     for f in met:
         sums[f] = 0.0
@@ -162,7 +143,7 @@ def _add_up(parts, shares, met, sums):
 
 @njit
 def _products(parts, direction, along):
-    """Compute products of rows with a direction."""
+    """Compute the products of rows with a direction."""
     data, indices, indptr, rows = parts
     for p in range(rows.size):
         product = 0.0
@@ -181,7 +162,7 @@ def _product(a, b, met):
 
 @njit
 def _principal(parts, weights, mean, met, along, direction, sums):
-    """Write the approximate direction in which rows lie widest; return False if there is none."""
+    """Write the approximate direction of largest variance; return False if there is none."""
     data, indices, indptr, rows = parts
     _products(parts, mean, along)
     square, farthest, far = _product(mean, mean, met), 0.0, -1
@@ -190,7 +171,7 @@ def _principal(parts, weights, mean, met, along, direction, sums):
         for at in range(indptr[rows[p]], indptr[rows[p] + 1]):
             length += np.float64(data[at]) * data[at]
         distance = weights[p] * (length - 2.0 * along[p] + square)
-        # Rounding errors of rows that are all alike give no direction.
+        # the rounding errors of equal rows give no direction
         if distance > farthest and length - 2.0 * along[p] + square > 1e-12 * length:
             farthest, far = distance, p
     if far < 0:
@@ -233,7 +214,6 @@ def _cut(parts, weights, everything, total, mean, met, along, direction, sums, h
         one, two = 1.0 / part, 1.0 / (total - part)
         gap, lean = 0.0, 0.0
         for f in met:
-            # Both sums add the same numbers in order, with 0 for those of the other half.
             a, b = sums[f] * one, (everything[f] - sums[f]) * two
             direction[f] = a - b
             gap += (a - b) * (a - b)

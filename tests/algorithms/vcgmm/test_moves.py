@@ -19,7 +19,7 @@ from largek_dask.algorithms.vcgmm.state import MOST_FAILED, MOST_RETIRED, PAUSE,
 from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import pack_mixture
-from largek_dask.kernels.split_components import Halves
+from largek_dask.kernels.split_components import ComponentSplits
 from tests.algorithms import test_contract
 from tests.algorithms.conftest import blobs
 from tests.fuzz import Case
@@ -417,7 +417,7 @@ def test_rows_of_the_retired_find_the_others():
 
 def test_moves_share_the_weight_out():
     parts = components_of(np.ones((3, 1)), np.log([0.5, 0.25, 0.25]))
-    halves = Halves(
+    halves = ComponentSplits(
         np.array([1.0]), np.array([[[1, 1, 1], [2, 2, 2]]], "f4"), np.array([[[3.0], [4.0]]]),
         np.array([[0.75, 0.25]]),
     )  # fmt: skip
