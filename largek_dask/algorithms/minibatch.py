@@ -36,6 +36,7 @@ from largek_dask.algorithms.parts.gathered import (
     gather_rows,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.problem import check_integer
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
@@ -168,10 +169,8 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        rows: object = self.batch_rows
-        whole = isinstance(rows, int) and not isinstance(rows, bool) and rows >= 1
-        if rows != "auto" and not whole:
-            raise ParameterError(f"batch_rows must be 'auto' or at least 1, got {rows!r}.")
+        if self.batch_rows != "auto":
+            check_integer("batch_rows", self.batch_rows, 1)
         if self.votes not in ("all", "latest"):
             raise ParameterError(f"votes must be 'all' or 'latest', got {self.votes!r}.")
 

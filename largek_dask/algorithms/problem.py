@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,6 +34,7 @@ __all__ = [
     "Problem",
     "RowValues",
     "check_integer",
+    "check_number",
 ]
 
 SKIPPED = -1
@@ -205,3 +207,9 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     if not whole or value < least or (most is not None and value > most):
         allowed = f"at least {least}" if most is None else f"{least} to {most}"
         raise ParameterError(f"{name} must be an integer of {allowed}, got {value!r}.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise ``ParameterError`` for a parameter that is no number of at least 0."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and float(value) >= 0):
+        raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")

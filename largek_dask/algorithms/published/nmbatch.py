@@ -38,6 +38,7 @@ from largek_dask.algorithms import base
 from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowSlice, RowState
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.problem import check_integer, check_number
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
@@ -93,10 +94,8 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        if not isinstance(self.b0, int) or isinstance(self.b0, bool) or self.b0 < 1:
-            raise ParameterError(f"b0 must be an integer of at least 1, got {self.b0!r}.")
-        if not isinstance(self.rho, int | float) or not self.rho >= 0:
-            raise ParameterError(f"rho must be a number of at least 0, got {self.rho!r}.")
+        check_integer("b0", self.b0, 1)
+        check_number("rho", self.rho)
         if self.bounds not in ("lower", None):
             raise ParameterError(f"bounds must be 'lower' or None, got {self.bounds!r}.")
 
