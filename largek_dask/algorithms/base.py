@@ -420,10 +420,3 @@ class Algorithm(ABC, Generic[State, Asked]):
             Weight of the rows of each cluster.
         """
         raise NotImplementedError
-
-    def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
-        """Return figures of ``model(state)`` that take passes of their own; ``words`` is a text.
-
-        All others are in ``Info.extra``.
-        """
-        return {}

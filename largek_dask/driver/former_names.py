@@ -100,9 +100,12 @@ def current_state(tree: Any) -> Any:
 
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
     same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
-    state of ``nmbatch`` had bounds.
+    state of ``nmbatch`` had bounds, and one of ``vc-gmm`` a second coreset.
     """
     match tree:
+        case {"class": "VCGMMState", "fields": dict(old)}:
+            kept = {name: value for name, value in old.items() if name != "unseen"}
+            return {**tree, "fields": kept}
         case {"class": "NMBatchState", "fields": dict(old)} if "bounds" in old:
             passes = old["history"]["fields"]
             entries = [entry["fields"]["centers"] for entry in passes["entries"]["tuple"]]

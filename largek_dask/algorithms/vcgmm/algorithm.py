@@ -41,7 +41,7 @@ from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
-from largek_dask.algorithms.starts.coresets import Coreset, draw_coresets
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.dense_sample import coarse_centers
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
@@ -61,7 +61,6 @@ from largek_dask.algorithms.vcgmm.passes import (
     pass_over,
     row_bytes_of,
 )
-from largek_dask.algorithms.vcgmm.report import report_of
 from largek_dask.algorithms.vcgmm.start import START, bound_of_labels, start_rows
 from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
@@ -89,7 +88,7 @@ TABLE_SHARE = 5
 PAIR_WORK = 0.125
 """Cost of a pair of components in a table, in log joints of a row (measured)."""
 FULL_EVERY = 10
-"""Iterations after which all components are searched, if that is cheap."""
+"""Iterations between searches of all components, if these are cheap."""
 ROW_WORK = 16.0
 """Cost of a row in an iteration besides log joints of its list, in these (measured)."""
 GIVEN_BYTES = 256 << 20
@@ -119,8 +118,10 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     initial_e_steps : int
         Passes that look for candidates before the first M-step, if the start gives no variance.
     coreset : int, optional
-        Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
-        held in the driver's process; None, or if there are no more: from all rows.
+        Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018) and
+        held in the driver's process; None, or if there are no more rows: from all rows. It is too
+        small if ``lower_bound`` of the last step is far above the log-likelihood per row of all
+        rows: the components fit their own rows better than others.
     reg_covar : float
         Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
         variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
@@ -219,28 +220,16 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _length(self) -> int:
-        """Components on a list, or of a neighbourhood."""
-        return self._length_of(self._k)
-
-    def _length_of(self, k: int) -> int:
+        """Components on a list; if all, every pass searches all and keeps no candidates."""
         usual = max(LIST, LISTS * self._candidates)
         length = usual if self.neighbours == "auto" else self.neighbours
-        return min(k, max(length, self._candidates))
-
-    def _keeps(self, k: int) -> bool:
-        """Return True if candidates of rows are kept: unless every pass searches all components."""
-        return self._length_of(k) < k
+        return min(self._k, max(length, self._candidates))
 
     def _coreset_of(self, table: TableShape) -> int | None:
         """Return the number of rows to draw from such a table; None: learn from all."""
         if self.coreset is None or self.coreset >= table.n_rows:
             return None
         return self.coreset
-
-    @property
-    def _own_from(self) -> int:
-        """Iterations before components have variances of their own, if none are given."""
-        return 0 if self.covariance == "iso" else SHARED
 
     def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
         """Return the rows to learn from."""
@@ -276,9 +265,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
         """Draw the coreset, if there is one, and begin the search for first means."""
-        drawn, unseen = None, None
-        if (n := self._coreset_of(passes)) is not None:
-            drawn, unseen = self._draw(passes, rng, n)
+        drawn = self._draw(passes, rng)
         rows = self._rows(passes, drawn)
         spread = spread_of(rows)
         # Hard clusters of equal rows are the same with any variance.
@@ -294,9 +281,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             weight=rows.statistics.total_weight,
             floor=spread.floor(rows, self.covariance, self.reg_covar, self.least_variance),
             extents=spread.extents,
-            own_from=self._own_from,
+            own_from=0 if self.covariance == "iso" else SHARED,
             coreset=drawn,
-            unseen=unseen,
         )
         init = self.problem.init
         if isinstance(init, str) and init == "auto":
@@ -322,16 +308,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             begun=begun,
         )
 
-    def _draw(self, passes: Passes, rng: Rng, n: int) -> list[Coreset]:
-        """Draw the coreset, and another one to compare it with."""
-        purposes = ("coreset", "unseen")
-        drawn, unseen = draw_coresets(passes, [rng.generator(0, name) for name in purposes], n)
+    def _draw(self, passes: Passes, rng: Rng) -> Coreset | None:
+        """Draw the coreset; None: learn from all rows."""
+        n = self._coreset_of(passes)
+        if n is None:
+            return None
+        drawn = draw_coreset(passes, rng, n)
         if len(drawn.rows) < self._k:
             raise ParameterError(
                 f"coreset={n} has found {len(drawn.rows)} rows, fewer than there are components "
                 f"({self._k}): ask for a larger one."
             )
-        return [drawn, unseen]
+        return drawn
 
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
@@ -596,7 +584,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             explore=self.explore if near else 0,
             key=key,
             counts=not state.looks,
-            keeps=self._keeps(k),
+            keeps=length < k,
             save=kind == "lists" and state.trial is not None,
             restore=kind == "lists" and state.restored is not None,
             extents=state.extents if self.covariance == "diag" else None,
@@ -606,33 +594,26 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
-        cheap = self._is_cheap(self._k)
-        due = state.iteration > 0 and state.iteration % FULL_EVERY == 0
-        if cheap and due:
+        if self._is_cheap and state.iteration > 0 and state.iteration % FULL_EVERY == 0:
             return True
-        return self._kept_bytes(state) > KEPT_BYTES and not self._may_be_given(rows)
+        return _kept_bytes(state) > KEPT_BYTES and rows.n_rows * self._given_bytes > GIVEN_BYTES
 
-    def _is_cheap(self, k: int) -> bool:
-        """Return True if an occasional search of all components is affordable."""
-        return k <= FULL_EVERY / 2 * (self._length_of(k) + ROW_WORK)
+    @property
+    def _is_cheap(self) -> bool:
+        """True if an occasional search of all components is affordable."""
+        return self._k <= FULL_EVERY / 2 * (self._length + ROW_WORK)
 
-    def _kept_bytes(self, state: VCGMMState) -> int:
-        """Return the bytes of the models since the last anchor."""
-        assert state.components is not None
-        return len(state.history) * state.components.nbytes
-
-    def _may_be_given(self, rows: Passes) -> bool:
-        return self._given_bytes(rows.n_rows, self._k) <= GIVEN_BYTES
-
-    def _given_bytes(self, n_rows: int, k: int) -> int:
-        """Return the bytes of the candidates of so many rows."""
-        return n_rows * row_bytes_of(k, min(self._candidates, k))
+    @property
+    def _given_bytes(self) -> int:
+        """Bytes of the candidates of a row."""
+        return row_bytes_of(self._k, self._width)
 
     def _is_full(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
         """Return True if candidates take less room than the models from which they follow."""
-        if pass_.is_anchor or state.trial is not None or not self._may_be_given(rows):
+        given = rows.n_rows * self._given_bytes
+        if pass_.is_anchor or state.trial is not None or given > GIVEN_BYTES:
             return False
-        return self._kept_bytes(state) > self._given_bytes(rows.n_rows, self._k)
+        return _kept_bytes(state) > given
 
     # --- results ----------------------------------------------------------------------------------
 
@@ -664,63 +645,44 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             raise ParameterError(
                 "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
             )
-        k, drawn = self._k, self._coreset_of(table)
+        drawn = self._coreset_of(table)
         if drawn is None:
             start = self._search().footprint(table)
             # For the mean variance, and for rows to begin with.
             return Footprint(
-                row_bytes=max(self._row_bytes(k), start.row_bytes),
+                row_bytes=max(self._row_bytes, start.row_bytes),
                 model_copies=24,
                 passes_before=2,
-                full_search=self._anchors(table.n_rows, table.n_features, k),
+                full_search=self._anchors(table.n_rows, table.n_features),
             )
         return Footprint(
             model_copies=24,
             held_rows=drawn,
-            # Per row its chance; and number, weight and chance of a row of the other coreset.
-            held_bytes=bytes_of_held(table, drawn, table.itemsize, 32, 2),
+            held_bytes=bytes_of_held(table, drawn, table.itemsize, 8, 2),
             passes_before=3,
-            # For the report on rows outside of the coreset.
-            passes_after=1,
-            full_search=self._anchors(drawn, table.n_features, k),
+            full_search=self._anchors(drawn, table.n_features),
         )
 
-    def _row_bytes(self, k: int) -> int:
-        """Return the bytes of the candidates of a row."""
-        kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
-        # Candidates from before moves are kept, too.
-        moved = self.covariance != "iso" and self.moves
-        return 2 * kept if moved else kept
+    @property
+    def _row_bytes(self) -> int:
+        """Row state per row in bytes: candidates, twice if those before moves are kept, too."""
+        if self._length == self._k:
+            return 0
+        return self._given_bytes * (2 if self.covariance != "iso" and self.moves else 1)
 
-    def _anchors(self, n_rows: int, d: int, k: int) -> str:
+    def _anchors(self, n_rows: int, d: int) -> str:
         """Describe how often all components are searched."""
-        if not self._keeps(k):
+        k = self._k
+        if self._length == k:
             return "in every step: rows meet no fewer than all"
-        if self._is_cheap(k):
+        if self._is_cheap:
             return f"every {FULL_EVERY} iterations"
-        given = self._given_bytes(n_rows, k)
-        if given <= GIVEN_BYTES:
+        if n_rows * self._given_bytes <= GIVEN_BYTES:
             return "never: candidates of all rows go into a checkpoint instead, where models do not"
         shape = {"iso": 1, "isoflex": k, "diag": k * d}[self.covariance]
         model = 4 * k * d + 8 * (shape + k)
         every = KEPT_BYTES // model + 1
         return f"every {every} iterations: a checkpoint holds no more models"
-
-    def report(self, passes: Passes, rng: Rng, state: VCGMMState) -> dict[str, float | str]:
-        """Report whether a model learnt from a coreset holds for other rows."""
-        state = _without_trial(state)
-        components, coreset, unseen = state.components, state.coreset, state.unseen
-        if components is None or coreset is None or unseen is None or state.looks:
-            return {}
-        first = EMPass("all", components, self._width, keeps=False)
-        then = None
-        if self._length < self._k > NEAREST_COMPONENTS:
-            # A search of all would take longer than the fit.
-            near = NearComponents(components, max(self._length, LIST))
-            listed = near.table(passes.threads.n)
-            first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
-            then = replace(first, kind="lists")
-        return report_of(passes, coreset, unseen, first, then, self.covariance)
 
 
 def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
@@ -748,6 +710,12 @@ def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
 def _without_trial(state: VCGMMState) -> VCGMMState:
     """Return the state before moves whose result is still unknown."""
     return state if state.trial is None else state.trial.before
+
+
+def _kept_bytes(state: VCGMMState) -> int:
+    """Return the bytes of the models since the last anchor."""
+    assert state.components is not None
+    return len(state.history) * state.components.nbytes
 
 
 def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:

@@ -111,8 +111,6 @@ class VCGMMState:
     """Total weight of the rows that are learnt from."""
     coreset: Coreset | None = None
     """The rows that are learnt from; None: all."""
-    unseen: Coreset | None = None
-    """Another coreset, on which the final model is tested."""
     begun: tuple[tuple[str, float], ...] = ()
     """Evaluations before the first step, which reports them: names and numbers."""
     search: EitherState | None = None
