@@ -56,7 +56,7 @@ from largek_dask.algorithms.vcgmm.moves import (
 from largek_dask.algorithms.vcgmm.passes import (
     NEAREST_COMPONENTS,
     EMPass,
-    EMTotal,
+    EMPassTotal,
     NearComponents,
     pass_over,
     row_bytes_of,
@@ -404,17 +404,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         of_lists = {"evaluations_lists": float(n_evaluated)}
         return after, replace(info, extra={**info.extra, **of_lists})
 
-    def _looked(self, rows: Passes, state: VCGMMState, total: EMTotal) -> tuple[VCGMMState, Info]:
+    def _looked(
+        self, rows: Passes, state: VCGMMState, total: EMPassTotal
+    ) -> tuple[VCGMMState, Info]:
         """Estimate the variance from the first candidates (the paper's first E-step)."""
         d, weight = rows.n_features, rows.statistics.total_weight
-        assert state.components is not None
-        variances = state.components.variances
+        variances = state.known.variances
         least = total.least.value
         if self.covariance == "diag":
             # Squares are divided by variances, which are all the same until they are known.
             least *= float(variances[0, 0])
         variance = np.maximum(least / (d * weight), state.floor)
-        components = replace(state.components, variances=np.full(variances.shape, variance))
+        components = replace(state.known, variances=np.full(variances.shape, variance))
         cost = least
         extra = {
             "iteration": 0.0,
@@ -432,13 +433,12 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         )
 
     def _maximised(
-        self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMTotal
+        self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Run the M-step, and find the gain of the iteration."""
-        assert state.components is not None
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
-        components = updated(state.components, sums, self.covariance, state.floor, shared=shared)
+        components = updated(state.known, sums, self.covariance, state.floor, shared=shared)
         bound, weight = sums.bound, sums.total
         gain = 2 * (bound - state.bound) / (rows.n_features * weight)
         tried = state.tried.later()
@@ -465,12 +465,11 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return after, Info(cost, total.n_rows, converged=converged, extra=extra)
 
     def _extra(
-        self, pass_: EMPass, total: EMTotal, bound: float, after: VCGMMState
+        self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
         """Return the figures of an iteration for ``history_``."""
         known = _without_trial(after)
-        components = known.components
-        assert components is not None
+        components = known.known
         alive = np.isfinite(components.log_weights)
         if after.retiring is not None:
             alive &= ~after.retiring
@@ -507,8 +506,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         told = {"moves": 0.0, "back": 0.0, "retired": 0.0}
         if not opens:
             return state, told
-        components, masses, tried = state.components, state.masses, state.tried
-        assert components is not None
+        components, masses, tried = state.known, state.masses, state.tried
         row = state.weight / rows.n_rows
         fallen = collapsed(components, masses, row, state.floor)
         if not (tried.gave_up or tried.pause):
@@ -524,7 +522,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return after, told | {"retired": float(np.count_nonzero(hopeless))}
 
     def _undone(
-        self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMTotal
+        self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Return to the state before moves that did not pay; the next pass restores candidates."""
         before = trial.before
@@ -550,9 +548,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             return state, 0
         if state.table is not None and state.table_age < self._table_age(rows.n_rows):
             return state, 0
-        assert state.components is not None
         pairs = None if state.trial is None else state.trial.pairs
-        near = NearComponents(state.components, length, pairs)
+        near = NearComponents(state.known, length, pairs)
         made = replace(state, near=near, table=near.table(rows.threads.n), table_age=0)
         return made, k * n_compared(k, length)
 
@@ -564,7 +561,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return max(TABLE_AGE, int(np.ceil(TABLE_SHARE * table / iteration)))
 
     def _next_pass(self, rows: Passes, rng: Rng, state: VCGMMState) -> EMPass:
-        assert state.components is not None
         k, length = self._k, self._length
         kind: Literal["lists", "nearest", "cells", "all"] = "lists"
         first = not state.history.entries
@@ -576,7 +572,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         key = int(rng.generator(state.step, "explore").integers(1 << 62)) if near else 0
         return EMPass(
             kind,
-            state.components,
+            state.known,
             self._width,
             near=state.near if near else None,
             listed=state.table if near else None,
@@ -620,7 +616,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
         """Return the components after the last M-step; for hard clusters their means."""
         state = _without_trial(state)
-        components = state.components
         if state.search is not None:
             found = self._search().model(state.search)
             if not isinstance(self.problem, MixtureProblem):
@@ -631,7 +626,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
                 variance = np.maximum(cost, variance)
             components = equal_components(found.centers, variance, state.shift, self.covariance)
             return components.arrays(found.counts)
-        assert components is not None
+        components = state.known
         if isinstance(self.problem, MixtureProblem):
             return components.arrays(state.masses)
         return CenterArrays(components.means, state.masses, state.shift)
@@ -687,9 +682,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
 def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     """Return the state with moves that the next pass begins with."""
-    assert state.components is not None
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
-    moved = moves.apply(state.components, state.masses)
+    moved = moves.apply(state.known, state.masses)
     # Lists of moved components are those at their new place.
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
@@ -700,8 +694,7 @@ def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
     F falls, so it is not compared with the one before. Lists are made again without the retired
     components: otherwise a row might have no other candidates.
     """
-    assert state.components is not None
-    components, masses = retired(state.components, state.masses, which)
+    components, masses = retired(state.known, state.masses, which)
     return replace(
         state, components=components, masses=masses, bound=-np.inf, table=None, retiring=None
     )
@@ -714,8 +707,7 @@ def _without_trial(state: VCGMMState) -> VCGMMState:
 
 def _kept_bytes(state: VCGMMState) -> int:
     """Return the bytes of the models since the last anchor."""
-    assert state.components is not None
-    return len(state.history) * state.components.nbytes
+    return len(state.history) * state.known.nbytes
 
 
 def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
