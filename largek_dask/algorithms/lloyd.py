@@ -1,12 +1,11 @@
 """Lloyd's algorithm: exact k-means, one pass over all rows per step.
 
-S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); the starting
-point and the yardstick of all four papers this package implements.
+S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982), with which all
+four papers that this package implements compare.
 
 Each row keeps its label and, once few rows change theirs, bounds that save most of its distances
-(:mod:`largek_dask.kernels.bounds`). Labels do not depend on bounds, present or not. Centroid sums
-are exact, so a pass touches the sums of only those rows whose label has changed, and the result is
-that of a full summation, bit for bit.
+(:mod:`largek_dask.kernels.bounds`) and change no label. Sums are exact, so a pass updates them by
+the rows whose label has changed, and they equal full sums, bit for bit.
 """
 
 from __future__ import annotations
@@ -167,7 +166,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
             extra=extra,
         )
         bounds = self._next_bounds(passes, state, packed, centers, tally.n_changed)
-        # Labels depend on the centres alone, so earlier passes may be forgotten.
+        # Labels depend on the centres alone, so earlier passes are not needed.
         history = state.history.then(Assignment(state.centers, state.bounds), anchor=True)
         return LloydState(centers, counts, state.shift, bounds, history), info
 

@@ -234,7 +234,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             centers=centers,
             counts=counts,
             previous_rows=state.rows,
-            # Labels depend on the centres alone, so earlier passes may be forgotten.
+            # Labels depend on the centres alone, so earlier passes are not needed.
             history=state.history.then(state.centers, anchor=True),
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)

@@ -183,11 +183,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         if self.coreset is not None:
             check_integer("coreset", self.coreset, 1, None)
         if self.covariance not in COVARIANCES:
-            told = ", ".join(map(repr, COVARIANCES))
-            more = " (factor analysers are planned)" if self.covariance in ("full", "tied") else ""
-            raise ParameterError(
-                f"covariance must be one of {told}{more}, got {self.covariance!r}."
-            )
+            names = ", ".join(map(repr, COVARIANCES))
+            raise ParameterError(f"covariance must be one of {names}, got {self.covariance!r}.")
         for name in ("reg_covar", "least_variance"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -245,18 +242,17 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
                 f"coreset={self.coreset} is less than n_clusters={k}: give it some rows for "
                 "each component."
             )
-        usual, bound = VCGMM(), super().bind(problem)
+        bound = super().bind(problem)
         taken = {"candidates": bound._width, "neighbours": bound._length}
-        asked = {name: getattr(self, name) for name in taken}
         cut = [
-            f"{name}={asked[name]} is taken as {number}"
+            f"{name}={asked} is taken as {number}"
             for name, number in taken.items()
-            if asked[name] not in (number, getattr(usual, name))
+            if (asked := getattr(self, name)) not in ("auto", number)
         ]
         if cut:
             warn(
-                f"{' and '.join(cut)}: there are {k} components, and a row meets at least as "
-                "many as are its candidates.",
+                f"{' and '.join(cut)}: there are {k} components, and a row meets at least its "
+                "candidates.",
                 ParameterWarning,
             )
         return bound
@@ -285,14 +281,13 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             coreset=drawn,
         )
         init = self.problem.init
-        if isinstance(init, str) and init == "auto":
-            init = "k-means"
+        name = init if isinstance(init, str) else "array"
         begun: tuple[tuple[str, float], ...] = ()
         if drawn is not None:
             begun = (("evaluations_coreset", float(drawn.n_evaluated)),)
-        if isinstance(init, str) and init == "k-means":
+        if name in ("auto", "k-means"):
             return replace(state, search=self._search().init(rows, rng), begun=begun)
-        if isinstance(init, str) and init == "afk-mc2":
+        if name == "afk-mc2":
             means, n_evaluated = afk_mc2_start(rows, rng, self._k)
             begun = (*begun, ("evaluations_seeding", float(n_evaluated)))
         else:
@@ -363,48 +358,45 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         if isinstance(self.problem, MixtureProblem):
             cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
             extra["lower_bound"] = cost / total
-        told = replace(info, cost=cost, converged=False, extra=extra)
+        info_of_step = replace(info, cost=cost, converged=False, extra=extra)
         state = replace(state, step=state.step + 1, search=after)
         if not info.converged:
-            return state, told
-        found = search.model(after)
-        variance = np.maximum(after.cost / (d * total), state.floor)
-        components = equal_components(found.centers, variance, state.shift, self.covariance)
-        return (
-            replace(state, search=None, components=components, coarse=after.coarse),
-            told,
-        )
+            return state, info_of_step
+        components = self._found(state, search.model(after))
+        return replace(state, search=None, components=components, coarse=after.coarse), info_of_step
+
+    def _found(self, state: VCGMMState, found: CenterArrays) -> Components:
+        """Return components about the centres of the search, with the variance by its cost."""
+        assert state.search is not None
+        variance, cost = state.floor, state.search.cost
+        if np.isfinite(cost):
+            variance = np.maximum(cost / (found.centers.shape[1] * state.weight), variance)
+        return equal_components(found.centers, variance, state.shift, self.covariance)
 
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """Run one E-step and one M-step; or, while no variance is known, only find candidates."""
         if state.retiring is not None:
-            state = _without_retired(state, state.retiring)
-        state, n_evaluated = self._with_table(rows, rng, state)
+            state = _retire(state, state.retiring)
+        state, n_evaluated = self._with_lists(rows, rng, state)
         pass_ = self._next_pass(rows, rng, state)
-        wanted = self._is_full(rows, state, pass_)
+        wanted = self._stores_candidates(rows, state, pass_)
         total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
         history = _history_after(state, pass_)
         if kept is not None:
             last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
             history = replace(history, entries=(last,))
         pass_.forget()
-        after = replace(
-            state,
-            step=state.step + 1,
-            history=history,
-            table_age=state.table_age + 1,
-            restored=None,
-        )
+        age = state.table_age + 1
+        after = replace(state, step=state.step + 1, history=history, table_age=age, restored=None)
         if state.looks:
-            after, info = self._looked(rows, after, total)
+            after, info = self._first_variance(rows, after, total)
         elif state.trial is not None and not total.sums.bound > state.bound:
-            after, info = self._undone(after, state.trial, pass_, total)
+            after, info = self._undo(after, state.trial, pass_, total)
         else:
-            after, info = self._maximised(rows, rng, after, pass_, total)
-        of_lists = {"evaluations_lists": float(n_evaluated)}
-        return after, replace(info, extra={**info.extra, **of_lists})
+            after, info = self._m_step(rows, rng, after, pass_, total)
+        return after, replace(info, extra={**info.extra, "evaluations_lists": float(n_evaluated)})
 
-    def _looked(
+    def _first_variance(
         self, rows: Passes, state: VCGMMState, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Estimate the variance from the first candidates (the paper's first E-step)."""
@@ -416,23 +408,17 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             least *= float(variances[0, 0])
         variance = np.maximum(least / (d * weight), state.floor)
         components = replace(state.known, variances=np.full(variances.shape, variance))
-        cost = least
-        extra = {
-            "iteration": 0.0,
-            "evaluations": float(total.n_evaluated),
-            "energy": least / weight,
-        }
+        cost, evaluations = least, float(total.n_evaluated)
+        extra = {"iteration": 0.0, "evaluations": evaluations, "energy": least / weight}
         if isinstance(self.problem, MixtureProblem):
             given = self.problem.weights_init
             rarest = 1 / self._k if given is None else float(given.min())
             cost = bound_of_labels(least, 1 / rarest, d, weight, state.floor)
             extra["lower_bound"] = cost / weight
-        return (
-            replace(state, components=components, looks=state.looks - 1),
-            Info(cost, total.n_rows, extra=extra),
-        )
+        after = replace(state, components=components, looks=state.looks - 1)
+        return after, Info(cost, total.n_rows, extra=extra)
 
-    def _maximised(
+    def _m_step(
         self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Run the M-step, and find the gain of the iteration."""
@@ -454,11 +440,11 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             trial=None,
         )
         compared = np.isfinite(state.bound) and not _is_settling(state)
-        after, mended = self._mended(rows, rng, after, opens=compared)
-        extra = self._extra(pass_, total, bound, after) | mended
+        after, repairs = self._repair(rows, rng, after, opens=compared)
+        extra = self._extra(pass_, total, bound, after) | repairs
         converged = False
         # A fit does not end during a trial, or before the next one.
-        if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
+        if compared and not (self._repairs and (after.trial or not after.tried.gave_up)):
             extra["gain"] = gain
             converged = gain <= 0
         cost = bound if isinstance(self.problem, MixtureProblem) else sums.squares
@@ -490,22 +476,22 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     # --- moves ------------------------------------------------------------------------------------
 
     @property
-    def _mends(self) -> bool:
+    def _repairs(self) -> bool:
         """True if components that collapse get a new start."""
         return self.moves and self.covariance != "iso" and self._k > 2
 
-    def _mended(
+    def _repair(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
     ) -> tuple[VCGMMState, dict[str, float]]:
-        """Return the state with moves to try, or without components that no move repairs.
+        """Return the state with moves to try, or with components to retire, and figures.
 
-        Also return how many components are moved, and retired. ``opens``: a trial may begin.
+        ``opens``: a trial may begin.
         """
-        if not self._mends:
+        if not self._repairs:
             return state, {}
-        told = {"moves": 0.0, "back": 0.0, "retired": 0.0}
+        figures = {"moves": 0.0, "back": 0.0, "retired": 0.0}
         if not opens:
-            return state, told
+            return state, figures
         components, masses, tried = state.known, state.masses, state.tried
         row = state.weight / rows.n_rows
         fallen = collapsed(components, masses, row, state.floor)
@@ -513,15 +499,15 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             tol = self.problem.tol
             moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
             if moves is not None:
-                return _opened(state, moves), told | {"moves": float(len(moves.split))}
+                return _begin_trial(state, moves), figures | {"moves": float(len(moves.split))}
             tried = tried.without()
         hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
-            return replace(state, tried=tried), told
+            return replace(state, tried=tried), figures
         after = replace(state, tried=tried.retired(), retiring=hopeless)
-        return after, told | {"retired": float(np.count_nonzero(hopeless))}
+        return after, figures | {"retired": float(np.count_nonzero(hopeless))}
 
-    def _undone(
+    def _undo(
         self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Return to the state before moves that did not pay; the next pass restores candidates."""
@@ -534,14 +520,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             tried=state.tried.after(trial.split, risen=False, paid=False),
             restored=len(before.history),
         )
-        told = {"moves": 0.0, "retired": 0.0, "back": 1.0}
-        extra = self._extra(pass_, total, after.bound, after) | told
+        figures = {"moves": 0.0, "retired": 0.0, "back": 1.0}
+        extra = self._extra(pass_, total, after.bound, after) | figures
         cost = after.bound if isinstance(self.problem, MixtureProblem) else total.sums.squares
         return after, Info(cost, total.n_rows, extra=extra)
 
     # --- the next pass ----------------------------------------------------------------------------
 
-    def _with_table(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
+    def _with_lists(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
         """Return the state with lists for the next pass, and their cost in log joints."""
         k, length = self._k, self._length
         if length >= k:
@@ -564,7 +550,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         k, length = self._k, self._length
         kind: Literal["lists", "nearest", "cells", "all"] = "lists"
         first = not state.history.entries
-        if length >= k or self._looks_through(rows, state):
+        if length >= k or self._searches_all(rows, state):
             kind = "all"
         elif first:
             kind = "nearest" if k <= NEAREST_COMPONENTS else "cells"
@@ -586,7 +572,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             extents=state.extents if self.covariance == "diag" else None,
         )
 
-    def _looks_through(self, rows: Passes, state: VCGMMState) -> bool:
+    def _searches_all(self, rows: Passes, state: VCGMMState) -> bool:
         """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
@@ -604,7 +590,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         """Bytes of the candidates of a row."""
         return row_bytes_of(self._k, self._width)
 
-    def _is_full(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
+    def _stores_candidates(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
         """Return True if candidates take less room than the models from which they follow."""
         given = rows.n_rows * self._given_bytes
         if pass_.is_anchor or state.trial is not None or given > GIVEN_BYTES:
@@ -620,12 +606,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             found = self._search().model(state.search)
             if not isinstance(self.problem, MixtureProblem):
                 return found
-            variance = state.floor
-            if np.isfinite(state.search.cost):
-                cost = state.search.cost / (state.weight * found.centers.shape[1])
-                variance = np.maximum(cost, variance)
-            components = equal_components(found.centers, variance, state.shift, self.covariance)
-            return components.arrays(found.counts)
+            return self._found(state, found).arrays(found.counts)
         components = state.known
         if isinstance(self.problem, MixtureProblem):
             return components.arrays(state.masses)
@@ -669,18 +650,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         """Describe how often all components are searched."""
         k = self._k
         if self._length == k:
-            return "in every step: rows meet no fewer than all"
+            return "in every step"
         if self._is_cheap:
             return f"every {FULL_EVERY} iterations"
         if n_rows * self._given_bytes <= GIVEN_BYTES:
-            return "never: candidates of all rows go into a checkpoint instead, where models do not"
+            return "never: a checkpoint has room for the candidates of all rows"
         shape = {"iso": 1, "isoflex": k, "diag": k * d}[self.covariance]
         model = 4 * k * d + 8 * (shape + k)
         every = KEPT_BYTES // model + 1
-        return f"every {every} iterations: a checkpoint holds no more models"
+        return f"every {every} iterations: a checkpoint has room for that many models"
 
 
-def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
+def _begin_trial(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     """Return the state with moves that the next pass begins with."""
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
     moved = moves.apply(state.known, state.masses)
@@ -688,7 +669,7 @@ def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
 
-def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
+def _retire(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
     """Return the state without components that no move repairs, as the next pass begins.
 
     F falls, so it is not compared with the one before. Lists are made again without the retired
