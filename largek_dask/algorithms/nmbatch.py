@@ -8,7 +8,7 @@ lines of Algorithm 5
 1 to 7, with Algorithm 2                 :meth:`NMBatch.init`
 8 to 42: an iteration                    :meth:`NMBatch.step`
 9 to 29, with Algorithm 3                :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
-31: sigma_C, and its ratio to p          :func:`growth_ratio` (equation 4)
+31: sigma_C, and its ratio to p          ``published.nmbatch.smallest_ratio`` (equation 4)
 36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
 =======================================  ======================================================
 
@@ -65,7 +65,7 @@ from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.problem import check_integer, check_number
-from largek_dask.algorithms.published.nmbatch import NMBatchPaper
+from largek_dask.algorithms.published.nmbatch import NMBatchPaper, smallest_ratio
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
@@ -73,7 +73,7 @@ from largek_dask.kernels.exact.movement import center_terms, squared_movement, s
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import FixedPoint
 
-__all__ = ["NMBatch", "NMBatchState", "growth_ratio", "nested_chunk"]
+__all__ = ["NMBatch", "NMBatchState", "nested_chunk"]
 
 ROWS_PER_CENTER = 50
 """Minimum rows per centre of the first batch, by default."""
@@ -207,9 +207,9 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         sse, counts = cluster_sse(total, state.centers), total.sums.counts
         # Lines 30 to 35: centres, and their movement relative to their uncertainty.
         centers = total.sums.means(state.centers)
-        row_weight = passes.statistics.total_weight / passes.statistics.n_rows
-        moved = np.sqrt(squared_movements(centers, state.centers))
-        ratio = growth_ratio(sse, counts, moved, row_weight)
+        unit = passes.statistics.total_weight / passes.statistics.n_rows
+        p = np.sqrt(squared_movements(centers, state.centers))
+        ratio = smallest_ratio(sse / unit, counts / unit, p)
         extra = {
             "batch_rows": float(total.tally.n_rows),
             "gathered": float(batch.gathered),
@@ -218,10 +218,12 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         }
         if ratio < np.inf:
             extra["growth_ratio"] = ratio
-        centers, n_displaced = self._relocate(batch, packed, centers, counts)
+        empty, n_displaced, n_moves = np.flatnonzero(counts == 0), 0, 0
+        if len(empty) and self.problem.empty_clusters == "relocate":
+            moved = relocate_empty(batch.passes, packed, centers, empty, batch.share)
+            centers, n_displaced = moved.centers, moved.n_moved
         if n_displaced:
             extra["relocated"] = float(n_displaced)
-        n_moves = 0
         if state.looks:
             sample = rows.spaced_sample(state.rows, self._first_rows(n), k, SPLIT_SAMPLE)
             moves = held_out_moves(sample, centers, counts, sse, total.tally.losses.values)
@@ -265,25 +267,12 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             packed,
             state.step + 1,
             state.looks,
-            start=partial(_nested_total, k, d, batch.passes.statistics.grid),
+            start=partial(_empty_total, k, d, batch.passes.statistics.grid),
             combine=AssignmentTotal.combine,
             state=before,
             rows=batch.share,
         )
         return total
-
-    def _relocate(
-        self,
-        batch: NestedBatch,
-        packed: PackedCenters,
-        centers: NDArray[Any],
-        counts: NDArray[np.float64],
-    ) -> tuple[NDArray[Any], int]:
-        """Move centres without rows to far rows; return the centres and the number moved."""
-        empty = np.flatnonzero(counts == 0)
-        if not len(empty) or self.problem.empty_clusters == "keep":
-            return centers, 0
-        return relocate_empty(batch.passes, packed, centers, empty, batch.share)[:2]
 
     def _next_batch(
         self, state: NMBatchState, n: int, tally: NestedTally, ratio: float, n_moves: int
@@ -392,7 +381,7 @@ class NestedTally(Tally):
 NestedTotal = AssignmentTotal[NestedTally]
 
 
-def _nested_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
+def _empty_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
     return AssignmentTotal(k, d, grid, partial(_empty_tally, k), by_cluster=True)
 
 
@@ -447,26 +436,3 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     # Rounding may leave a small negative number if all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
     return out
-
-
-def growth_ratio(
-    sse: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    moved: NDArray[np.float64],
-    unit: float = 1.0,
-) -> float:
-    """Return the smallest sigma_C(j) / p(j) of clusters that vote (equation 4), or infinity.
-
-    Parameters
-    ----------
-    sse, counts, moved : (k,) float64
-        Squared distances within each cluster, its weight, and its centre's movement p(j).
-    unit : float
-        Weight of one row: v(j) is the weight in this unit, so that the unit of weights does not
-        matter.
-    """
-    v = counts / unit
-    votes = (v > 1) & (moved > 0)
-    v = v[votes]
-    ratios = np.sqrt(sse[votes] / unit / (v * (v - 1))) / moved[votes]
-    return float(ratios.min(initial=np.inf))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from largek_dask.algorithms import nmbatch
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.nmbatch import NMBatch, growth_ratio
+from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -253,19 +253,6 @@ def test_a_start_has_as_many_rows_as_clusters(sizes, every, rows, rows_20k):
     centers = state.centers[state.counts > 0]
     assert len(np.unique(centers, axis=0)) == len(centers) > 30
     assert state.previous_rows == rows
-
-
-def test_growth_ratio_of_awkward_clusters():
-    sse, counts = np.array([4.0, 9.0, 5.0]), np.array([3.0, 1.0, 7.0])
-    # v = 1 has no sigma and p = 0 holds nothing back: only the first cluster votes.
-    ratio = growth_ratio(sse, counts, np.array([0.5, 0.001, 0.0]))
-    assert ratio == pytest.approx(np.sqrt(4 / 6) / 0.5)
-    assert growth_ratio(sse, counts, np.zeros(3)) == np.inf
-    assert growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
-    # Half a kilogram a row, or 500 g: the same rows.
-    moved = np.array([0.5, 0.001, 0.0])
-    assert growth_ratio(sse / 2, counts / 2, moved, 0.5) == ratio
-    assert growth_ratio(sse * 500, counts * 500, moved, 500.0) == pytest.approx(ratio)
 
 
 def awkward(kind: str) -> tuple[np.ndarray, int]:

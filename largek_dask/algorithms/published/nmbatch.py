@@ -181,7 +181,7 @@ def _tally(k: int) -> VoteTally:
 def vote_chunk(
     chunk: Chunk, total: Votes, c: PackedCenters, p: Real, bounds: str | None, t: int
 ) -> None:
-    """Assign the rows of M_t in a chunk, and let each vote anew (lines 9 to 29)."""
+    """Assign the rows of M_t in a chunk, and let each vote again (lines 9 to 29)."""
     n, k = len(chunk), c.n_clusters
     rows = np.arange(n) if chunk.rows is None else chunk.rows
     a_old, l = np.full(n, -1, np.int32), np.empty((n if bounds else 0, k), np.float32, "F")

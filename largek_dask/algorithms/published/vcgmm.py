@@ -151,13 +151,13 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         sums, F, evaluations = total.sums, total.sums.bound, evaluations + total.n_evaluated
         mu_new = sums.means(mu)  # equation 6; a component without mass keeps its mean
         sigma2 = float(sums.variances(mu, mu_new).sum()) / (rows.n_features * weight)
-        told = {"iteration": state.step + 1.0, "evaluations": float(evaluations)}
-        told |= {"lower_bound": F / weight, "energy": sums.squares / weight}
-        told |= {} if state.step else {"evaluations_start": float(state.n_start)}
+        extra = {"iteration": state.step + 1.0, "evaluations": float(evaluations)}
+        extra |= {"lower_bound": F / weight, "energy": sums.squares / weight}
+        extra |= {} if state.step else {"evaluations_start": float(state.n_start)}
         done, step = abs(F - state.F) < self.epsilon * abs(F), state.step + 1
         cost = F if isinstance(self.problem, MixtureProblem) else sums.squares
         state = replace(state, mu=mu_new, sigma2=max(sigma2, state.floor), masses=sums.masses)
-        return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=told)
+        return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=extra)
 
     def _e_step(self, rows: Any, rng: Rng, state: EMState, does: str) -> tuple[EMState, EMTotal]:
         """Run Algorithm 2: find K_n and the next g_c, "share" out the rows among K_n, or "both"."""

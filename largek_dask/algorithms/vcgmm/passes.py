@@ -47,7 +47,7 @@ __all__ = [
 
 STATE = "vc-gmm"
 """Name of the row state."""
-PARTS_A_THREAD = 8
+PARTS_PER_THREAD = 8
 """Shares of a search, so that threads end together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
 """Up to this many components rows first meet the list of their nearest one, which is found among
@@ -209,7 +209,8 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
     else:
         found = candidates[:, 0] >= 0
         total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
-    kept = {"candidates": _to_keep(candidates, k)}
+    # -1 becomes the largest number of the type.
+    kept = {"candidates": candidates.astype(_kept_dtype(k))}
     if wanted:
         total.kept[chunk.index] = kept["candidates"]
     if pass_.save:
@@ -226,10 +227,10 @@ def _search(
     x, weight, threads = chunk.x, chunk.weight, chunk.threads
     if pass_.kind == "all":
 
-        def look(span: tuple[int, int]) -> int:
+        def search(span: tuple[int, int]) -> int:
             return search_components(x, pass_.packed, candidates, squares, *span, keep=False)
 
-        total.n_evaluated += sum(threads.map(look, _spans(len(x), threads.n)))
+        total.n_evaluated += sum(threads.map(search, _spans(len(x), threads.n)))
         if weight is not None:
             candidates[weight == 0] = -1
         return candidates, squares
@@ -280,7 +281,7 @@ def _search_lists(
 
     # Shares of about equal work, cut between groups.
     work = np.cumsum(np.diff(starts) * lists.lengths)
-    parts = threads.n * PARTS_A_THREAD
+    parts = threads.n * PARTS_PER_THREAD
     inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
     cuts = np.unique([0, *inner, lists.n_groups]).tolist()
     return n_more + sum(threads.map(meet, list(pairwise(cuts))))
@@ -312,23 +313,18 @@ def _kept_dtype(k: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if k <= NONE else np.int32)
 
 
-def _to_keep(candidates: Labels, k: int) -> NDArray[Any]:
-    """Return candidates in the smallest type; -1 becomes its largest number."""
-    return candidates.astype(_kept_dtype(k))
-
-
 def candidates_of(kept: NDArray[Any]) -> Labels:
-    """Invert :func:`_to_keep`."""
+    """Return candidates from row state."""
     if kept.dtype == np.int32:
         return kept
-    shown = kept.astype(np.int32)
-    shown[shown == NONE] = -1
-    return shown
+    candidates = kept.astype(np.int32)
+    candidates[candidates == NONE] = -1
+    return candidates
 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
     """Return (begin, end) of shares of n rows."""
-    step = max(4096, -(-n // (n_threads * PARTS_A_THREAD)))
+    step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
 
