@@ -1,18 +1,18 @@
 """vc-GMM: truncated variational EM for mixtures of very many Gaussians.
 
-Every row has few candidates, the components that it may come from; its responsibilities are
-computed among these only, and new candidates are looked for only near them. So a step costs a few
-log joints per row, however many components there are, and the free energy F, a lower bound of the
+Every row has few candidates, the components that it may come from. Its responsibilities are
+computed among these only, and new candidates are sought only near them. So a step costs a few log
+joints per row for any number of components, and the free energy F, a lower bound of the
 log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM approximation
 of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM
 acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
 J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018).
 
-Differences from the paper (reasons are in DESIGN.md): the start is a truncated search with
-moves, for it decides where EM ends; rows that share their best candidate meet one list of
-components, its nearest, instead of each a union of its own, so that they meet it on the register
-tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since
-``|ΔF / F|`` depends on the unit of measurement.
+Differences from the paper (DESIGN.md has the reasons): the start is a truncated search with moves,
+as it decides where EM ends; rows with the same best candidate meet one list, its nearest
+components, instead of a union of their own, so that they share register tiles; and the stop rule is
+2 ΔF / (D W), about the relative change of the variance, since ``|ΔF / F|`` depends on the unit of
+measurement.
 """
 
 from __future__ import annotations
@@ -129,27 +129,27 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     least_variance : float
         Smallest variance of a component in the units of the rows; the larger limit counts.
     moves : bool
-        Components of "isoflex" and "diag" that collapse, or are hardly missed, get a new start
-        where F would rise most. Those that no move repairs are retired.
+        Move components of "isoflex" and "diag" that collapse, or whose removal costs little, to
+        where F rises most. Those that no move repairs are retired.
 
     Notes
     -----
     In Hirschberger et al., section 2, F is equation 4, the posteriors among candidates equation 3,
     the M-step equation 6, the criterion for candidates equation 7, the first variance equation 8.
 
-    ``cost`` in ``history_`` is F over all rows (of the start: as if every row had one candidate).
-    In ``extra``: ``gain`` is 2 ΔF / (D W), which ``tol`` is compared with; ``iteration`` counts
-    iterations of EM, 0 while first means are looked for; ``lower_bound`` is F over the weight of
-    the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
-    weighted by responsibilities; ``alive`` are the components of the next iteration. Except for
-    "iso": ``collapsed`` have less than a row, or variances at the floor; ``moves`` are those that
-    the next iteration tries, ``back`` is 1 if it has undone them, and ``retired`` are components
-    that it leaves out. F never falls, except in iterations after such. A fit that ends before that
-    iteration returns them as they are.
+    ``cost`` in ``history_`` is F over all rows (during the search for first means: with one
+    candidate per row). In ``extra``: ``gain`` is 2 ΔF / (D W), with which ``tol`` is compared;
+    ``iteration`` counts iterations of EM, 0 during the search; ``lower_bound`` is F over the weight
+    of the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
+    weighted by responsibilities; ``alive`` is the number of components of the next iteration.
+    Except for "iso", further numbers of components: ``collapsed`` with less than a row, or
+    variances at the floor; ``moves`` that the next iteration tries; and ``retired`` before it.
+    ``back`` is 1 if moves were undone. F falls only when components are retired; a fit that ends
+    before the next iteration returns them as they are.
 
-    Log joints and distances are counted apart: ``evaluations`` of the rows in this step,
-    ``evaluations_lists`` of components for new lists, and in the first step
-    ``evaluations_coreset`` for drawing one and ``evaluations_seeding`` of AFK-MC².
+    ``evaluations`` counts log joints and distances of the rows in a step, ``evaluations_lists``
+    those of components for new lists, and in the first step ``evaluations_coreset`` those for
+    drawing a coreset and ``evaluations_seeding`` those of AFK-MC².
 
     Examples
     --------
