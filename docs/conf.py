@@ -64,7 +64,7 @@ nitpick_ignore = [
 ]
 nitpick_ignore_regex = [
     # Parts of an algorithm, in what it says of its paper.
-    ("py:func", r"cluster_sse|growth_ratio|nested_chunk|round_step|.*\.vrkm_rows"),
+    ("py:func", r"cluster_sse|nested_chunk|round_step|.*\.vrkm_rows"),
     ("py:meth", r"(NMBatch|VRKM)\..*"),
     ("py:mod", r".*"),
 ]

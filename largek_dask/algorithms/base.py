@@ -1,9 +1,9 @@
 """Interface of algorithms, and of their access to the data.
 
-An algorithm is ``init`` and ``step`` over explicit state. It depends on no cluster, storage or
-clock: it reads the data only through :class:`Passes`, whose ``reduce`` runs one function over
-every chunk and adds the results up. The loop, checkpoints, progress and stop rules are written
-once, in ``largek_dask.driver``.
+An algorithm is ``init`` and ``step`` over explicit state. It reads the data only through
+:class:`Passes`, whose ``reduce`` runs a function over every chunk and merges the totals, and knows
+no cluster, storage or clock. Loop, checkpoints, progress and stop rules are in
+``largek_dask.driver``.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ ChunkFunction = Callable[..., None]
 class RowState:
     """Values per row that a pass keeps on the worker that owns the chunk.
 
-    They are a cache: any worker can rebuild them. ``chunk.state`` shows those of the generation
-    before. If they are missing or of another one, the passes rebuild them: they call the chunk
-    function with each broadcast of ``replay`` in turn, beginning with an empty state and discarding
-    totals, and then run the pass itself. So a state that is a function of (chunk, model) gives the
-    previous model, ``replay=((model,),)``; a state that depends on the path gives the broadcasts of
-    all passes since its last anchor. On the first pass (``replay=()``) ``chunk.state`` is None.
+    They are a cache: any worker can rebuild them. ``chunk.state`` has those of the previous
+    generation. If they are missing or of another one, the passes rebuild them: they call the chunk
+    function with each broadcast of ``replay`` in turn, from an empty state and without totals, and
+    then run the pass itself. For a state that is a function of chunk and model, ``replay`` is the
+    previous model, ``((model,),)``; for one that depends on the path, the broadcasts of all passes
+    since its last anchor. On the first pass (``replay=()``) ``chunk.state`` is None.
     """
 
     name: str
@@ -70,19 +70,17 @@ class RowState:
     """Counter of the pass that writes the state; it reads that of ``generation - 1``."""
     replay: tuple[tuple[Any, ...], ...] = ()
     rebuild: ChunkFunction | None = None
-    """Function to replay with; None: the pass's own chunk function. A pass that only reads a state
-    names the function that writes it, with a scratch total of its own kind
-    (``rebuild_start``)."""
+    """Function to replay with; None: the pass's own chunk function. For a pass that only reads a
+    state it is the function that writes it, on scratch totals of ``rebuild_start``."""
     rebuild_start: Callable[[], Any] | None = None
     """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
     rebuild_rows: RowSlice | None = None
-    """Rows of the replayed broadcasts; None: those of the pass that wrote the generation before. A
-    pass over a share names them if that pass may have run in another process, as after a
-    resume."""
+    """Rows of the replayed broadcasts; None: those of the pass that wrote the previous generation,
+    which are unknown if it may have run in another process, as before a resume."""
     retain: bool = False
-    """Keep the total between passes: ``chunk.counted`` then says that the total already holds
-    this chunk as its row state describes it, and the function adds differences only. The returned
-    total is read-only and valid until the next pass of this name."""
+    """Keep the total between passes: if ``chunk.counted``, the total already holds this chunk as
+    its row state describes it, and the function adds differences only. The returned total is
+    read-only and valid until the next pass of this name."""
 
 
 class Chunk(Protocol):
@@ -188,7 +186,7 @@ class Passes(TableShape, Protocol):
 
     @property
     def threads(self) -> Threads:
-        """Threads of the driver's process for work between passes; they stop where passes would."""
+        """Threads of the driver's process for work between passes; a stop ends them, too."""
 
     @property
     def statistics(self) -> Statistics:
@@ -285,7 +283,7 @@ class Info:
     """Record of one step, for events, history and stop rules."""
 
     cost: float
-    """The objective (of k-means: the weighted sum of squared distances) as this step met it."""
+    """Objective before this step's move (of k-means: weighted sum of squared distances)."""
     rows: int
     """Rows assigned in this step (nominal work)."""
     n_changed: int | None = None
@@ -420,10 +418,3 @@ class Algorithm(ABC, Generic[State, Asked]):
             Weight of the rows of each cluster.
         """
         raise NotImplementedError
-
-    def report(self, passes: Passes, rng: Rng, state: State) -> Mapping[str, float | str]:
-        """Return figures of ``model(state)`` that take passes of their own; ``words`` is a text.
-
-        All others are in ``Info.extra``.
-        """
-        return {}

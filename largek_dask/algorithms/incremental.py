@@ -52,12 +52,12 @@ from largek_dask.algorithms.parts.bounded import (
     BoundsState,
     begin_bounds,
     calm_share,
-    groups_for,
+    group_count,
+    label_rows,
     row_bytes,
     with_bounds,
 )
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.nested import (
     COPIES,
     GATHERED_VALUES,
@@ -489,7 +489,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
 
 def groups_of_rounds(table: Passes | PlannedTable, k: int) -> int:
     """Return the number of lower bounds per row, once few change their label; 0: none."""
-    return min(groups_for("auto", table, k), k * table.n_features // GROUP_WORK)
+    return min(group_count(table, k), k * table.n_features // GROUP_WORK)
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:

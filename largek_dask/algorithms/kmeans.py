@@ -26,7 +26,7 @@ from largek_dask.kernels.rows import compute_dtype
 __all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
 
 FAR_VALUES = 1 << 22
-"""Maximum numbers of far rows that are made dense at once."""
+"""Maximum values of far rows that are made dense at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +129,8 @@ class KMeansProblem(Problem):
         """Assign all rows to the final centres; relocate centres without rows.
 
         A centre without rows goes to the row farthest from its own centre, until every cluster
-        has rows or every distinct row a centre. Usually one round is enough. Every round leaves at
-        least one more centre on a row that no other centre takes away, so there cannot be more
-        rounds than centres.
+        has rows or every distinct row a centre. Each round fixes at least one centre, so there are
+        at most as many rounds as centres, and usually one.
         """
         n_distinct = None
         searched, rounds = arrays, len(arrays.centers)
@@ -145,7 +144,7 @@ class KMeansProblem(Problem):
             packed = pack_centers(arrays.centers, arrays.shift)
             centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
             if distinct is not None:
-                # The remaining error is rounding of a mean of equal rows, or due to an early end.
+                # Means of equal rows are rounded, and a fit may end early.
                 n_distinct = len(distinct[0])
                 centers = centers.copy()
                 centers[distinct[0]] = distinct[1]
@@ -179,5 +178,5 @@ class KMeansProblem(Problem):
         elif not had_time:
             why = "there was no time to move their centres. Give the fit more time"
         else:
-            why = "moving their centres to far rows kept emptying others. Ask for fewer clusters"
+            why = "each move of a centre to a far row emptied another one. Ask for fewer clusters"
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."

@@ -1,19 +1,18 @@
 """Lloyd's algorithm: exact k-means, one pass over all rows per step.
 
-S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982); the starting
-point and the yardstick of all four papers this package implements.
+S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982), with which all
+four papers that this package implements compare.
 
 Each row keeps its label and, once few rows change theirs, bounds that save most of its distances
-(:mod:`largek_dask.kernels.bounds`). Labels do not depend on bounds, present or not. Centroid sums
-are exact, so a pass touches the sums of only those rows whose label has changed, and the result is
-that of a full summation, bit for bit.
+(:mod:`largek_dask.kernels.bounds`) and change no label. Sums are exact, so a pass updates them by
+the rows whose label has changed, and they equal full sums, bit for bit.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,20 +29,19 @@ from largek_dask.algorithms.base import (
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.bounded import (
     Assignment,
-    Bounds,
     BoundsState,
     begin_bounds,
     calm_share,
-    check_bounds,
-    groups_for,
+    group_count,
+    label_rows,
     row_bytes,
     with_bounds,
 )
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.starts.seeding import initial_centers
+from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
@@ -96,11 +94,10 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
 
     Parameters
     ----------
-    bounds : {"auto", None, "hamerly", "elkan", "groups"}
-        Bounds that save distances in later steps. "auto": bounds on groups of centres, as soon as
-        few rows change their cluster, for many centres and within the budget of row state;
-        otherwise none. None: all distances in every step. The others keep one lower bound per row,
-        one per centre, or one per group, from the first step on.
+    bounds : {"auto", None}
+        "auto": once few rows change their cluster, keep bounds for groups of centres, which save
+        most distances, if there are many centres and row state has room. None: compute all
+        distances in every step.
 
     Examples
     --------
@@ -111,25 +108,21 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
     0.0
     """
 
-    bounds: Bounds | None = "auto"
+    bounds: Literal["auto"] | None = "auto"
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        check_bounds(self.bounds)
+        if self.bounds not in ("auto", None):
+            raise ParameterError(f"bounds must be 'auto' or None, got {self.bounds!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
         """Return the state at the starting centres, with no rows assigned yet."""
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
-        shift = passes.statistics.shift
-        bounds = None
-        if self.bounds != "auto":
-            n_groups = groups_for(self.bounds, passes, len(centers))
-            bounds = begin_bounds(centers, shift, n_groups)
-        return LloydState(centers, np.zeros(len(centers)), shift, bounds)
+        return LloydState(centers, np.zeros(len(centers)), passes.statistics.shift, None)
 
     def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory: labels, and as many bounds as row state has room for."""
-        n_groups = groups_for(self.bounds, table, self.problem.n_clusters)
+        n_groups = group_count(table, self.problem.n_clusters) if self.bounds else 0
         return Footprint(
             row_bytes=row_bytes(n_groups), passes_before=self.problem.passes_to_start()
         )
@@ -173,7 +166,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
             extra=extra,
         )
         bounds = self._next_bounds(passes, state, packed, centers, tally.n_changed)
-        # Labels depend on the centres alone, so earlier passes may be forgotten.
+        # Labels depend on the centres alone, so earlier passes are not needed.
         history = state.history.then(Assignment(state.centers, state.bounds), anchor=True)
         return LloydState(centers, counts, state.shift, bounds, history), info
 
@@ -188,9 +181,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
         """Advance the bounds, or begin with them once few rows change their cluster."""
         if state.bounds is not None:
             return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        if self.bounds != "auto":
-            return None
-        n_groups = groups_for(self.bounds, passes, len(centers))
+        n_groups = group_count(passes, len(centers)) if self.bounds else 0
         if n_changed > calm_share(n_groups, *centers.shape) * passes.n_rows:
             return None
         return begin_bounds(centers, state.shift, n_groups)

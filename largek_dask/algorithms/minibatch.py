@@ -1,13 +1,12 @@
 """Mini-batch k-means: centres are running means of the assignments made.
 
 D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); ``mbatch`` in J. Newling,
-F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4), which measures against it. There
-every assignment ever made counts; their repair (section 3.1) lets only a row's latest one count.
+F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4). There every assignment ever made
+counts; with their repair (section 3.1) only a row's latest one does.
 
 With batches of one row it is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
 properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
-clustering via variance reduction, Algorithm 1 with m = 1). A share of one row of all chunks is
-empty for most batches, so single rows are taken in a kernel of their own.
+clustering via variance reduction, Algorithm 1 with m = 1), which has a kernel of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +35,7 @@ from largek_dask.algorithms.parts.gathered import (
     gather_rows,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.problem import check_integer
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
@@ -44,15 +44,7 @@ from largek_dask.kernels.exact.extrapolated import moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.stochastic import sgd_rows
 
-__all__ = [
-    "BatchTotal",
-    "MiniBatch",
-    "MiniBatchState",
-    "batch_chunk",
-    "latest_chunk",
-    "running_means",
-]
-
+__all__ = ["BatchTotal", "MiniBatch", "MiniBatchState", "batch_chunk", "running_means"]
 
 BatchTotal = AssignmentTotal[Tally]
 
@@ -70,14 +62,13 @@ class LatestTally(Tally):
     change: ClusterSums
     """Change in the sums of all rows' latest votes."""
     labels: dict[int, NDArray[np.int32]]
-    """The labels it gave, by chunk."""
+    """New labels, by chunk."""
 
 
 LatestTotal = AssignmentTotal[LatestTally]
 
 
-def latest_tally(k: int, d: int, grid: FixedPoint) -> LatestTally:
-    """Return an empty tally."""
+def _empty_tally(k: int, d: int, grid: FixedPoint) -> LatestTally:
     return LatestTally(change=ClusterSums(k, d, grid), labels={})
 
 
@@ -107,8 +98,7 @@ def running_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means (k, d) and votes (k,) after the votes of a batch.
 
-    The mean of all votes is kept, not their sum: the number of votes has no bound, and a
-    fixed-point sum of them would have none either.
+    Means are kept, not sums: the number of votes has no bound, so fixed-point sums might overflow.
     """
     added = total.sums.counts
     after = votes + added
@@ -122,22 +112,21 @@ class MiniBatchState:
 
     step: int
     means: NDArray[np.float64]
-    """(k, d) running means of every assignment made so far (the starting centre before any)."""
+    """(k, d) running means of all assignments so far; before any, the starting centres."""
     votes: NDArray[np.float64]
-    """(k,) weight of every assignment made so far."""
+    """(k,) weight of all assignments so far."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     begin: int
     """Start of the next batch, in rows of the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
-    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``);
-    ``votes="latest"`` only."""
+    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``). This and
+    the following are None unless ``votes="latest"``."""
     steps: NDArray[np.int64] | None = None
-    """(k,) ``votes`` in whole steps of the grid; ``votes="latest"`` only."""
+    """(k,) ``votes`` in whole steps of the grid."""
     last: NDArray[np.int32] | None = None
-    """(n_rows,) label of each row's last vote, -1 before its first, batch after batch of a round
-    and, within a batch, chunk after chunk; ``votes="latest"`` only. No model can reproduce it, so
-    it is part of the state and of every checkpoint: 4 bytes per row."""
+    """(n_rows,) label of each row's last vote, -1 before its first, by batch of a round and then by
+    chunk. No model can reproduce it, so it is part of every checkpoint: 4 bytes per row."""
 
 
 @dataclass(frozen=True)
@@ -145,22 +134,22 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
     """Sculley's mini-batch k-means; a step is one batch, or many of one row.
 
     Batches are successive slices of every chunk's one seeded permutation, in proportion to the
-    chunk's rows, so that data sorted by class are sampled evenly; after the last slice the
-    first comes again. The running means never settle to a fixed point: the loop ends by
-    ``max_iter`` (batches) or ``max_time``.
+    chunk's rows, so that data sorted by class are sampled evenly; after the last slice the first
+    follows. The running means never reach a fixed point: the fit ends by ``max_iter`` (batches) or
+    ``max_time``.
 
-    Batches of one row (with all votes) are rows drawn with replacement, held in the memory of the
-    driver's process, and a step is as many of them as there are rows.
+    Batches of one row (with all votes) are rows drawn with replacement from all rows, which the
+    driver's process holds; a step is as many of them as there are rows.
 
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, on rows
-        that ``memory_limit`` holds; with ``votes="latest"`` it is a batch like any other.
+        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, whose rows
+        must fit in ``memory_limit``; with ``votes="latest"`` it is a batch like any other.
     votes : "all" or "latest"
-        Assignments that a centre is the mean of: all that were ever made, as published, or each
-        row's latest (Newling and Fleuret's repair). The latter takes 4 bytes per row in the
-        driver's process and in every checkpoint.
+        A centre is the mean of all assignments ever made, as published, or of each row's latest
+        (Newling and Fleuret's repair). The latter takes 4 bytes per row in the driver's process and
+        in every checkpoint.
     """
 
     batch_rows: int | Literal["auto"] = "auto"
@@ -168,10 +157,8 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        rows: object = self.batch_rows
-        whole = isinstance(rows, int) and not isinstance(rows, bool) and rows >= 1
-        if rows != "auto" and not whole:
-            raise ParameterError(f"batch_rows must be 'auto' or at least 1, got {rows!r}.")
+        if self.batch_rows != "auto":
+            check_integer("batch_rows", self.batch_rows, 1)
         if self.votes not in ("all", "latest"):
             raise ParameterError(f"votes must be 'all' or 'latest', got {self.votes!r}.")
 
@@ -224,7 +211,7 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         packed = pack_centers(state.means.astype(state.shift.dtype), state.shift)
         rows_now = RowSlice(rng, state.begin, end, n)
         if self.votes == "latest":
-            after, total = _latest(passes, state, packed, rows_now)
+            after, total = _vote_again(passes, state, packed, rows_now)
         else:
             total = passes.reduce(
                 batch_chunk,
@@ -259,7 +246,7 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
     return replace(state, step=state.step + 1, means=means, votes=votes), info
 
 
-def _latest(
+def _vote_again(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
 ) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
     """Return the state after a batch whose rows have taken back their last votes."""
@@ -279,7 +266,7 @@ def _latest(
         packed,
         last,
         offsets,
-        start=partial(AssignmentTotal, k, d, grid, partial(latest_tally, k, d, grid)),
+        start=partial(AssignmentTotal, k, d, grid, partial(_empty_tally, k, d, grid)),
         combine=AssignmentTotal.combine,
         rows=rows,
     )

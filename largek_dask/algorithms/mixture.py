@@ -97,21 +97,10 @@ def _most_probable_chunk(
 def label_far(
     x: NDArray[Any], labels: NDArray[np.int32], found: NDArray[np.float64], packed: PackedMixture
 ) -> NDArray[np.int64]:
-    """Correct labels of rows whose log joints are so low that their differences are lost.
+    """Correct labels (n,) of rows whose log joints are so low that their differences are lost.
 
-    Parameters
-    ----------
-    x : (n, d)
-    labels : int32 array (n,)
-        Written to.
-    found : float64 array (n,)
-        Log-likelihoods of the rows.
-    packed : PackedMixture
-
-    Returns
-    -------
-    int64 array (m,)
-        Indices of these rows. Their label has all of their probability.
+    ``found`` (n,) are log-likelihoods of the rows. Return indices (m,) of the rows corrected, whose
+    label has all of their probability.
     """
     far = np.flatnonzero(found < LOST)
     step = max(1, FAR_SCORES // packed.n_components)
@@ -161,14 +150,14 @@ class MixtureProblem(Problem):
         """Refuse sparse rows, and an invalid start of k components."""
         if table.is_sparse:
             raise ParameterError(
-                "mixtures are fitted to dense rows only: about 0 a Gaussian says little of sparse "
-                "ones. Give them as a dense array, or cluster them with KMeans."
+                "mixtures need dense rows, as Gaussians describe sparse ones badly: give a dense "
+                "array, or cluster them with KMeans."
             )
         if not isinstance(self.init, str):
             check_init(self.init, self.n_clusters, table.n_features)
         elif self.init not in self.inits:
-            told = ", ".join(map(repr, self.inits))
-            raise ParameterError(f"init must be one of {told} or an array, got {self.init!r}.")
+            names = ", ".join(map(repr, self.inits))
+            raise ParameterError(f"init must be one of {names} or an array, got {self.init!r}.")
         shape = (self.n_clusters,)
         if self.weights_init is not None:
             _check_positive("weights_init", self.weights_init, shape)
@@ -220,20 +209,20 @@ class MixtureProblem(Problem):
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
         """Return a warning about retired and collapsed components."""
-        told, k = [], self.n_clusters
+        warnings, k = [], self.n_clusters
         gone = np.flatnonzero(~final.arrays.alive)
         if len(gone):
             named = ", ".join(map(str, gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
-            told.append(
+            warnings.append(
                 f"{len(gone)} of {k} components are retired ({named}): their rows are too few or "
                 "too alike to have a variance, and no move was found for them."
             )
         if fallen := int(last.get("collapsed") or 0):
-            told.append(
+            warnings.append(
                 f"{fallen} of {k} components have collapsed: they have less than one row, or rows "
-                "so alike that their variance is the least that is allowed (reg_covar)."
+                "so alike that their variance is the smallest allowed (reg_covar)."
             )
-        return " ".join([*told, "Ask for fewer components."]) if told else None
+        return " ".join([*warnings, "Ask for fewer components."]) if warnings else None
 
 
 FAR_SCORES = 1 << 20

@@ -63,28 +63,22 @@ def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any, Any] | Auto:
     """Return the algorithm object of a name, with this effort, or the object itself.
 
-    Raises
-    ------
-    ParameterError
-        Unknown name, an object that is no algorithm, or a non-default effort for an object or for
-        an algorithm without one.
+    Raises ``ParameterError`` for an unknown name, an object that is no algorithm, or a non-default
+    effort for an object or for an algorithm without one.
     """
-    told = ", ".join(repr(name) for name in ALGORITHMS)
+    names = ", ".join(map(repr, ALGORITHMS))
     if isinstance(algorithm, str):
         name = OTHER_ALGORITHMS.get(algorithm, algorithm)
         if name not in ALGORITHMS:
-            raise ParameterError(f"algorithm must be one of {told}, got {algorithm!r}.")
+            raise ParameterError(f"algorithm must be one of {names}, got {algorithm!r}.")
         kind = ALGORITHMS[name]
-        made: Algorithm[Any, Any] | Auto
-        if has_effort(kind):
-            made = kind(effort=effort)
-            return made
-        check_effort(kind, effort)
-        made = kind()
+        if not has_effort(kind):
+            check_effort(kind, effort)
+        made: Algorithm[Any, Any] | Auto = kind(effort=effort) if has_effort(kind) else kind()
         return made
-    if isinstance(algorithm, type) or not isinstance(algorithm, Algorithm | Auto):
+    if not isinstance(algorithm, Algorithm | Auto):
         raise ParameterError(
-            f"algorithm must be one of {told} or an object such as Lloyd(), got {algorithm!r}."
+            f"algorithm must be one of {names} or an object such as Lloyd(), got {algorithm!r}."
         )
     check_effort(algorithm, effort)
     return algorithm
@@ -95,10 +89,7 @@ def algorithm_of_mixture(
 ) -> Algorithm[Any, Any]:
     """Return the algorithm object for a mixture with such covariances, by name or object.
 
-    Raises
-    ------
-    ParameterError
-        Not an algorithm for mixtures, or a non-default effort, which mixtures do not have.
+    Raises ``ParameterError`` for other algorithms, and for a non-default effort.
     """
     kind = ALGORITHMS[MIXTURES]
     made: Algorithm[Any, Any]
@@ -124,23 +115,17 @@ def has_effort(kind: type[Any]) -> bool:
 
 
 def check_effort(algorithm: Any, effort: Effort) -> None:
-    """Refuse a non-default effort for an algorithm, class or object, that takes none.
-
-    Raises
-    ------
-    ParameterError
-        The message says what to use instead.
-    """
+    """Raise ``ParameterError`` for a non-default effort of an object, or of a class without one."""
     if effort == DEFAULT_EFFORT:
         return
     if not isinstance(algorithm, type) and has_effort(type(algorithm)):
         raise ParameterError(
-            f"effort={effort!r} is for algorithms given by name, and {algorithm!r} says its own: "
-            f"give it there, {type(algorithm).__name__}(effort={effort!r})."
+            f"effort={effort!r} is for algorithms given by name, and {algorithm!r} has its own: "
+            f"use {type(algorithm).__name__}(effort={effort!r})."
         )
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     takers = " and ".join(repr(name) for name, own in ALGORITHMS.items() if has_effort(own))
     raise ParameterError(
-        f"effort={effort!r} is for {takers}, and {kind.__name__} has none: leave it out, or take "
+        f"effort={effort!r} is for {takers}, and {kind.__name__} has none: leave it out, or use "
         "one of these."
     )

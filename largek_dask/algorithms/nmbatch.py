@@ -7,14 +7,13 @@ lines of Algorithm 5
 =======================================  ======================================================
 1 to 7, with Algorithm 2                 :meth:`NMBatch.init`
 8 to 42: an iteration                    :meth:`NMBatch.step`
-9 to 29, with Algorithms 1 and 3         :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
-31: sigma_C, and its ratio to p          :func:`growth_ratio` (equation 4)
+9 to 29, with Algorithm 3                :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
+31: sigma_C, and its ratio to p          ``published.nmbatch.smallest_ratio`` (equation 4)
 36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
 =======================================  ======================================================
 
 The rows M_t of a batch, split evenly as section 3.3 requires, are
-:mod:`largek_dask.algorithms.parts.nested`; Algorithm 1, the assignment with bounds, is
-:mod:`largek_dask.algorithms.parts.labels`; Algorithm 4, against which the paper measures, is
+:mod:`largek_dask.algorithms.parts.nested`; Algorithm 4, against which the paper measures, is
 :mod:`largek_dask.algorithms.minibatch`.
 
 Choices that the paper leaves open, or that were measured to be better:
@@ -26,8 +25,12 @@ Choices that the paper leaves open, or that were measured to be better:
   changed are touched.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
   sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
-* It begins with more rows per centre: from few, Lloyd's steps end in a poor local optimum that no
-  later batch mends. :mod:`largek_dask.algorithms.published.nmbatch` is the published form.
+* The first batch has more rows per centre: from few, Lloyd's steps end in a poor local optimum that
+  no later batch mends.
+* Rows have no bounds (Algorithm 1): the kernels compute all distances in less time than the tests
+  of bounds take.
+
+:mod:`largek_dask.algorithms.published.nmbatch` is the published form.
 """
 
 from __future__ import annotations
@@ -49,20 +52,8 @@ from largek_dask.algorithms.base import (
     Rng,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.bounded import (
-    KINDS,
-    Assignment,
-    Bounds,
-    BoundsState,
-    begin_bounds,
-    calm_share,
-    groups_for,
-    row_bytes,
-    with_bounds,
-)
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.labels import UNKNOWN, label_rows, label_with_margins
 from largek_dask.algorithms.parts.nested import (
     COPIES,
     NestedBatch,
@@ -73,30 +64,30 @@ from largek_dask.algorithms.parts.nested import (
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
-from largek_dask.algorithms.published.nmbatch import NMBatchPaper
+from largek_dask.algorithms.problem import check_integer, check_number
+from largek_dask.algorithms.published.nmbatch import NMBatchPaper, smallest_ratio
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
-from largek_dask.errors import ParameterError
-from largek_dask.kernels.bounds.groups import BoundedCenters
+from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import center_terms, squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import FixedPoint
 
-__all__ = ["NMBatch", "NMBatchState", "growth_ratio", "nested_chunk"]
+__all__ = ["NMBatch", "NMBatchState", "nested_chunk"]
 
-ROWS_A_CENTER = 50
-"""Rows per centre of the first batch, by default."""
+ROWS_PER_CENTER = 50
+"""Minimum rows per centre of the first batch, by default."""
 LEAST_ROWS = 5_000
 """Minimum rows of the first batch (the paper's b0), if there are as many."""
 SPLIT_SAMPLE = 64
 """Rows per centre of the sample on which splits are tried."""
 WORTHWHILE = 20
-"""As long as moves include at least one centre in 20, they are also tried on the next batch; after
-that only on all rows."""
+"""After a search that moves fewer than one centre in 20, the next one is on all rows."""
 ROUNDS = 5
-"""Rounds of moving centres once the batch is everything."""
-PLACE_BYTES = 8
-"""Bytes per row for the seeded order of a chunk, and for the rows of the batch: 4 each."""
+"""Maximum searches for moves on all rows."""
+ROW_BYTES = 12
+"""Row state per row in bytes: 4 each for its label, its place in the chunk's seeded order, and its
+number among the batch's rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,18 +102,16 @@ class NMBatchState:
     """(d,) origin about which the kernels compute."""
     rows: int
     """Rows of the batch of the next step, in rows of the nested order (up to n_rows)."""
-    bounds: BoundsState | None
-    """None: the next assignment computes all distances and leaves no bounds."""
     looks: bool = False
-    """The next step looks for centres to move."""
+    """The next step searches for moves of centres."""
     rounds: int = 0
-    """Rounds of moves on all rows so far."""
+    """Searches on all rows so far."""
     worthwhile: bool = True
-    """Looks have moved many centres so far (or there was none yet)."""
+    """The last search, if any, has moved many centres."""
     previous_rows: int = 0
     """Rows of the batch of the last step; 0 before the first."""
-    history: History[Assignment] = field(default_factory=History)
-    """The last assignment, from which lost labels are recomputed."""
+    history: History[NDArray[Any]] = field(default_factory=History)
+    """Centres (k, d) of the last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -134,9 +123,9 @@ class NMBatchState:
 class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     """Nested mini-batch k-means, for many rows per cluster.
 
-    Steps are Lloyd's, on a batch of rows that doubles as soon as its own uncertainty exceeds
-    the movement of the centres; the last batch is all rows, so it ends where Lloyd's algorithm
-    would. The batch is the same share of every chunk, so that workers have equal work.
+    Steps are Lloyd's, on a batch of rows that doubles as soon as the centres move less than they
+    are uncertain. The last batch is all rows, so the fit ends at a fixed point of Lloyd's
+    algorithm. A batch is the same share of every chunk, so that workers have equal work.
 
     Parameters
     ----------
@@ -144,23 +133,19 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         Rows of the first batch (at least two per cluster); "auto" is 50 to 100 rows per cluster
         and at least 5,000.
     rho : float
-        The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger one means more steps
+        The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger value means more steps
         on each batch.
     stall : float
         The batch also doubles when the share of its rows that changed their label is below
-        ``stall`` divided by the root of the rows per centre; 0 leaves the decision to ``rho``
-        alone, as published.
+        ``stall`` divided by the square root of the rows per centre; 0 leaves the decision to
+        ``rho`` alone, as published.
     moves : bool
-        Move centres that are hardly missed to clusters that gain by a split, each time that the
-        batch grows and a few times more on all rows.
+        Move centres whose removal costs little to clusters that gain by a split, each time that
+        the batch grows and a few more times on all rows.
     gather : int or "auto"
         Batches of up to this many rows are gathered and computed in the driver's process;
-        "auto": while that takes no longer than a pass over a cluster, and on one thread while
-        they take no more than 128 MB (float32). No result depends on it.
-    bounds : bool or {"hamerly", "elkan", "groups"}
-        Keep bounds that save most distances, once few rows change their cluster and where that
-        pays (as ``Lloyd(bounds="auto")``); a named kind is kept from the first step on. No result
-        depends on it.
+        "auto": if that takes no longer than a pass over a cluster, and on one thread if they take
+        at most 128 MB (float32). No result depends on it.
     """
 
     b0: int | Literal["auto"] = "auto"
@@ -168,25 +153,14 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     stall: float = 0.5
     moves: bool = True
     gather: int | Literal["auto"] = "auto"
-    bounds: bool | Literal["hamerly", "elkan", "groups"] = True
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        for name, rows, fewest in (("b0", self.b0, 1), ("gather", self.gather, 0)):
-            whole = isinstance(rows, int) and not isinstance(rows, bool) and rows >= fewest
-            if rows != "auto" and not whole:
-                raise ParameterError(
-                    f"{name} must be 'auto' or an integer of at least {fewest}, got {rows!r}."
-                )
-        for name, value in (("rho", self.rho), ("stall", self.stall)):
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not number or not value >= 0:
-                raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")
-        if not isinstance(self.bounds, bool) and self.bounds not in KINDS:
-            kinds = ", ".join(map(repr, KINDS))
-            raise ParameterError(
-                f"bounds must be True, False or one of {kinds}, got {self.bounds!r}."
-            )
+        for name, rows, least in (("b0", self.b0, 1), ("gather", self.gather, 0)):
+            if rows != "auto":
+                check_integer(name, rows, least)
+        check_number("rho", self.rho)
+        check_number("stall", self.stall)
 
     @classmethod
     def paper(
@@ -207,16 +181,14 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         else:
             x, weight, size = NestedRows(passes, rng).sample(rows, k)
             centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
-        shift = passes.statistics.shift
-        bounds = None if self.bounds is True else self._first_bounds(passes, centers, shift)
-        return NMBatchState(centers, np.zeros(k), shift, rows, bounds)
+        return NMBatchState(centers, np.zeros(k), passes.statistics.shift, rows)
 
     def _first_rows(self, n: int) -> int:
         """Return the rows of the first batch, the paper's b0."""
         k = self.problem.n_clusters
         if self.b0 != "auto":
             return min(max(self.b0, 2 * k), n)
-        rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
+        rows, least = n, max(ROWS_PER_CENTER * k, LEAST_ROWS)
         # Halves of all rows, so that the last doubling is a whole one.
         while -(-rows // 2) >= least:
             rows = -(-rows // 2)
@@ -235,13 +207,23 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         sse, counts = cluster_sse(total, state.centers), total.sums.counts
         # Lines 30 to 35: centres, and their movement relative to their uncertainty.
         centers = total.sums.means(state.centers)
-        row_weight = passes.statistics.total_weight / passes.statistics.n_rows
-        ratio = growth_ratio(sse, counts, center_shifts(centers, state.centers), row_weight)
-        extra = _figures(batch, state, total, ratio)
-        centers, n_displaced = self._relocate(batch, packed, centers, counts)
+        unit = passes.statistics.total_weight / passes.statistics.n_rows
+        p = np.sqrt(squared_movements(centers, state.centers))
+        ratio = smallest_ratio(sse / unit, counts / unit, p)
+        extra = {
+            "batch_rows": float(total.tally.n_rows),
+            "gathered": float(batch.gathered),
+            "distances": 1.0,
+            "row_state_bytes": 4.0,
+        }
+        if ratio < np.inf:
+            extra["growth_ratio"] = ratio
+        empty, n_displaced, n_moves = np.flatnonzero(counts == 0), 0, 0
+        if len(empty) and self.problem.empty_clusters == "relocate":
+            moved = relocate_empty(batch.passes, packed, centers, empty, batch.share)
+            centers, n_displaced = moved.centers, moved.n_moved
         if n_displaced:
             extra["relocated"] = float(n_displaced)
-        n_moves = 0
         if state.looks:
             sample = rows.spaced_sample(state.rows, self._first_rows(n), k, SPLIT_SAMPLE)
             moves = held_out_moves(sample, centers, counts, sse, total.tally.losses.values)
@@ -253,10 +235,9 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             self._next_batch(state, n, total.tally, ratio, n_moves),
             centers=centers,
             counts=counts,
-            bounds=self._next_bounds(passes, state, packed, centers, total.tally, n_displaced),
             previous_rows=state.rows,
-            # Labels depend on the centres alone, so earlier passes may be forgotten.
-            history=state.history.then(Assignment(state.centers, state.bounds), anchor=True),
+            # Labels depend on the centres alone, so earlier passes are not needed.
+            history=state.history.then(state.centers, anchor=True),
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)
 
@@ -269,58 +250,37 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def _assign(
         self, rows: NestedRows, batch: NestedBatch, packed: PackedCenters, state: NMBatchState
     ) -> NestedTotal:
-        """Let every row of the batch vote for its nearest centre (Algorithm 5, lines 9 to 29).
+        """Let every row of the batch vote for its nearest centre (lines 9 to 29).
 
-        Lost labels are recomputed: those of the batch before, under the centres before.
+        Lost labels are recomputed from the previous batch and centres.
         """
         before = state.history.next_state(
-            "nested", lambda last: (last.pack(state.shift), state.step, False), retain=True
+            "nested",
+            lambda centers: (pack_centers(centers, state.shift), state.step, False),
+            retain=True,
         )
         if state.previous_rows:
             before = replace(before, rebuild_rows=rows.first(state.previous_rows))
         k, d = state.centers.shape
         total: NestedTotal = batch.passes.reduce(
             nested_chunk,
-            with_bounds(packed, state.bounds),
+            packed,
             state.step + 1,
             state.looks,
-            start=partial(nested_total, k, d, batch.passes.statistics.grid),
+            start=partial(_empty_total, k, d, batch.passes.statistics.grid),
             combine=AssignmentTotal.combine,
             state=before,
             rows=batch.share,
         )
         return total
 
-    def _relocate(
-        self,
-        batch: NestedBatch,
-        packed: PackedCenters,
-        centers: NDArray[Any],
-        counts: NDArray[np.float64],
-    ) -> tuple[NDArray[Any], int]:
-        """Move centres without rows to far ones; return the centres and the number moved."""
-        empty = np.flatnonzero(counts == 0)
-        if not len(empty) or self.problem.empty_clusters == "keep":
-            return centers, 0
-        return relocate_empty(batch.passes, packed, centers, empty, batch.share)[:2]
-
     def _next_batch(
         self, state: NMBatchState, n: int, tally: NestedTally, ratio: float, n_moves: int
     ) -> NMBatchState:
-        """Return the next state: its batch, and the work to do on it (lines 36 to 40).
+        """Return the next state: its batch, and whether to look for moves (lines 36 to 40).
 
-        Parameters
-        ----------
-        state : NMBatchState
-            State that the step began with.
-        n : int
-            Number of all rows.
-        tally : NestedTally
-            Tally of the step.
-        ratio : float
-            min_j sigma_C(j) / p(j).
-        n_moves : int
-            Number of centres moved, if the step looked for moves.
+        ``state``, ``tally``, ``ratio`` (min_j sigma_C(j) / p(j)) and ``n_moves`` are those of the
+        present step, ``n`` is the number of all rows.
         """
         k, everything = len(state.centers), state.rows == n
         rounds, worthwhile = state.rounds, state.worthwhile
@@ -342,46 +302,8 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             worthwhile=worthwhile,
         )
 
-    def _next_bounds(
-        self,
-        passes: Passes,
-        state: NMBatchState,
-        packed: PackedCenters,
-        centers: NDArray[Any],
-        tally: NestedTally,
-        n_displaced: int,
-    ) -> BoundsState | None:
-        """Advance the bounds, or begin with them once few rows change their cluster.
-
-        A centre that has been moved across the data invalidates all bounds of its group: then
-        none are kept until few rows change again.
-        """
-        if n_displaced:
-            return None
-        if state.bounds is not None:
-            return state.bounds.advance(packed, pack_centers(centers, state.shift))
-        known = tally.n_rows - (tally.n_changed - tally.n_moved)
-        n_groups = groups_for(self._kind, passes, len(centers))
-        share = calm_share(n_groups, *centers.shape)
-        if self.bounds is True and not tally.n_moved < share * known:
-            return None
-        return begin_bounds(centers, state.shift, n_groups)
-
-    def _first_bounds(
-        self, passes: Passes, centers: NDArray[Any], shift: NDArray[Any]
-    ) -> BoundsState | None:
-        """Return bounds from the next assignment on, if there are to be any."""
-        n_groups = groups_for(self._kind, passes, len(centers))
-        return begin_bounds(centers, shift, n_groups)
-
-    @property
-    def _kind(self) -> Bounds | None:
-        if isinstance(self.bounds, str):
-            return self.bounds
-        return "auto" if self.bounds else None
-
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels, bounds and places in the order; held batches and samples."""
+        """Estimate memory: labels and places in the order; held batches and samples."""
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
         how = self.problem.init
@@ -394,37 +316,18 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
                 break
             size = min(2 * size, n)
         spaced = min(n, SPLIT_SAMPLE * k) if self.moves else 0
-        kept = 2 * self._row_bytes(replace(table, state_limit=None), k)
-        later = bytes_of_held(table, largest, table.itemsize, kept)
+        later = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES)
         later += bytes_of_held(table, spaced, table.itemsize, 0)
         return Footprint(
-            row_bytes=self._row_bytes(table, k),
-            fixed_row_bytes=PLACE_BYTES // 2,
+            row_bytes=ROW_BYTES,
+            fixed_row_bytes=4,
             held_bytes=max(bytes_of_held(table, sample, table.itemsize, 0, COPIES), later),
             passes_before=self.problem.passes_to_start(),
         )
 
-    def _row_bytes(self, table: PlannedTable, k: int) -> int:
-        return row_bytes(groups_for(self._kind, table, k)) + PLACE_BYTES
-
     def model(self, state: NMBatchState) -> CenterArrays:
         """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
-
-
-def _figures(
-    batch: NestedBatch, state: NMBatchState, total: NestedTotal, ratio: float
-) -> dict[str, float]:
-    """Return the figures of the step besides its cost."""
-    n_groups = 0 if state.bounds is None else state.bounds.groups.n_groups
-    n_rows = total.tally.n_rows
-    figures = {
-        "batch_rows": float(n_rows),
-        "gathered": float(batch.gathered),
-        "distances": total.tally.n_evaluated / max(1, n_rows * len(state.centers)),
-        "row_state_bytes": float(row_bytes(n_groups)),
-    }
-    return figures if ratio == np.inf else {**figures, "growth_ratio": ratio}
 
 
 def _info(
@@ -443,19 +346,17 @@ def _info(
     cost, shift = sum(sse.tolist()), None
     if not everything and weight > 0:
         cost *= all_weight / weight
-    # If a centre was or will be moved by anything but the mean of its rows there is no fixed point,
-    # and no shift that a tolerance could end the fit by.
+    # If a centre was or will be moved elsewhere than to the mean of its rows, there is no fixed
+    # point, and no shift by which a tolerance may end the fit.
     still = not n_displaced and not after.looks
     if everything and still:
         # Mean variance of the features: what scikit-learn's `tol` is relative to.
         variance = total.squares.value / (all_weight * passes.n_features)
         shift = squared_movement(after.centers, state.centers) / variance if variance > 0 else 0.0
-    last = state.history.last
     returned = (
-        last is not None
-        and state.previous_rows == passes.n_rows
+        state.previous_rows == passes.n_rows
         and not after.looks
-        and returns(after.centers, last.centers)
+        and returns(after.centers, state.history.last)
     )
     return Info(
         cost=cost,
@@ -476,69 +377,52 @@ class NestedTally(Tally):
     losses: ExactSums
     """Cost of removing each centre, in a step that looks for moves."""
 
-    @classmethod
-    def of(cls, k: int) -> NestedTally:
-        """Return an empty tally of k clusters."""
-        return cls(losses=ExactSums(k))
-
 
 NestedTotal = AssignmentTotal[NestedTally]
 
 
-def nested_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
-    """Return an empty total of a batch."""
-    return AssignmentTotal(k, d, grid, partial(NestedTally.of, k), by_cluster=True)
+def _empty_total(k: int, d: int, grid: FixedPoint) -> NestedTotal:
+    return AssignmentTotal(k, d, grid, partial(_empty_tally, k), by_cluster=True)
+
+
+def _empty_tally(k: int) -> NestedTally:
+    return NestedTally(losses=ExactSums(k))
 
 
 def nested_chunk(
-    chunk: Chunk,
-    total: NestedTotal,
-    centers: PackedCenters | BoundedCenters,
-    step: int,
-    looks: bool,
+    chunk: Chunk, total: NestedTotal, centers: PackedCenters, step: int, looks: bool
 ) -> None:
     """Label the batch's rows of a chunk by their nearest centre and let each vote once.
 
-    Algorithm 5, lines 9 to 29: bounds decay by p(j), the movements in ``centers``; a row that was
-    there before takes its last vote back (section 3.1). If ``looks``, sum the cost of removing each
-    centre, too.
+    Algorithm 5, lines 9 to 29. A row of the previous batch takes its last vote back (section 3.1).
+    If ``looks``, sum the cost of removing each centre, too.
     """
     total.begin(step)
-    before = _carried(chunk)
+    old = _labels_before(chunk)
     if looks:
-        kept, n_evaluated, margins = label_with_margins(chunk.x, centers, before)
-        total.tally.losses.add(margins, chunk.weight, kept["labels"])
+        labels, first, _, second = nearest_two_pruned(chunk.x, centers)
+        total.tally.losses.add((second - first).astype(np.float64), chunk.weight, labels)
     else:
-        kept, n_evaluated = label_rows(chunk.x, centers, before)
-    old = before["labels"]
-    changed = total.assign(chunk.x, chunk.weight, old, kept["labels"], chunk.counted)
+        labels, _ = nearest_pruned(chunk.x, centers)
+    changed = total.assign(chunk.x, chunk.weight, old, labels, chunk.counted)
     total.tally.n_moved += int(np.count_nonzero(changed & (old >= 0)))
-    total.tally.n_evaluated += n_evaluated
-    if chunk.rows is not None:
-        kept = {**kept, "rows": chunk.rows.astype(np.int32)}
-    chunk.keep(**kept)
+    if chunk.rows is None:
+        chunk.keep(labels=labels)
+    else:
+        chunk.keep(labels=labels, rows=chunk.rows.astype(np.int32))
 
 
-def _carried(chunk: Chunk) -> dict[str, NDArray[Any]]:
-    """Return labels, and any bounds, of the previous step for the rows of this one.
-
-    Rows that enter now have the label -1 and bounds that exclude nothing.
-    """
+def _labels_before(chunk: Chunk) -> NDArray[np.int32]:
+    """Return the rows' labels of the previous step; -1 for rows that enter the batch now."""
     n, state = len(chunk.x), chunk.state
-    if state is None:
-        return {"labels": np.full(n, -1, np.int32)}
-    names = [name for name in ("labels", "upper", "lower") if name in state]
-    if len(state["labels"]) == n:
-        return {name: state[name] for name in names}
-    # The batch has grown: its previous rows lie among the present ones, in the same order.
-    before = state["rows"]
-    places = before if chunk.rows is None else np.searchsorted(chunk.rows, before)
-    out = {}
-    for name in names:
-        old = state[name]
-        out[name] = np.full((n, *old.shape[1:]), UNKNOWN[name], old.dtype)
-        out[name][places] = old
-    return out
+    if state is not None and len(state["labels"]) == n:
+        return state["labels"]
+    labels = np.full(n, -1, np.int32)
+    if state is not None:
+        # The rows of the previous batch lie among the present ones, in the same order.
+        rows = state["rows"]
+        labels[rows if chunk.rows is None else np.searchsorted(chunk.rows, rows)] = state["labels"]
+    return labels
 
 
 def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64]:
@@ -552,31 +436,3 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     # Rounding may leave a small negative number if all rows lie on the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
     return out
-
-
-def center_shifts(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (k,) movements p(j) of the centres, features added one after the other."""
-    return np.sqrt(squared_movements(new, old))
-
-
-def growth_ratio(
-    sse: NDArray[np.float64],
-    counts: NDArray[np.float64],
-    moved: NDArray[np.float64],
-    unit: float = 1.0,
-) -> float:
-    """Return the smallest sigma_C(j) / p(j) of clusters that vote (equation 4), or infinity.
-
-    Parameters
-    ----------
-    sse, counts, moved : (k,) float64
-        Squared distances within each cluster, its weight, and its centre's movement p(j).
-    unit : float
-        Weight of one row: v(j) is the weight in this unit, so that the unit of weights does not
-        matter.
-    """
-    v = counts / unit
-    votes = (v > 1) & (moved > 0)
-    v = v[votes]
-    ratios = np.sqrt(sse[votes] / unit / (v * (v - 1))) / moved[votes]
-    return float(ratios.min(initial=np.inf))

@@ -1,29 +1,24 @@
-"""The objective of a fit: its names, direction and form in documents.
+"""Objective of a fit: its names, direction, and form in documents.
 
-Nothing heavy is imported here: views that show a fit import it as well.
+Views of a fit import this module, so it imports nothing heavy.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
 __all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
 
 Sense = Literal["min", "max"]
-TOLD = ("name", "of_step", "unit", "sense")
-"""Fields of an objective in documents."""
 MOST_TEXT = 100
 """Maximum length of a name or unit read from a document, in characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """Objective of a fit: its names and its direction.
-
-    Starts are compared by it, steps show it, and files hold its value under its name.
-    """
+    """Objective of a fit, by which starts are compared."""
 
     name: str
     """Name of its exact value over all rows, which the last pass computes: a key in files,
@@ -48,13 +43,13 @@ class Objective:
         return a < b if self.sense == "min" else a > b
 
     def describe(self, **value: float | None) -> dict[str, Any]:
-        """Return the fields of a document about this objective; none for that of k-means.
+        """Return the fields of a document about this objective, and its ``value`` if given.
 
-        ``value=`` is added to them; that of k-means under its name, "inertia".
+        For k-means there is only the value, as "inertia".
         """
         if self == INERTIA:
             return {self.name: value["value"]} if value else {}
-        return {"objective": {name: getattr(self, name) for name in TOLD} | value}
+        return {"objective": asdict(self) | value}
 
 
 INERTIA = Objective("inertia", "cost", "Σ w d²")
@@ -65,13 +60,12 @@ centres. Documents that name no objective mean this one."""
 def objective_in(document: Mapping[str, Any]) -> Objective:
     """Return the objective of a document (see :meth:`Objective.describe`).
 
-    Events and results may come from files that anybody could have written, so an invalid objective
-    is ignored.
+    An invalid one is ignored: the document may come from an untrusted file.
     """
-    told = document.get("objective")
-    if not isinstance(told, Mapping):
+    given = document.get("objective")
+    if not isinstance(given, Mapping):
         return INERTIA
-    known: dict[str, Any] = {name: told.get(name) for name in TOLD}
+    known: dict[str, Any] = {field.name: given.get(field.name) for field in fields(Objective)}
     if not all(map(_is_word, known.values())) or known["sense"] not in get_args(Sense):
         return INERTIA
     return Objective(**known)

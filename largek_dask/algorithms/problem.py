@@ -1,8 +1,7 @@
 """Problems: labelling of rows by a model, and the last pass of a fit.
 
-A kind of problem declares how rows are labelled and which sums are taken over them; the driver
-labels one group of chunks after another, into memory or into a store of labels
-(``driver.final``).
+A kind of problem declares how rows are labelled and which sums are taken over them. The driver
+labels groups of chunks in turn, into memory or into a store of labels (``driver.final``).
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -33,6 +33,7 @@ __all__ = [
     "Problem",
     "RowValues",
     "check_integer",
+    "check_number",
 ]
 
 SKIPPED = -1
@@ -68,13 +69,13 @@ class Labelling:
     sums: Mapping[str, int]
     """Names of the exact sums, and the length of each."""
     marks: Mapping[str, NDArray[Any]]
-    """Arrays that identify the model, so that labels of another one are not continued; a store of
-    labels written by a fit records their hashes."""
+    """Arrays that identify the model. A store of labels records their hashes, so that it is
+    continued by the same model only."""
     values: RowValues = LABELS
     """Kind of value of the rows."""
     expect: Callable[..., None] | None = None
     """``expect(n_rows, *broadcast)`` precedes a trial on a few rows, which the function then treats
-    as it will treat ``n_rows``. None: the number of rows makes no difference to it."""
+    as it will treat ``n_rows``. None: it treats any number of rows alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +136,8 @@ class Problem(ABC):
     def check(self, table: TableShape) -> None:
         """Raise ``ParameterError`` if it cannot be solved for such a table."""
         if not isinstance(self.init, str) or self.init not in self.inits:
-            told = ", ".join(map(repr, self.inits))
-            raise ParameterError(f"init must be one of {told}, got {self.init!r}.")
+            names = ", ".join(map(repr, self.inits))
+            raise ParameterError(f"init must be one of {names}, got {self.init!r}.")
 
     def passes_to_start(self) -> int:
         """Return the approximate number of passes for the first model, for plans."""
@@ -152,13 +153,8 @@ class Problem(ABC):
     def finish(self, passes: Passes, arrays: Any, label_rows: LabelRows) -> Final:
         """Run the last pass, or several: labels, exact objective, and relocation of empty clusters.
 
-        Parameters
-        ----------
-        passes : Passes
-        arrays : ModelArrays
-            Final model of the algorithm.
-        label_rows : callable
-            Labels all rows in one pass; the labels of its last call are kept.
+        ``arrays`` are the final model of the algorithm. The labels of the last call of
+        ``label_rows`` are kept.
         """
         found = label_rows(self.labelling(arrays))
         counts = found.sums["counts"].values
@@ -172,14 +168,8 @@ class Problem(ABC):
     def unsearched(self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator) -> Any:
         """Return model arrays for a fit that ran out of time before its first; None: impossible.
 
-        Parameters
-        ----------
-        rows : TakenRows
-            A sample, at least ``n_clusters`` rows of positive weight.
-        shift : (d,)
-            Origin of the kernels.
-        draws : Generator
-            Source of randomness.
+        ``rows`` are a sample, at least ``n_clusters`` of positive weight; ``shift`` (d,) is the
+        origin of the kernels.
         """
         return None
 
@@ -188,13 +178,8 @@ class Problem(ABC):
     ) -> str | None:
         """Return a warning about the final model; None if there is none.
 
-        Parameters
-        ----------
-        final : Final
-        had_time : bool
-            True if there was time for :meth:`finish`.
-        last : mapping
-            Figures of the last step (``Info.extra``).
+        ``had_time``: there was time for :meth:`finish`. ``last``: figures of the last step
+        (``Info.extra``).
         """
         return None
 
@@ -205,3 +190,9 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     if not whole or value < least or (most is not None and value > most):
         allowed = f"at least {least}" if most is None else f"{least} to {most}"
         raise ParameterError(f"{name} must be an integer of {allowed}, got {value!r}.")
+
+
+def check_number(name: str, value: Any) -> None:
+    """Raise ``ParameterError`` for a parameter that is no number of at least 0."""
+    if isinstance(value, bool) or not (isinstance(value, Real) and float(value) >= 0):
+        raise ParameterError(f"{name} must be a number of at least 0, got {value!r}.")

@@ -118,5 +118,4 @@ def _payload(
         **model.fit_figures(),
         "seconds": result.seconds,
         "digest": model.digest(),
-        **({"report": dict(result.report)} if result.report else {}),
     }

@@ -336,9 +336,10 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         if isinstance(versions := record.get("versions"), dict):
             head["version"] = versions.get("largek_dask", "")
         check_format(head, f"{folder.url}/job.json", CheckpointError, FORMAT)
-        if head["format"] == 1:
-            job = record["job"]
-            record["job"] = {**job, "algorithm": current_description(job["algorithm"])}
+        job = record["job"]
+        if "algorithm" in job:
+            current = current_description(job["algorithm"], head["format"])
+            record["job"] = {**job, "algorithm": current}
         return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
     except FileNotFoundError:
         if folder.sub("checkpoints").names():

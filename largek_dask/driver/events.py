@@ -31,7 +31,6 @@ warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
 best       of several starts, after the last: which ``start`` (from 0) of how many ``starts``, its
            ``n_iter`` and exact ``value``, the ``reason`` and ``elapsed`` of the whole fit
-report     figures of the algorithm about the final model, and ``words``
 ========== =====================================================================================
 """
 
@@ -187,8 +186,6 @@ class ProgressLine:
                 self._show_step()
         elif kind == "warning":
             self._stream.write(f"warning: {printable(event['message'])}\n")
-        elif kind == "report":
-            self._stream.write(f"{printable(event['words'])}\n")
         elif kind in ("stopped", "best"):
             self._end(event)
         self._stream.flush()

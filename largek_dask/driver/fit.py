@@ -77,8 +77,6 @@ class FitResult:
     """Number of distinct rows if there are fewer than clusters, else None."""
     seconds: float
     """From the first look at the rows to the model, earlier runs included."""
-    report: Mapping[str, Any] = field(default_factory=dict)
-    """Figures of the algorithm about the model (``Algorithm.report``)."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
 
@@ -319,7 +317,6 @@ class _Work:
             statistics=passes.statistics,
             n_distinct=None if final is None else final.n_distinct,
             seconds=best.seconds,
-            report=best.report,
             provenance=self._provenance(best),
             feature_names=self.rows.feature_names,
         )
@@ -341,7 +338,6 @@ class _Work:
             "start": best.stream,
             "seconds": best.seconds,
             "created": datetime.now(UTC).isoformat(timespec="seconds"),
-            **({"report": dict(best.report)} if best.report else {}),
         }
 
 

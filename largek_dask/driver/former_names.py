@@ -1,7 +1,9 @@
-"""Read the names of algorithms in jobs of format 1, and in models of formats 1 and 2.
+"""Read the former names and settings of algorithms in stored jobs and models.
 
-There ``vrkm`` was two algorithms by its parameter ``table``, ``dcdbundle`` two by ``metric``,
-``nmbatch`` and ``vc-gmm`` two by whether they were published forms, and ``dcclust`` one of its own.
+In jobs of format 1, and in models of formats 1 and 2, ``vrkm`` was two algorithms by its parameter
+``table``, ``dcdbundle`` two by ``metric``, ``nmbatch`` and ``vc-gmm`` two by whether they were
+published forms, and ``dcclust`` one of its own. In jobs of formats 1 and 2 ``nmbatch`` had a
+parameter ``bounds``, and ``lloyd`` more values of it; no result depends on them.
 """
 
 from __future__ import annotations
@@ -13,7 +15,13 @@ from typing import Any
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.provenance import parameters_of
 
-__all__ = ["current_description", "current_parameters", "current_provenance", "current_state"]
+__all__ = [
+    "current_description",
+    "current_parameters",
+    "current_provenance",
+    "current_settings",
+    "current_state",
+]
 
 ACCURACY = {
     "tolerance": "eps", "descent": "eps_L", "null": "eps_R", "escape": "eps_T",
@@ -50,13 +58,26 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
         case _ if name not in ALGORITHMS:
             return name, given
     own = {field.name for field in fields(ALGORITHMS[name])}
+    given = current_settings(name, given)
     return name, {key: value for key, value in given.items() if key in own}
 
 
-def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``parameters_of`` an algorithm for what it was in a former format."""
+def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the current settings of an algorithm by those of format 2."""
+    given = dict(parameters)
+    if name == "nmbatch":
+        given.pop("bounds", None)
+    elif name == "lloyd" and given.get("bounds") in ("hamerly", "elkan", "groups"):
+        given["bounds"] = "auto"
+    return given
+
+
+def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
+    """Return ``parameters_of`` an algorithm for what it was in a job of format ``number``."""
     given = dict(described)
     former = given.pop("name").lower()
+    if number > 1:
+        return {"name": described["name"], **current_settings(former, given)}
     name, parameters = current_parameters(former, given)
     if name == former and parameters == given:
         return dict(described)
@@ -78,9 +99,19 @@ def current_state(tree: Any) -> Any:
     """Return the encoded state of a former class as that of its successor.
 
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
-    same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures.
+    same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
+    state of ``nmbatch`` had bounds, and one of ``vc-gmm`` a second coreset.
     """
     match tree:
+        case {"class": "VCGMMState", "fields": dict(old)}:
+            kept = {name: value for name, value in old.items() if name != "unseen"}
+            return {**tree, "fields": kept}
+        case {"class": "NMBatchState", "fields": dict(old)} if "bounds" in old:
+            passes = old["history"]["fields"]
+            entries = [entry["fields"]["centers"] for entry in passes["entries"]["tuple"]]
+            history = {"class": "History", "fields": {**passes, "entries": {"tuple": entries}}}
+            kept = {name: value for name, value in old.items() if name != "bounds"}
+            return {"class": "NMBatchState", "fields": {**kept, "history": history}}
         case {"class": "PublishedState", "fields": dict(old)}:
             kept = {name: old[name] for name in ("step", "path", "inertia", "bounds", "shift")}
             return {"class": "DCDBundleState", "fields": kept}

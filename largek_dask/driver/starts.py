@@ -7,8 +7,8 @@ import itertools
 import json
 import operator
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -72,8 +72,6 @@ ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
 FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
 """Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
-HAS_TIME = ("converged", "tol", "max_iter", "callback")
-"""Reasons to stop after which the algorithm's report is computed."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
 """Reasons to stop after which the last pass is left out if it does not fit."""
 
@@ -91,7 +89,6 @@ class StartResult:
     """Last pass; None after a cancel."""
     labelled: bool = False
     """Labels are in ``final``, or in storage."""
-    report: Mapping[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     """Used by all runs of the fit, with reading, compiling and the last pass."""
 
@@ -152,8 +149,6 @@ class Starts:
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
             best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
-        if best.reason in HAS_TIME:
-            best = replace(best, report=self._report(best))
         arrays = best.run.arrays if best.final is None else best.final.arrays
         if self.events and (sizes := sizes_of(arrays.counts)):
             self.events.emit("sizes", **sizes)
@@ -236,13 +231,6 @@ class Starts:
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
         return self.algorithm.bind(replace(self._problem, init=init[stream]))
-
-    def _report(self, best: StartResult) -> Mapping[str, Any]:
-        rng = Rng(self.options.seed, best.stream)
-        report = self._algorithm(best.stream).report(self.passes, rng, best.run.state)
-        if report:
-            self.events.emit("report", **report)
-        return report
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
         """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""

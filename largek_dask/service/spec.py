@@ -39,7 +39,7 @@ from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.stores import check_no_secret
 from largek_dask.driver.formatting import printable
-from largek_dask.driver.former_names import current_parameters
+from largek_dask.driver.former_names import current_parameters, current_settings
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
@@ -268,16 +268,20 @@ class JobSpec(BaseModel):
 
 
 def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document of format 1 in the current one, any other as it is."""
+    """Return a document with the current names and settings of algorithms.
+
+    One without a format was not stored, and is returned as it is.
+    """
     found = dict(document)
-    number = found.get("format")
-    if type(number) is not int or number != 1:
+    number, algorithm = found.get("format"), found.get("algorithm")
+    if type(number) is not int or number not in (1, FORMAT):
         return found
-    algorithm = found.get("algorithm")
-    if isinstance(algorithm, Mapping) and isinstance(algorithm.get("name"), str):
+    if isinstance(algorithm, Mapping) and isinstance(name := algorithm.get("name"), str):
         given = algorithm.get("parameters", {})
         if isinstance(given, Mapping):
-            name, parameters = current_parameters(algorithm["name"], given)
+            if number == 1:
+                name, given = current_parameters(name, given)
+            parameters = current_settings(name, given)
             found["algorithm"] = {**algorithm, "name": name, "parameters": parameters}
     return {**found, "format": FORMAT}
 

@@ -40,7 +40,7 @@ from largek_dask.passes.engine import Engine
 from largek_dask.passes.gather import CollectedRows
 from largek_dask.passes.taken_rows import HeldRows
 from largek_dask.passes.telemetry import nbytes
-from tests.algorithms.conftest import bits, blobs
+from tests.algorithms.conftest import begin_bounds_early, bits, blobs
 from tests.conftest import make_client
 from tests.faults import Killer, WithBarrier
 from tests.helpers.checks import computing_workers, join, watched_passes
@@ -50,14 +50,13 @@ N_ROWS, N_FEATURES, K = 12_000, 10, 24
 CHUNK_ROWS, N_CHUNKS = 1_024, 12
 
 LISTED = {
-    "lloyd": lk.Lloyd(),
-    "lloyd-elkan": lk.Lloyd(bounds="elkan"),
+    "lloyd": lk.Lloyd(bounds=None),
+    "lloyd-bounds": lk.Lloyd(),
     "minibatch": lk.MiniBatch(batch_rows=1000),
     # Rows vote anew in the second round, from the fifth step on.
     "minibatch-latest": lk.MiniBatch(batch_rows=3000, votes="latest"),
     # One step on gathered rows, then one on each doubled batch.
     "nmbatch": lk.NMBatch(b0=750, rho=0.1, gather=750),
-    "nmbatch-groups": lk.NMBatch(b0=750, rho=0.1, gather=750, bounds="groups"),
     "nmbatch-paper": lk.NMBatch.paper(b0=750, rho=0.1),
     # A sample, then all rows in a few rounds; rounds of 2000 rows; single rows.
     "incremental": lk.IncrementalLloyd(),
@@ -98,11 +97,11 @@ SAME_PATH = {
     "dcd-bundle",
 }
 """Their totals, row state and passes are those of another one: the slow tier alone has them."""
-OWN_TILES = {"lloyd", "lloyd-elkan", "nmbatch-groups", "truncated-lists", "vcgmm-diag", *OTHERS}
+OWN_TILES = {"lloyd", "lloyd-bounds", "truncated-lists", "vcgmm-diag", *OTHERS}
 """Between them, they have all searches whose kernels depend on the register tile."""
 ANY_CHUNKING = {
     "lloyd",
-    "lloyd-elkan",
+    "lloyd-bounds",
     "truncated",
     "truncated-lists",
     "truncated-directions",
@@ -110,7 +109,7 @@ ANY_CHUNKING = {
     *(name for name in LISTED if name.startswith(("vcgmm", "var", "dc"))),
 }
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
-MOVED_BOUNDS = {"lloyd-elkan", "nmbatch-groups", "nmbatch-paper"}
+MOVED_BOUNDS = {"lloyd-bounds", "nmbatch-paper"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
 PATHS = {
     "partition-path": 4,
@@ -136,7 +135,7 @@ def tiered(names, slow_ones=SAME_PATH):
 
 
 every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
-FEW = {"incremental", "truncated-lists", "nmbatch-groups", "lloyd"}
+FEW = {"incremental", "truncated-lists", "nmbatch", "lloyd-bounds"}
 """Between them they have all kinds of row state."""
 few_algorithms = pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - FEW))
 
@@ -153,8 +152,9 @@ def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is done with many rows be done with these.
 
     What an algorithm may gather, because it is little, stays where it is, and a table of labels
-    begins on 3,000 rows, which double twice.
+    begins on 3,000 rows, which double twice. Lloyd's algorithm keeps bounds.
     """
+    begin_bounds_early(monkeypatch)
     monkeypatch.setattr(nested, "GATHERED_WORK", 0)
     monkeypatch.setattr(incremental.IncrementalLloyd, "_gathers", lambda *_: False)
     monkeypatch.setattr(incremental, "LEAST_ROWS", 1)

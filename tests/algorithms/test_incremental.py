@@ -385,7 +385,7 @@ def early_bounds(monkeypatch):
 
 def some_groups(monkeypatch):
     monkeypatch.setattr(bounded, "LEAST_WORK", 0)
-    monkeypatch.setattr(bounded, "CENTERS_A_GROUP", 5)
+    monkeypatch.setattr(bounded, "CENTERS_PER_GROUP", 5)
     monkeypatch.setattr(incremental, "GROUP_WORK", 1)
 
 

@@ -71,7 +71,7 @@ def test_cost_estimates_the_cost_of_all_rows(rows_20k):
 def test_wrong_parameters():
     """An empty batch would never end its round."""
     for batch_rows in (0, -5, 2.5, True, "many"):
-        with pytest.raises(ParameterError, match="batch_rows must be 'auto' or at least 1"):
+        with pytest.raises(ParameterError, match="batch_rows must be an integer of at least 1"):
             MiniBatch(batch_rows=batch_rows)
     with pytest.raises(ParameterError, match="votes must be 'all' or 'latest', got 'some'"):
         MiniBatch(votes="some")

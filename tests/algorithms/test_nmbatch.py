@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from largek_dask.algorithms import nmbatch
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.nmbatch import NMBatch, growth_ratio
-from largek_dask.algorithms.parts import bounded
+from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -79,7 +78,6 @@ def prefix(table, b, rng=RNG):
 GATHER = [0, 1 << 40]
 BY_RHO = NMBatch(stall=0.0, moves=False)
 """Batches grow as in the paper."""
-FORMS = [NMBatch(b0=300), dataclasses.replace(BY_RHO, b0=300, rho=0.5)]
 
 
 @pytest.mark.parametrize(("rho", "gather"), in_turns([0.5, 1.0, 100.0], GATHER))
@@ -130,45 +128,13 @@ def test_gathering_changes_no_bit(rows_20k):
             assert (info.cost, info.n_changed) == (expected_info.cost, expected_info.n_changed)
 
 
-@pytest.mark.parametrize(
-    ("bounds", "form", "gather"),
-    [
-        (True, FORMS[0], GATHER[0]),
-        ("hamerly", FORMS[1], GATHER[1]),
-        ("elkan", FORMS[0], GATHER[1]),
-        ("groups", FORMS[1], GATHER[0]),
-    ],
-)
-def test_bounds_change_no_bit(bounds, form, gather, rows_20k, monkeypatch):
-    """Through growth, moves of centres, and bounds that end and begin again."""
-    monkeypatch.setattr(bounded, "LEAST_WORK", 0)
-    x, found = rows_20k[:8000], {}
-    for kind in (False, bounds):
-        algorithm = dataclasses.replace(form, gather=gather, bounds=kind)
-        with LocalPasses(open_rows(x), n_threads=2) as passes:
-            found[kind] = steps(passes, algorithm, 70, 60, empty_clusters="relocate")
-    assert len(found[bounds]) == len(found[False])
-    for (state, info), (expected, plain) in zip(found[bounds], found[False], strict=True):
-        assert state.centers.tobytes() == expected.centers.tobytes()
-        assert (state.rows, state.counts.tobytes()) == (expected.rows, expected.counts.tobytes())
-        assert (info.cost, info.n_changed) == (plain.cost, plain.n_changed)
-        assert plain.extra["distances"] == 1.0
-        assert plain.extra["row_state_bytes"] == 4.0
-    last = found[bounds][-1][1].extra
-    assert last["distances"] < 0.7
-    assert last["row_state_bytes"] > 4.0
-
-
-@pytest.mark.parametrize(("bounds", "gather"), [(False, GATHER[0]), ("groups", GATHER[1])])
-def test_lost_row_state_changes_no_bit(bounds, gather, rows_20k):
+@pytest.mark.parametrize("gather", GATHER)
+def test_lost_row_state_changes_no_bit(gather, rows_20k):
     """Every step by passes that have just been opened: all labels are rebuilt, each time."""
     x = rows_20k[:6000]
-    algorithm = NMBatch(b0=300, gather=gather, bounds=bounds).bind(
-        KMeansProblem(20, x[:20], "relocate")
-    )
+    algorithm = NMBatch(b0=300, gather=gather).bind(KMeansProblem(20, x[:20], "relocate"))
     with LocalPasses(open_rows(x), n_threads=1) as passes:
-        plain = dataclasses.replace(algorithm, bounds=False)
-        expected = steps(passes, plain, x[:20], 14, empty_clusters="relocate")
+        expected = steps(passes, algorithm, x[:20], 14, empty_clusters="relocate")
     assert len({state.rows for state, _ in expected}) > 3
     with LocalPasses(open_rows(x)) as passes:
         state = algorithm.init(passes, Rng(SEED))
@@ -289,19 +255,6 @@ def test_a_start_has_as_many_rows_as_clusters(sizes, every, rows, rows_20k):
     assert state.previous_rows == rows
 
 
-def test_growth_ratio_of_awkward_clusters():
-    sse, counts = np.array([4.0, 9.0, 5.0]), np.array([3.0, 1.0, 7.0])
-    # v = 1 has no sigma and p = 0 holds nothing back: only the first cluster votes.
-    ratio = growth_ratio(sse, counts, np.array([0.5, 0.001, 0.0]))
-    assert ratio == pytest.approx(np.sqrt(4 / 6) / 0.5)
-    assert growth_ratio(sse, counts, np.zeros(3)) == np.inf
-    assert growth_ratio(sse, np.array([1.0, 0.0, 0.5]), np.ones(3)) == np.inf
-    # Half a kilogram a row, or 500 g: the same rows.
-    moved = np.array([0.5, 0.001, 0.0])
-    assert growth_ratio(sse / 2, counts / 2, moved, 0.5) == ratio
-    assert growth_ratio(sse * 500, counts * 500, moved, 500.0) == pytest.approx(ratio)
-
-
 def awkward(kind: str) -> tuple[np.ndarray, int]:
     """Rows, and how many clusters to ask for."""
     r = np.random.default_rng(3)
@@ -324,7 +277,7 @@ def awkward(kind: str) -> tuple[np.ndarray, int]:
     ("kind", "algorithm", "gather"),
     in_turns(
         ["few distinct", "one row", "one value", "sorted", "outlier", "far"],
-        [NMBatch(), NMBatch(b0=20, bounds="groups"), dataclasses.replace(BY_RHO, b0=20)],
+        [NMBatch(), NMBatch(b0=20), dataclasses.replace(BY_RHO, b0=20)],
         [*GATHER, *GATHER[::-1]],
     ),
 )
@@ -356,9 +309,8 @@ def test_awkward_data_come_to_an_end(kind, algorithm, gather):
     b0=st.integers(1, 50),
     kind=st.sampled_from(["normal", "few distinct", "weighted"]),
     dtype=st.sampled_from([np.float32, np.float64, np.uint8, np.int16]),
-    bounds=st.sampled_from([True, "hamerly", "elkan"]),
 )
-def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype, bounds):
+def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype):
     r = np.random.default_rng(seed)
     x = r.normal(size=(n, d)) * 20 + 50
     if kind == "few distinct":
@@ -371,8 +323,7 @@ def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype, bounds):
     k = min(k, n)
     sizes = np.diff(np.sort([0, *r.integers(0, n + 1, size=3), n]))
     with LocalPasses(rows_of(x, sizes, weight), n_threads=1) as passes:
-        algorithm = NMBatch(b0=b0, bounds=bounds)
-        found = steps(passes, algorithm, k, 400, empty_clusters="relocate")
+        found = steps(passes, NMBatch(b0=b0), k, 400, empty_clusters="relocate")
     state, info = found[-1]
     assert info.converged
     total = n if weight is None else weight.sum()
@@ -381,15 +332,13 @@ def test_anything_ends_at_a_fixed_point(seed, n, d, k, b0, kind, dtype, bounds):
 
 def test_wrong_parameters_are_refused():
     for parameters, message in [
-        ({"b0": 0}, "b0 must be 'auto' or an integer of at least 1, got 0"),
+        ({"b0": 0}, "b0 must be an integer of at least 1, got 0"),
         ({"b0": True}, "b0 must be"),
         ({"b0": "many"}, "b0 must be"),
-        ({"gather": -1}, "gather must be 'auto' or an integer of at least 0, got -1"),
+        ({"gather": -1}, "gather must be an integer of at least 0, got -1"),
         ({"rho": -1.0}, "rho must be a number of at least 0"),
         ({"rho": "x"}, "rho must be"),
         ({"stall": float("nan")}, "stall must be a number of at least 0"),
-        ({"bounds": "auto"}, "bounds must be True, False or one of 'hamerly', 'elkan', 'groups'"),
-        ({"bounds": 1.5}, "bounds must be"),
     ]:
         with pytest.raises(ParameterError, match=message):
             NMBatch(**parameters)

@@ -10,7 +10,7 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter
-from largek_dask.errors import BadRowsError, ParameterError
+from largek_dask.errors import BadRowsError
 from tests import oracles
 from tests.algorithms.conftest import bits
 from tests.helpers.checks import computing_workers, watched_passes
@@ -183,11 +183,6 @@ def test_normalize(matrix):
     unit = sp.csr_matrix(matrix.multiply(1 / np.maximum(lengths, 1e-30)[:, None]), dtype="f4")
     other = fit(unit, "lloyd", init=np.eye(K, D, dtype=np.float32))
     assert km.inertia_ == pytest.approx(other.inertia_, rel=1e-3)
-
-
-def test_bounds_need_dense_rows(matrix):
-    with pytest.raises(ParameterError, match=r"bounds='groups' needs dense rows"):
-        fit(matrix, "lloyd", algorithm=lk.Lloyd(bounds="groups"))
 
 
 def test_partial_fit(matrix):

@@ -275,9 +275,9 @@ def test_sparse_rows(form):
 
 @pytest.mark.parametrize("round_rows", [1, 400])
 def test_what_is_too_large_a_rate_ends_the_fit(round_rows):
-    """With the centres before the epoch that has thrown some out of the data."""
+    """With the centres before the epoch that moved some far outside the data."""
     x = blobs(2000, 6, 10, seed=4, spread=2.0)
-    with pytest.warns(ParameterWarning, match="has thrown centres out of the data in epoch 1"):
+    with pytest.warns(ParameterWarning, match="moved centres far outside the data in epoch 1"):
         out, _ = run(x, x[:10], 12, eta=1e6, round_rows=round_rows)
     ((state, info),) = out
     assert info.converged

@@ -222,8 +222,7 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
     ("options", "a_row", "once", "readings"),
     [
         ((), 72, 0, 1),
-        (("--algorithm", "nmbatch"), 80, 4, 1),
-        (("--algorithm", "nmbatch", "--set", "bounds=false"), 12, 4, 1),
+        (("--algorithm", "nmbatch"), 12, 4, 1),
         (("--algorithm", "minibatch"), 4, 4, 1),
         (("--algorithm", "incremental"), 48, 8, 10),
         (("--algorithm", "vrkm"), 16, 12, 101),

@@ -108,10 +108,9 @@ def _lloyd() -> Iterator[Case]:
             yield case(table, k)
     yield case(FLOAT32, 1)
     yield case(BOOL, 40)
-    for bounds in (None, "hamerly", "elkan", "groups"):
-        for table in (FLOAT64, UINT8, FLAT):
-            yield case(table, 70, bounds)
-    # Enough work a row for bounds of their own accord, and just not enough.
+    for table in (FLOAT64, UINT8, FLAT):
+        yield case(table, 70, None)
+    # Enough work a row for bounds, and just not enough.
     for k in (124, 125, 140):
         yield case(WIDE, k, max_iter=40)
     for init in INITS:
@@ -121,7 +120,6 @@ def _lloyd() -> Iterator[Case]:
     for empty_clusters in ("relocate", "keep"):
         yield case(FEW, 60, init="random", empty_clusters=empty_clusters)
         yield case(NARROW, 300, init="random", empty_clusters=empty_clusters)
-        yield case(WEIGHTED, 300, "groups", init="random", empty_clusters=empty_clusters)
     yield case(LIGHT, 20)
     yield case(LIGHT64, 20)
     yield case(MEMORY, 50)
@@ -166,9 +164,8 @@ def _nmbatch() -> Iterator[Case]:
         yield case(table, 50, lk.NMBatch(b0=400, gather=1_000))
         yield case(table, 50, lk.NMBatch(b0=400, rho=10.0, stall=0.0))
         yield case(table, 50, init="random")
-    for bounds in (False, "hamerly", "elkan", "groups"):
-        yield case(UINT8, 50, lk.NMBatch(b0=400, bounds=bounds))
-        yield case(FLAT, 50, lk.NMBatch(b0=400, bounds=bounds, gather=0, moves=False))
+    yield case(UINT8, 50)
+    yield case(FLAT, 50, lk.NMBatch(b0=400, gather=0, moves=False))
     for table, k in ((LARGE, 100), (LARGE, 130), (LARGE64, 30), (LARGE_CSR, 60)):
         yield case(table, k, lk.NMBatch())
     yield case(WIDE, 140, lk.NMBatch(moves=False, b0=600))

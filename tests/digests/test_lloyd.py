@@ -31,19 +31,12 @@ def test_digests(fits):
 
 def test_everything_happened(fits, seen):
     """Bounds spared distances, centres moved to far rows, sums had two limbs, rows were skipped."""
-    spared = {
-        (case.algorithm.bounds, case.table.dtype)
-        for case, (km, _) in fits.items()
-        if case.table.dtype != "csr" and km.history_[-1]["extra"]["distances"] < 0.9
-    }
-    assert {bounds for bounds, _ in spared} == {"auto", "hamerly", "elkan", "groups"}
-    assert {dtype for _, dtype in spared} == {"float32", "float64", "uint8"}
-    of_their_own_accord = [
+    spared = [
         km.history_[-1]["extra"]["distances"] < 0.9
         for case, (km, _) in fits.items()
         if case.table == WIDE
     ]
-    assert of_their_own_accord == [False, True, True]
+    assert spared == [False, True, True]
     assert told(fits, "relocated") >= 4
     assert stops(fits) == {"converged", "tol", "max_iter"}
     assert {passes.statistics.grid.wide for passes in seen} == {False, True}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 import largek_dask as lk
-from tests.digests.cases import WIDE
 from tests.digests.conftest import Fits, check, fits_of, stops, told
 
 pytestmark = pytest.mark.slow
@@ -21,7 +20,7 @@ def test_digests(fits):
 
 
 def test_everything_happened(fits):
-    """Batches grew, gathered and not; centres were moved and relocated; bounds spared distances."""
+    """Batches grew, gathered and not; centres were moved and relocated."""
     fits = {case: fit for case, fit in fits.items() if isinstance(case.algorithm, lk.NMBatch)}
     grown: dict[tuple[float, ...], set[str]] = {}
     for case, (km, _) in fits.items():
@@ -34,11 +33,4 @@ def test_everything_happened(fits):
     assert grown[1.0,] >= {"float32", "float64", "uint8", "bool", "csr"}
     assert told(fits, "moved_centers") >= 20
     assert told(fits, "relocated") >= 8
-    spared = {
-        case.algorithm.bounds
-        for case, (km, _) in fits.items()
-        if case.table.dtype != "csr" and km.history_[-1]["extra"]["distances"] < 0.9
-    }
-    assert spared >= {True, "hamerly", "elkan", "groups"}
-    assert any(case.table == WIDE for case in fits)
     assert stops(fits) == {"converged", "tol", "max_iter"}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import kmeans
+from largek_dask.algorithms import kmeans, nmbatch
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
-from largek_dask.algorithms.parts import labels as parts_labels
+from largek_dask.algorithms.parts import bounded
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import pruned
 from largek_dask.passes.local import LocalPasses
@@ -122,7 +122,7 @@ def test_steps_are_those_with_all_centres(monkeypatch, name, d):
     places = 100 * r.normal(size=(k, d))
     x = (places[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
     weight = r.integers(0, 4, n).astype(float) if d == 5 else None
-    met = counted_in(monkeypatch, parts_labels)
+    met = counted_in(monkeypatch, nmbatch if name == "nmbatch" else bounded)
     found = []
     for is_on, n_threads in ((False, 1), (True, 1), (True, 3)):
         few(monkeypatch, is_on)

@@ -236,7 +236,6 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
     ("algorithm", "in_chunks"),
     [
         (Lloyd(), True),
-        pytest.param(Lloyd("hamerly"), True, marks=pytest.mark.slow),
         pytest.param(NMBatch(b0=50, gather=0), True, marks=pytest.mark.slow),
         pytest.param(IncrementalLloyd(rounds=3), True, marks=pytest.mark.slow),
         (IncrementalLloyd(rounds=3), False),
@@ -245,7 +244,6 @@ def test_starts_are_taken_up_where_they_were(stop_in: tuple[int, int], tmp_path:
     ],
     ids=[
         "lloyd",
-        "hamerly",
         "nmbatch",
         "incremental",
         "incremental in one piece",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.driver.former_names import current_description
+from largek_dask.algorithms.nmbatch import NMBatchState
+from largek_dask.algorithms.parts.history import History
+from largek_dask.driver.checkpoint import encode
+from largek_dask.driver.former_names import current_description, current_state
 from largek_dask.driver.provenance import parameters_of
 
 NESTED = {"name": "NMBatch", "b0": 5000, "rho": 100.0, "stall": 0.5, "start": "sample",
@@ -31,6 +35,7 @@ OF_THE_PAPER = {"published": True, "relative_eps": 1e-4}
         (MIXTURE | OF_THE_PAPER, lk.VCGMM.paper(coreset=None)),
         (MIXTURE | OF_THE_PAPER | {"coreset": 1200}, lk.VCGMM.paper(coreset=1200)),
         ({"name": "Lloyd", "bounds": "auto"}, lk.Lloyd()),
+        ({"name": "Lloyd", "bounds": "hamerly"}, lk.Lloyd()),
         ({"name": "DCDBundle", "effort": "fast", "metric": "lloyd"}, lk.PartitionPath("fast")),
         (DCCLUST, lk.DCDBundle(descent="plain")),
         ({"name": "Elsewhere", "of": 3}, None),
@@ -38,3 +43,25 @@ OF_THE_PAPER = {"published": True, "relative_eps": 1e-4}
 )
 def test_a_description_of_9a8d809_is_of_what_it_is_now(former, now):
     assert current_description(former) == (former if now is None else parameters_of(now))
+
+
+@pytest.mark.parametrize("name", ["NMBatch", "Lloyd"])
+def test_bounds_of_format_2_make_no_other_job(name):
+    algorithm = getattr(lk, name)()
+    former = parameters_of(algorithm) | {"bounds": "groups"}
+    assert current_description(former, 2) == parameters_of(algorithm)
+
+
+def test_a_state_of_nested_batches_had_bounds():
+    centers = np.eye(3)
+    state = NMBatchState(centers, np.ones(3), np.zeros(3), 100, history=History(4, (centers,)))
+    tree = encode(state, {})
+    former = encode(state, {})
+    passes = former["fields"]["history"]["fields"]["entries"]
+    passes["tuple"] = [
+        {"class": "Assignment", "fields": {"centers": entry, "bounds": None}}
+        for entry in passes["tuple"]
+    ]
+    former["fields"]["bounds"] = None
+    assert current_state(former) == tree
+    assert current_state(tree) == tree

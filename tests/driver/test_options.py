@@ -247,7 +247,7 @@ def test_the_identity_is_what_it_was() -> None:
     assert identity_of(FitOptions(algorithm=lk.NMBatch(rho=10.0), init=x, **options)) == {
         "algorithm": {
             "name": "NMBatch", "b0": "auto", "rho": 10.0, "stall": 0.5,
-            "moves": True, "gather": "auto", "bounds": True,
+            "moves": True, "gather": "auto",
         },
         "n_clusters": 12,
         "init": {

@@ -22,9 +22,6 @@ ALGORITHMS: dict[str, Any] = {
     "truncated": lk.Truncated(),
     "lloyd": lk.Lloyd(),
     "lloyd without bounds": lk.Lloyd(bounds=None),
-    "lloyd-hamerly": lk.Lloyd(bounds="hamerly"),
-    "lloyd-elkan": lk.Lloyd(bounds="elkan"),
-    "lloyd-groups": lk.Lloyd(bounds="groups"),
     "minibatch": lk.MiniBatch(batch_rows=200),
     "nmbatch": lk.NMBatch(),
     "nmbatch in place": lk.NMBatch(b0=100, gather=0),
@@ -46,8 +43,7 @@ MIXTURES: dict[str, dict[str, Any]] = {
     "mixture coreset": {"covariance": "diag", "candidates": 4, "coreset": 600},
 }
 """What is given to ``Mixture``."""
-DENSE_ONLY = {"truncated", "lloyd-hamerly", "lloyd-elkan", "lloyd-groups"}
-DENSE_ONLY |= {name for name in (*ALGORITHMS, *MIXTURES) if name.startswith(("vc-gmm", "mixture"))}
+DENSE_ONLY = {"truncated", *MIXTURES, *(name for name in ALGORITHMS if name.startswith("vc-gmm"))}
 THRESHOLDS = [1, 2, 5, 6, 8, 9, 32, 33, 44, 100, 101, 128, 129, 200, 240, 241, 250, 300]
 """Numbers of clusters at which something else is done, and some above them."""
 FEATURES = [1, 2, 3, 4, 7, 8, 9, 10, 12, 16, 17, 31, 33, 64, 65, 96, 257]

@@ -41,6 +41,11 @@ def test_a_document_of_before_is_read_and_asks_for_the_same():
     assert spec.dump().items() >= (document | {"format": 2}).items()
     named = JobSpec.parse(document | {"algorithm": {"name": "dcdbundle"}})
     assert named.algorithm.make() == lk.PartitionPath()
+    for number in (1, 2):
+        for name, made in (("nmbatch", lk.NMBatch()), ("lloyd", lk.Lloyd())):
+            algorithm = {"name": name, "parameters": {"bounds": "elkan"}}
+            former = JobSpec.parse(document | {"format": number, "algorithm": algorithm})
+            assert former.algorithm.make() == made
     for wrong in (3, {"name": 3}, {"name": "vrkm", "parameters": 3}, {"parameters": {}, "more": 1}):
         with pytest.raises(ParameterError, match="this is no job: algorithm"):
             JobSpec.parse(document | {"algorithm": wrong})
@@ -65,7 +70,7 @@ def test_algorithms_are_those_of_the_registry(monkeypatch):
 
 def test_a_document_comes_back_as_it_went():
     spec = job(
-        algorithm={"name": "nmbatch", "parameters": {"rho": 10.0, "bounds": "hamerly"}},
+        algorithm={"name": "nmbatch", "parameters": {"rho": 10.0, "stall": 0.0}},
         init="random",
         max_time=3600,
         name="Größe 1",
@@ -74,7 +79,7 @@ def test_a_document_comes_back_as_it_went():
     text = json.dumps(spec.dump())
     assert JobSpec.parse(text) == JobSpec.parse(text.encode()) == spec
     assert spec.in_memory == ("secret",)
-    assert spec.algorithm.make() == lk.NMBatch(rho=10.0, bounds="hamerly")
+    assert spec.algorithm.make() == lk.NMBatch(rho=10.0, stall=0.0)
 
 
 WRONG = (

@@ -1,89 +1,56 @@
-"""Choice of bounds for an exact fit: their kind, first step, and memory.
+"""Bounds of the distances of rows to centres, from one assignment to the next.
 
-Bounds save distances and cost memory and a test per row; the dense kernels are so fast that this
-pays only for many centres, and only once few rows change their cluster. The choice affects no
-model: labels are the same with any bounds.
+A row keeps its label, an upper bound of the distance to its centre, and a lower bound for each
+group of other centres. Bounds save distances and cost memory and a test per row; the dense kernels
+are so fast that this pays only for many centres, and only once few rows change their cluster.
+Labels are the same with and without bounds.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, PlannedTable
-from largek_dask.errors import ParameterError
+from largek_dask.kernels.bounds import bounds as kernels
 from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, Groups, group_centers
-from largek_dask.kernels.bounds.pruned import prunes_most
+from largek_dask.kernels.bounds.pruned import nearest_pruned, prunes_most
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 
 __all__ = [
-    "KINDS",
     "Assignment",
-    "Bounds",
     "BoundsState",
     "begin_bounds",
     "calm_share",
-    "check_bounds",
     "group_count",
-    "groups_for",
+    "label_rows",
     "row_bytes",
     "with_bounds",
 ]
 
-Bounds = Literal["auto", "hamerly", "elkan", "groups"]
-
-KINDS = ("hamerly", "elkan", "groups")
-"""Kinds of bounds that are kept from the first step on."""
-_NAMES = ("auto", None, *KINDS)
-_CALM, _CALM_PRUNED = 0.02, 0.0005
-_CALM_GROUPS = 8
+CALM, CALM_PRUNED = 0.02, 0.0005
+CALM_GROUPS = 8
 LEAST_WORK = 16_000
 """Multiplications per row (centres times features) above which bounds pay (measured: 100 centres
 of 64 features are 1.7 times faster without them, 50 of 784 are 1.2 times faster with them)."""
-CENTERS_A_GROUP = 32
+CENTERS_PER_GROUP = 32
 MOST_GROUPS = 16
 
 
-def check_bounds(bounds: object) -> None:
-    """Refuse an unknown kind of bounds.
+def group_count(table: Passes | PlannedTable, k: int) -> int:
+    """Return the number of lower bounds per row for k centres; 0: no bounds.
 
-    Raises
-    ------
-    ParameterError
-        The message lists the names.
+    One per 32 centres but at most 16, halved until the row state of all rows is within its limit.
+    Sparse rows have none, nor have rows whose distances cost less than the tests would.
     """
-    if bounds not in _NAMES:
-        told = ", ".join(repr(name) for name in _NAMES)
-        raise ParameterError(f"bounds must be one of {told}, got {bounds!r}.")
-
-
-def group_count(
-    bounds: Bounds | None, n_rows: int, n_features: int, n_clusters: int, budget: int | None
-) -> int:
-    """Return the number of lower bounds per row; 0: no bounds at all.
-
-    Parameters
-    ----------
-    bounds : {"auto", None, "hamerly", "elkan", "groups"}
-        "hamerly" is 1, "elkan" one per centre, "groups" one per about 32 centres but at most 16.
-        "auto" is as many of those as the budget allows, and none if all distances of a row cost
-        less than the tests would.
-    n_rows, n_features, n_clusters : int
-    budget : int or None
-        Bytes for the row state of all rows; None: no limit.
-    """
-    if bounds is None:
+    if table.is_sparse or k * table.n_features < LEAST_WORK:
         return 0
-    if bounds == "elkan":
-        return n_clusters
-    groups = 1 if bounds == "hamerly" else min(MOST_GROUPS, -(-n_clusters // CENTERS_A_GROUP))
-    if bounds == "auto":
-        if n_clusters * n_features < LEAST_WORK:
-            return 0
-        while groups > 0 and budget is not None and n_rows * row_bytes(groups) > budget:
-            groups //= 2
+    limit, groups = table.state_limit, min(MOST_GROUPS, -(-k // CENTERS_PER_GROUP))
+    while groups > 0 and limit is not None and table.n_rows * row_bytes(groups) > limit:
+        groups //= 2
     return groups
 
 
@@ -96,25 +63,8 @@ def calm_share(n_groups: int, n_clusters: int, n_features: int) -> float:
     steps became cheaper than without bounds when 0.5 % of the rows changed; with 1,000 centres
     they did at 2 %.
     """
-    calm = _CALM_PRUNED if prunes_most(n_clusters, n_features) else _CALM
-    return calm * min(1.0, n_groups / _CALM_GROUPS)
-
-
-def groups_for(bounds: Bounds | None, table: Passes | PlannedTable, k: int) -> int:
-    """Return :func:`group_count` for a table; 0 for sparse rows, which have no bounds yet.
-
-    Raises
-    ------
-    ParameterError
-        Bounds are requested for sparse rows.
-    """
-    if not table.is_sparse:
-        return group_count(bounds, table.n_rows, table.n_features, k, table.state_limit)
-    if bounds not in ("auto", None):
-        raise ParameterError(
-            f"bounds={bounds!r} needs dense rows, and these are sparse; use 'auto' or None."
-        )
-    return 0
+    calm = CALM_PRUNED if prunes_most(n_clusters, n_features) else CALM
+    return calm * min(1.0, n_groups / CALM_GROUPS)
 
 
 def row_bytes(n_groups: int) -> int:
@@ -162,3 +112,34 @@ class Assignment:
     def pack(self, shift: NDArray[Any]) -> PackedCenters | BoundedCenters:
         """Return the centres of the pass, with bounds if there are any."""
         return with_bounds(pack_centers(self.centers, shift), self.bounds)
+
+
+def label_rows(
+    x: Any, centers: PackedCenters | BoundedCenters, before: Mapping[str, NDArray[Any]] | None
+) -> tuple[dict[str, NDArray[Any]], int]:
+    """Return the nearest centre of each row, with bounds if the centres have them.
+
+    Parameters
+    ----------
+    x : (n, d)
+    centers : PackedCenters or BoundedCenters
+    before : mapping or None
+        Row state of these rows. If it is None or has no bounds, all distances are computed.
+
+    Returns
+    -------
+    kept : dict
+        Row state: ``labels`` and, with bounds, ``upper`` and ``lower``.
+    n_evaluated : int
+        Number of distances computed. Without bounds all count, also those skipped for centres in
+        boxes, whose number depends on threads and workers.
+    """
+    if isinstance(centers, PackedCenters):
+        labels, _ = nearest_pruned(x, centers)
+        return {"labels": labels}, len(x) * centers.n_clusters
+    if before is None or "lower" not in before:
+        labels, upper, lower, n_evaluated = kernels.start(x, centers)
+    else:
+        labels, upper, lower = (before[name].copy() for name in ("labels", "upper", "lower"))
+        n_evaluated = kernels.assign(x, centers, labels, upper, lower)
+    return {"labels": labels, "upper": upper, "lower": lower}, n_evaluated

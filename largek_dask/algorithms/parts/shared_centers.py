@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowSlice, RowState
-from largek_dask.algorithms.parts.labels import label_rows
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
@@ -56,7 +55,7 @@ def partition_chunk(
     chunk: Chunk, total: AssignmentTotal[Labels], c: PackedCenters, step: int, collect: bool
 ) -> None:
     """Label a chunk's rows by their nearest centre; those of weight 0 get the label -1."""
-    labels = label_rows(chunk.x, c, None)[0]["labels"]
+    labels, _ = nearest_pruned(chunk.x, c)
     if chunk.weight is not None:
         labels[chunk.weight <= 0] = -1
     total.begin(step)

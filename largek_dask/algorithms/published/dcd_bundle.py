@@ -19,7 +19,7 @@ Algorithm and step, or equation       here
 30: λ                                 ``convex.multipliers``
 ====================================  =============================================================
 
-Where the paper says nothing or something else:
+Departures from the paper, and choices that it leaves open:
 
 * ε is relative to f: Algorithm 5.1 stops if w ≤ ε f. Step 5 advances k, too.
 * Equation 24 does not define coordinates that no correction has moved: they keep D = 1.
@@ -61,7 +61,7 @@ from largek_dask.kernels.threads import Threads
 __all__ = ["Accuracy", "DCDBundle", "DCDBundleState"]
 
 MOST = 20_000
-"""Iterations of a descent, and descents of Algorithm 5.2, that end it; not in the paper."""
+"""Maximum iterations of a descent, and descents of Algorithm 5.2; not in the paper."""
 Array = NDArray[np.float64]
 
 
@@ -200,9 +200,9 @@ def null_step(f: DCFunction, s: Iterate, y: Evaluation, a: Accuracy) -> Any:
 
 
 def plain_descent(f: DCFunction, x: Array, a: Accuracy) -> Descent:
-    """Descend without a bundle, to the minimum with f_2 linearised and on as long as f falls.
+    """Descend without a bundle: to the minimum with f_2 linearised, then on while f falls.
 
-    Our reading of DCClust, which the paper compares with and does not describe.
+    This is our reading of DCClust, with which the paper compares and which it does not describe.
     """
     x = np.array(x, np.float64)
     at, t = f.evaluate(x), 1.0
@@ -226,7 +226,7 @@ def plain_descent(f: DCFunction, x: Array, a: Accuracy) -> Descent:
 def inf_stationary(
     f: DCFunction, x: Array, a: Accuracy, descend: Callable[[DCFunction, Array, Accuracy], Descent]
 ) -> Descent:
-    """Run Algorithm 5.2 from x; it has found an inf-stationary point if it ends by accuracy."""
+    """Run Algorithm 5.2 from x; the result is inf-stationary if it ends by "accuracy"."""
     for _ in range(MOST):
         x, at, end = descend(f, x, a)  # Step 1
         xi_2 = f.other_subgradient(x)
@@ -275,7 +275,7 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
     descent : {"bundle", "plain"}
         Algorithm 5.1, or descents without a bundle: our reading of DCClust.
     gamma_1, gamma_2 : float
-        Minimum share of the largest saving, of rows and of the means of what they would take.
+        Minimum share of the largest decrease, of rows and of the means of rows nearer to them.
     apart : float
         Squared distance of different points, in mean squared distances of rows to their centres.
     accuracy : Accuracy
@@ -343,9 +343,9 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         return state, Info(float(state.inertia[-1]), len(A.x), extra=extra)
 
     def next_partition(self, A: MeasuredRows, points: Array, x: Array, threads: Threads) -> Any:
-        """Return l centres and f_l, from l - 1 centres x; None if no further one saves anything."""
+        """Return l centres and f_l, from l - 1 centres x; None if no further one decreases f."""
         if len(points) == len(x) + 1:
-            return points, 0.0, {}  # nothing remains to be solved
+            return points, 0.0, {}  # a centre per distinct row
         auxiliary = convex.AuxiliaryFunction(A, x)
         near, gammas = self.apart * auxiliary.without / A.total, (self.gamma_1, self.gamma_2)
         S_1 = starting_points(auxiliary.arranged, points, gammas, near, threads)  # Step 3

@@ -13,9 +13,9 @@ lines 31 and 36, equation 4       ``smallest_ratio``
 section 3.3: equal parts          ``RowSlice``: M_t is the same share of every chunk's shuffle
 ================================  ==============================================================
 
-S and v are exact sums over rows, so lines 15 and 16 undo line 18 of the iteration before. As
-printed, a seed stays in S(j) and v(j) for ever (Algorithm 2) besides its vote as a row: a cluster
-without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster has no vote.
+S and v are exact sums over rows, so lines 15 and 16 undo line 18 of the previous iteration. As
+printed, a seed stays in S(j) and v(j) (Algorithm 2) in addition to its vote as a row, so a cluster
+without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster does not vote.
 
 Departures: seeds are k random rows, not the first k of the shuffle, unless they are given. Ties go
 to the lowest index in Algorithm 1, too, as on line 25. So an assignment depends on the centres
@@ -38,6 +38,7 @@ from largek_dask.algorithms import base
 from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowSlice, RowState
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
+from largek_dask.algorithms.problem import check_integer, check_number
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
@@ -83,8 +84,8 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
     rho : float
         The batch doubles when min_j σ̂_C(j) / p(j) exceeds it.
     bounds : {"lower", None}
-        "lower": keep l(i, j) of every used row and centre, N k numbers of 4 bytes. None: the bound
-        test is deactivated, as for figure 3. No result depends on it.
+        "lower": keep l(i, j) of every used row and centre, N k numbers of 4 bytes. None: without
+        the bound test, as for figure 3. No result depends on it.
     """
 
     b0: int = 5_000
@@ -93,10 +94,8 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        if not isinstance(self.b0, int) or isinstance(self.b0, bool) or self.b0 < 1:
-            raise ParameterError(f"b0 must be an integer of at least 1, got {self.b0!r}.")
-        if not isinstance(self.rho, int | float) or not self.rho >= 0:
-            raise ParameterError(f"rho must be a number of at least 0, got {self.rho!r}.")
+        check_integer("b0", self.b0, 1)
+        check_number("rho", self.rho)
         if self.bounds not in ("lower", None):
             raise ParameterError(f"bounds must be 'lower' or None, got {self.bounds!r}.")
 
@@ -106,8 +105,8 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
         needed = n * self._row_bytes(k)
         if self.bounds and limit is not None and needed > limit:
             raise ParameterError(
-                f"bounds='lower' keeps {k} bounds of each of {n} rows, {needed:,} bytes in all, "
-                f"and row state may take {limit:,}: raise memory_limit, or use bounds=None."
+                f"bounds='lower' keeps {k} bounds for each of {n} rows, {needed:,} bytes in all, "
+                f"and the limit of row state is {limit:,}: raise memory_limit, or use bounds=None."
             )
         init = self.problem.init
         init = "random" if isinstance(init, str) and init == "auto" else init
@@ -182,7 +181,7 @@ def _tally(k: int) -> VoteTally:
 def vote_chunk(
     chunk: Chunk, total: Votes, c: PackedCenters, p: Real, bounds: str | None, t: int
 ) -> None:
-    """Assign the rows of M_t in a chunk, and let each vote anew (lines 9 to 29)."""
+    """Assign the rows of M_t in a chunk, and let each vote again (lines 9 to 29)."""
     n, k = len(chunk), c.n_clusters
     rows = np.arange(n) if chunk.rows is None else chunk.rows
     a_old, l = np.full(n, -1, np.int32), np.empty((n if bounds else 0, k), np.float32, "F")

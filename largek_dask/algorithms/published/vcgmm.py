@@ -14,10 +14,10 @@ posteriors (3), F (4, 20)          ``SoftSums``, in ``search_chunk``
 =================================  ============================================================
 
 A pass over the rows y_n, whose weights are γ_n, is an E-step and sums up what the M-step needs. K_n
-is row state; if it is lost, E-steps are repeated, from the first one or a checkpoint's K_n on.
-N' = 16 draws per component and chains of 20 are our choices; the text has none for a new set. A
-coreset above 2^25 values stays on the workers. Rows may have weights, which multiply γ_n, and σ² is
-never below what sums resolve; the paper has neither.
+is row state; if it is lost, E-steps are repeated, from the first one or from K_n in a checkpoint.
+N' = 16 draws per component and chains of 20 are our choices; the paper gives no values for a new
+set. A coreset above 2^25 values stays on the workers. Not in the paper: rows may have weights,
+which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
 """
 
 from __future__ import annotations
@@ -93,14 +93,14 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
     Parameters
     ----------
     candidates, neighbours, explore : int
-        C', components in K_n, at most 32; G, in g_c (None: C', as in the paper); and random ones
-        that rows meet as well ("+1").
+        C', the size of K_n, at most 32; G, the size of g_c (None: C', as in the paper); and the
+        number of random components that rows meet as well ("+1").
     coreset : "auto" or int, optional
         N' draws; "auto": 16 per component. None, or as many as rows: all rows, i.e. var-GMM-S.
     chain, independent : int, bool
         Length of chains of AFK-MC²; draws of the coreset are independent, or evenly spaced.
     initial_e_steps, epsilon : int, float
-        E-steps besides the one before the first M-step (supplement F); relative ΔF that ends a fit.
+        Further E-steps before the first M-step (supplement F); relative ΔF that ends a fit.
     """
 
     candidates: int = 5
@@ -155,13 +155,13 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         sums, F, evaluations = total.sums, total.sums.bound, evaluations + total.n_evaluated
         mu_new = sums.means(mu)  # equation 6; a component without mass keeps its mean
         sigma2 = float(sums.variances(mu, mu_new).sum()) / (rows.n_features * weight)
-        told = {"iteration": state.step + 1.0, "evaluations": float(evaluations)}
-        told |= {"lower_bound": F / weight, "energy": sums.squares / weight}
-        told |= {} if state.step else {"evaluations_start": float(state.n_start)}
+        extra = {"iteration": state.step + 1.0, "evaluations": float(evaluations)}
+        extra |= {"lower_bound": F / weight, "energy": sums.squares / weight}
+        extra |= {} if state.step else {"evaluations_start": float(state.n_start)}
         done, step = abs(F - state.F) < self.epsilon * abs(F), state.step + 1
         cost = F if isinstance(self.problem, MixtureProblem) else sums.squares
         state = replace(state, mu=mu_new, sigma2=max(sigma2, state.floor), masses=sums.masses)
-        return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=told)
+        return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=extra)
 
     def _e_step(self, rows: Any, rng: Rng, state: EMState, does: str) -> tuple[EMState, EMTotal]:
         """Run Algorithm 2: find K_n and the next g_c, "share" out the rows among K_n, or "both"."""

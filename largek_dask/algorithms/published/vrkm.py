@@ -15,14 +15,14 @@ Lines of Algorithm 3, VRKM (4, VRKM++)
 16, 17 (13, 14): C_T is the next C̃        :meth:`VRKM.step`
 ========================================  =========================================================
 
-Where the paper says nothing or something else:
+Departures from the paper, and choices that it leaves open:
 
 * Rounds (``round_rows`` above 1): rows share their centres, which move by the sum of the rows'
-  gradients. A round takes the next places of every chunk's seeded order, so each row once until all
-  have had their turn. Single rows are drawn with replacement, as printed.
-* A row's gradient counts as often as the row weighs, in units of the mean weight.
+  gradients. Rounds are successive slices of every chunk's seeded order, so each row is used once
+  before any is used again. Single rows are drawn with replacement, as printed.
+* A row's gradient is multiplied by the row's weight, in units of the mean weight.
 * ``epoch="2^s"`` grows up to 2n, the largest epoch of figure 6.
-* Centres that leave the data, as η is too large, end the fit with those before the epoch.
+* If η is so large that centres leave the data, the fit ends with the centres before that epoch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gr
 __all__ = ["VRKM", "VRKMState"]
 
 FAR = 2.0**10
-"""Extents of the rows that a centre may move by in an epoch; a centre farther away is lost."""
+"""Maximum movement of a centre in an epoch, in extents of the rows; beyond, η is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class VRKMState:
     place: int = 0
     """Start of the next round, in rows of the seeded order."""
     history: History[NDArray[Any]] = field(default_factory=History)
-    """C̃ of the last epoch, by which lost labels are found again."""
+    """C̃ of the last epoch, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -84,7 +84,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     Parameters
     ----------
     eta : float or "K/n"
-        Learning rate η: how far a row draws its centre towards itself, as a share of the way.
+        Learning rate η: share of the distance by which a row moves its centre towards itself.
     round_rows : int or "auto"
         Rows that share their centres; "auto": a hundredth of all. 1: single rows, held in memory.
     epoch : "n", "2^s" or float
@@ -127,7 +127,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return cls(eta, round_rows, epoch, plus_plus)
 
     def footprint(self, table: base.PlannedTable) -> base.Footprint:
-        """Estimate memory and passes; rows that are taken one by one are held."""
+        """Estimate memory and passes; rows that are used one by one are held."""
         each = base.Footprint(passes_before=self.problem.passes_to_start())
         if self.round_rows == 1:
             held = bytes_of_gathered(table, table.itemsize, 8)
@@ -184,8 +184,8 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
             c_t, _ = vrkm_rows(rows.x, rows.weight, labels, i_t, c_new, eta, gradient)
             after, t = replace(after, centers=c_t), len(i_t)
         if has_diverged(after.centers, c_new, FAR * known.max_abs):
-            text = f"eta={self.eta!r} has thrown centres out of the data in epoch {after.step}"
-            warn(f"{text}: the fit ends with those before. Use a lower one.", ParameterWarning)
+            text = f"eta={self.eta!r} moved centres far outside the data in epoch {after.step}"
+            warn(f"{text}: the fit ends with those before. Use a smaller eta.", ParameterWarning)
             after = replace(after, centers=state.centers)
             return after, Info(cost=cost, rows=seen.n_rows + t, converged=True)
         shift = squared_movement(after.centers, state.centers)
@@ -223,7 +223,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return max(1, round(self.epoch * n))
 
     def _round_sizes(self, n: int, s: int) -> tuple[int, int]:
-        """Return rows of a round and rounds of the s-th epoch, whole so that shares come back."""
+        """Return rows per round and rounds of the s-th epoch, whole so that slices repeat."""
         t = self._epoch_rows(n, s)
         size = min(max(1, n // 100) if self.round_rows == "auto" else self.round_rows, t, n)
         return size, max(1, round(t / n * -(-n // size)))

@@ -1,18 +1,18 @@
 """vc-GMM: truncated variational EM for mixtures of very many Gaussians.
 
-Every row has few candidates, the components that it may come from; its responsibilities are
-computed among these only, and new candidates are looked for only near them. So a step costs a few
-log joints per row, however many components there are, and the free energy F, a lower bound of the
+Every row has few candidates, the components that it may come from. Its responsibilities are
+computed among these only, and new candidates are sought only near them. So a step costs a few log
+joints per row for any number of components, and the free energy F, a lower bound of the
 log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM approximation
 of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM
 acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
 J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018).
 
-Differences from the paper (reasons are in DESIGN.md): the start is a truncated search with
-moves, for it decides where EM ends; rows that share their best candidate meet one list of
-components, its nearest, instead of each a union of its own, so that they meet it on the register
-tile; and the stop rule is 2 ΔF / (D W), about the relative change of the variance, since
-``|ΔF / F|`` depends on the unit of measurement.
+Differences from the paper (DESIGN.md has the reasons): the start is a truncated search with moves,
+as it decides where EM ends; rows with the same best candidate meet one list, its nearest
+components, instead of a union of their own, so that they share register tiles; and the stop rule is
+2 ΔF / (D W), about the relative change of the variance, since ``|ΔF / F|`` depends on the unit of
+measurement.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
-from largek_dask.algorithms.starts.coresets import Coreset, draw_coresets
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.dense_sample import coarse_centers
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
@@ -56,12 +56,11 @@ from largek_dask.algorithms.vcgmm.moves import (
 from largek_dask.algorithms.vcgmm.passes import (
     NEAREST_COMPONENTS,
     EMPass,
-    EMTotal,
+    EMPassTotal,
     NearComponents,
     pass_over,
     row_bytes_of,
 )
-from largek_dask.algorithms.vcgmm.report import report_of
 from largek_dask.algorithms.vcgmm.start import START, bound_of_labels, start_rows
 from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
@@ -89,7 +88,7 @@ TABLE_SHARE = 5
 PAIR_WORK = 0.125
 """Cost of a pair of components in a table, in log joints of a row (measured)."""
 FULL_EVERY = 10
-"""Iterations after which all components are searched, if that is cheap."""
+"""Iterations between searches of all components, if these are cheap."""
 ROW_WORK = 16.0
 """Cost of a row in an iteration besides log joints of its list, in these (measured)."""
 GIVEN_BYTES = 256 << 20
@@ -119,8 +118,10 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     initial_e_steps : int
         Passes that look for candidates before the first M-step, if the start gives no variance.
     coreset : int, optional
-        Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018), and
-        held in the driver's process; None, or if there are no more: from all rows.
+        Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018) and
+        held in the driver's process; None, or if there are no more rows: from all rows. It is too
+        small if ``lower_bound`` of the last step is far above the log-likelihood per row of all
+        rows: the components fit their own rows better than others.
     reg_covar : float
         Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
         variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
@@ -128,27 +129,27 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     least_variance : float
         Smallest variance of a component in the units of the rows; the larger limit counts.
     moves : bool
-        Components of "isoflex" and "diag" that collapse, or are hardly missed, get a new start
-        where F would rise most. Those that no move repairs are retired.
+        Move components of "isoflex" and "diag" that collapse, or whose removal costs little, to
+        where F rises most. Those that no move repairs are retired.
 
     Notes
     -----
     In Hirschberger et al., section 2, F is equation 4, the posteriors among candidates equation 3,
     the M-step equation 6, the criterion for candidates equation 7, the first variance equation 8.
 
-    ``cost`` in ``history_`` is F over all rows (of the start: as if every row had one candidate).
-    In ``extra``: ``gain`` is 2 ΔF / (D W), which ``tol`` is compared with; ``iteration`` counts
-    iterations of EM, 0 while first means are looked for; ``lower_bound`` is F over the weight of
-    the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
-    weighted by responsibilities; ``alive`` are the components of the next iteration. Except for
-    "iso": ``collapsed`` have less than a row, or variances at the floor; ``moves`` are those that
-    the next iteration tries, ``back`` is 1 if it has undone them, and ``retired`` are components
-    that it leaves out. F never falls, except in iterations after such. A fit that ends before that
-    iteration returns them as they are.
+    ``cost`` in ``history_`` is F over all rows (during the search for first means: with one
+    candidate per row). In ``extra``: ``gain`` is 2 ΔF / (D W), with which ``tol`` is compared;
+    ``iteration`` counts iterations of EM, 0 during the search; ``lower_bound`` is F over the weight
+    of the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
+    weighted by responsibilities; ``alive`` is the number of components of the next iteration.
+    Except for "iso", further numbers of components: ``collapsed`` with less than a row, or
+    variances at the floor; ``moves`` that the next iteration tries; and ``retired`` before it.
+    ``back`` is 1 if moves were undone. F falls only when components are retired; a fit that ends
+    before the next iteration returns them as they are.
 
-    Log joints and distances are counted apart: ``evaluations`` of the rows in this step,
-    ``evaluations_lists`` of components for new lists, and in the first step
-    ``evaluations_coreset`` for drawing one and ``evaluations_seeding`` of AFK-MC².
+    ``evaluations`` counts log joints and distances of the rows in a step, ``evaluations_lists``
+    those of components for new lists, and in the first step ``evaluations_coreset`` those for
+    drawing a coreset and ``evaluations_seeding`` those of AFK-MC².
 
     Examples
     --------
@@ -182,11 +183,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         if self.coreset is not None:
             check_integer("coreset", self.coreset, 1, None)
         if self.covariance not in COVARIANCES:
-            told = ", ".join(map(repr, COVARIANCES))
-            more = " (factor analysers are planned)" if self.covariance in ("full", "tied") else ""
-            raise ParameterError(
-                f"covariance must be one of {told}{more}, got {self.covariance!r}."
-            )
+            names = ", ".join(map(repr, COVARIANCES))
+            raise ParameterError(f"covariance must be one of {names}, got {self.covariance!r}.")
         for name in ("reg_covar", "least_variance"):
             value = getattr(self, name)
             if not 0 <= value < float("inf"):
@@ -219,28 +217,16 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _length(self) -> int:
-        """Components on a list, or of a neighbourhood."""
-        return self._length_of(self._k)
-
-    def _length_of(self, k: int) -> int:
+        """Components on a list; if all, every pass searches all and keeps no candidates."""
         usual = max(LIST, LISTS * self._candidates)
         length = usual if self.neighbours == "auto" else self.neighbours
-        return min(k, max(length, self._candidates))
-
-    def _keeps(self, k: int) -> bool:
-        """Return True if candidates of rows are kept: unless every pass searches all components."""
-        return self._length_of(k) < k
+        return min(self._k, max(length, self._candidates))
 
     def _coreset_of(self, table: TableShape) -> int | None:
         """Return the number of rows to draw from such a table; None: learn from all."""
         if self.coreset is None or self.coreset >= table.n_rows:
             return None
         return self.coreset
-
-    @property
-    def _own_from(self) -> int:
-        """Iterations before components have variances of their own, if none are given."""
-        return 0 if self.covariance == "iso" else SHARED
 
     def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
         """Return the rows to learn from."""
@@ -256,18 +242,17 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
                 f"coreset={self.coreset} is less than n_clusters={k}: give it some rows for "
                 "each component."
             )
-        usual, bound = VCGMM(), super().bind(problem)
+        bound = super().bind(problem)
         taken = {"candidates": bound._width, "neighbours": bound._length}
-        asked = {name: getattr(self, name) for name in taken}
         cut = [
-            f"{name}={asked[name]} is taken as {number}"
+            f"{name}={asked} is taken as {number}"
             for name, number in taken.items()
-            if asked[name] not in (number, getattr(usual, name))
+            if (asked := getattr(self, name)) not in ("auto", number)
         ]
         if cut:
             warn(
-                f"{' and '.join(cut)}: there are {k} components, and a row meets at least as "
-                "many as are its candidates.",
+                f"{' and '.join(cut)}: there are {k} components, and a row meets at least its "
+                "candidates.",
                 ParameterWarning,
             )
         return bound
@@ -276,9 +261,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
         """Draw the coreset, if there is one, and begin the search for first means."""
-        drawn, unseen = None, None
-        if (n := self._coreset_of(passes)) is not None:
-            drawn, unseen = self._draw(passes, rng, n)
+        drawn = self._draw(passes, rng)
         rows = self._rows(passes, drawn)
         spread = spread_of(rows)
         # Hard clusters of equal rows are the same with any variance.
@@ -294,19 +277,17 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             weight=rows.statistics.total_weight,
             floor=spread.floor(rows, self.covariance, self.reg_covar, self.least_variance),
             extents=spread.extents,
-            own_from=self._own_from,
+            own_from=0 if self.covariance == "iso" else SHARED,
             coreset=drawn,
-            unseen=unseen,
         )
         init = self.problem.init
-        if isinstance(init, str) and init == "auto":
-            init = "k-means"
+        name = init if isinstance(init, str) else "array"
         begun: tuple[tuple[str, float], ...] = ()
         if drawn is not None:
             begun = (("evaluations_coreset", float(drawn.n_evaluated)),)
-        if isinstance(init, str) and init == "k-means":
+        if name in ("auto", "k-means"):
             return replace(state, search=self._search().init(rows, rng), begun=begun)
-        if isinstance(init, str) and init == "afk-mc2":
+        if name == "afk-mc2":
             means, n_evaluated = afk_mc2_start(rows, rng, self._k)
             begun = (*begun, ("evaluations_seeding", float(n_evaluated)))
         else:
@@ -322,16 +303,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             begun=begun,
         )
 
-    def _draw(self, passes: Passes, rng: Rng, n: int) -> list[Coreset]:
-        """Draw the coreset, and another one to compare it with."""
-        purposes = ("coreset", "unseen")
-        drawn, unseen = draw_coresets(passes, [rng.generator(0, name) for name in purposes], n)
+    def _draw(self, passes: Passes, rng: Rng) -> Coreset | None:
+        """Draw the coreset; None: learn from all rows."""
+        n = self._coreset_of(passes)
+        if n is None:
+            return None
+        drawn = draw_coreset(passes, rng, n)
         if len(drawn.rows) < self._k:
             raise ParameterError(
                 f"coreset={n} has found {len(drawn.rows)} rows, fewer than there are components "
                 f"({self._k}): ask for a larger one."
             )
-        return [drawn, unseen]
+        return drawn
 
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
@@ -375,82 +358,73 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         if isinstance(self.problem, MixtureProblem):
             cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
             extra["lower_bound"] = cost / total
-        told = replace(info, cost=cost, converged=False, extra=extra)
+        info_of_step = replace(info, cost=cost, converged=False, extra=extra)
         state = replace(state, step=state.step + 1, search=after)
         if not info.converged:
-            return state, told
-        found = search.model(after)
-        variance = np.maximum(after.cost / (d * total), state.floor)
-        components = equal_components(found.centers, variance, state.shift, self.covariance)
-        return (
-            replace(state, search=None, components=components, coarse=after.coarse),
-            told,
-        )
+            return state, info_of_step
+        components = self._found(state, search.model(after))
+        return replace(state, search=None, components=components, coarse=after.coarse), info_of_step
+
+    def _found(self, state: VCGMMState, found: CenterArrays) -> Components:
+        """Return components about the centres of the search, with the variance by its cost."""
+        assert state.search is not None
+        variance, cost = state.floor, state.search.cost
+        if np.isfinite(cost):
+            variance = np.maximum(cost / (found.centers.shape[1] * state.weight), variance)
+        return equal_components(found.centers, variance, state.shift, self.covariance)
 
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """Run one E-step and one M-step; or, while no variance is known, only find candidates."""
         if state.retiring is not None:
-            state = _without_retired(state, state.retiring)
-        state, n_evaluated = self._with_table(rows, rng, state)
+            state = _retire(state, state.retiring)
+        state, n_evaluated = self._with_lists(rows, rng, state)
         pass_ = self._next_pass(rows, rng, state)
-        wanted = self._is_full(rows, state, pass_)
+        wanted = self._stores_candidates(rows, state, pass_)
         total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
         history = _history_after(state, pass_)
         if kept is not None:
             last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
             history = replace(history, entries=(last,))
         pass_.forget()
-        after = replace(
-            state,
-            step=state.step + 1,
-            history=history,
-            table_age=state.table_age + 1,
-            restored=None,
-        )
+        age = state.table_age + 1
+        after = replace(state, step=state.step + 1, history=history, table_age=age, restored=None)
         if state.looks:
-            after, info = self._looked(rows, after, total)
+            after, info = self._first_variance(rows, after, total)
         elif state.trial is not None and not total.sums.bound > state.bound:
-            after, info = self._undone(after, state.trial, pass_, total)
+            after, info = self._undo(after, state.trial, pass_, total)
         else:
-            after, info = self._maximised(rows, rng, after, pass_, total)
-        of_lists = {"evaluations_lists": float(n_evaluated)}
-        return after, replace(info, extra={**info.extra, **of_lists})
+            after, info = self._m_step(rows, rng, after, pass_, total)
+        return after, replace(info, extra={**info.extra, "evaluations_lists": float(n_evaluated)})
 
-    def _looked(self, rows: Passes, state: VCGMMState, total: EMTotal) -> tuple[VCGMMState, Info]:
+    def _first_variance(
+        self, rows: Passes, state: VCGMMState, total: EMPassTotal
+    ) -> tuple[VCGMMState, Info]:
         """Estimate the variance from the first candidates (the paper's first E-step)."""
         d, weight = rows.n_features, rows.statistics.total_weight
-        assert state.components is not None
-        variances = state.components.variances
+        variances = state.known.variances
         least = total.least.value
         if self.covariance == "diag":
             # Squares are divided by variances, which are all the same until they are known.
             least *= float(variances[0, 0])
         variance = np.maximum(least / (d * weight), state.floor)
-        components = replace(state.components, variances=np.full(variances.shape, variance))
-        cost = least
-        extra = {
-            "iteration": 0.0,
-            "evaluations": float(total.n_evaluated),
-            "energy": least / weight,
-        }
+        components = replace(state.known, variances=np.full(variances.shape, variance))
+        cost, evaluations = least, float(total.n_evaluated)
+        extra = {"iteration": 0.0, "evaluations": evaluations, "energy": least / weight}
         if isinstance(self.problem, MixtureProblem):
             given = self.problem.weights_init
             rarest = 1 / self._k if given is None else float(given.min())
             cost = bound_of_labels(least, 1 / rarest, d, weight, state.floor)
             extra["lower_bound"] = cost / weight
-        return (
-            replace(state, components=components, looks=state.looks - 1),
-            Info(cost, total.n_rows, extra=extra),
-        )
+        after = replace(state, components=components, looks=state.looks - 1)
+        return after, Info(cost, total.n_rows, extra=extra)
 
-    def _maximised(
-        self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMTotal
+    def _m_step(
+        self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Run the M-step, and find the gain of the iteration."""
-        assert state.components is not None
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
-        components = updated(state.components, sums, self.covariance, state.floor, shared=shared)
+        components = updated(state.known, sums, self.covariance, state.floor, shared=shared)
         bound, weight = sums.bound, sums.total
         gain = 2 * (bound - state.bound) / (rows.n_features * weight)
         tried = state.tried.later()
@@ -466,23 +440,22 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             trial=None,
         )
         compared = np.isfinite(state.bound) and not _is_settling(state)
-        after, mended = self._mended(rows, rng, after, opens=compared)
-        extra = self._extra(pass_, total, bound, after) | mended
+        after, repairs = self._repair(rows, rng, after, opens=compared)
+        extra = self._extra(pass_, total, bound, after) | repairs
         converged = False
         # A fit does not end during a trial, or before the next one.
-        if compared and not (self._mends and (after.trial or not after.tried.gave_up)):
+        if compared and not (self._repairs and (after.trial or not after.tried.gave_up)):
             extra["gain"] = gain
             converged = gain <= 0
         cost = bound if isinstance(self.problem, MixtureProblem) else sums.squares
         return after, Info(cost, total.n_rows, converged=converged, extra=extra)
 
     def _extra(
-        self, pass_: EMPass, total: EMTotal, bound: float, after: VCGMMState
+        self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
         """Return the figures of an iteration for ``history_``."""
         known = _without_trial(after)
-        components = known.components
-        assert components is not None
+        components = known.known
         alive = np.isfinite(components.log_weights)
         if after.retiring is not None:
             alive &= ~after.retiring
@@ -503,40 +476,39 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     # --- moves ------------------------------------------------------------------------------------
 
     @property
-    def _mends(self) -> bool:
+    def _repairs(self) -> bool:
         """True if components that collapse get a new start."""
         return self.moves and self.covariance != "iso" and self._k > 2
 
-    def _mended(
+    def _repair(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
     ) -> tuple[VCGMMState, dict[str, float]]:
-        """Return the state with moves to try, or without components that no move repairs.
+        """Return the state with moves to try, or with components to retire, and figures.
 
-        Also return how many components are moved, and retired. ``opens``: a trial may begin.
+        ``opens``: a trial may begin.
         """
-        if not self._mends:
+        if not self._repairs:
             return state, {}
-        told = {"moves": 0.0, "back": 0.0, "retired": 0.0}
+        figures = {"moves": 0.0, "back": 0.0, "retired": 0.0}
         if not opens:
-            return state, told
-        components, masses, tried = state.components, state.masses, state.tried
-        assert components is not None
+            return state, figures
+        components, masses, tried = state.known, state.masses, state.tried
         row = state.weight / rows.n_rows
         fallen = collapsed(components, masses, row, state.floor)
         if not (tried.gave_up or tried.pause):
             tol = self.problem.tol
             moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
             if moves is not None:
-                return _opened(state, moves), told | {"moves": float(len(moves.split))}
+                return _begin_trial(state, moves), figures | {"moves": float(len(moves.split))}
             tried = tried.without()
         hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
-            return replace(state, tried=tried), told
+            return replace(state, tried=tried), figures
         after = replace(state, tried=tried.retired(), retiring=hopeless)
-        return after, told | {"retired": float(np.count_nonzero(hopeless))}
+        return after, figures | {"retired": float(np.count_nonzero(hopeless))}
 
-    def _undone(
-        self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMTotal
+    def _undo(
+        self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
         """Return to the state before moves that did not pay; the next pass restores candidates."""
         before = trial.before
@@ -548,23 +520,22 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             tried=state.tried.after(trial.split, risen=False, paid=False),
             restored=len(before.history),
         )
-        told = {"moves": 0.0, "retired": 0.0, "back": 1.0}
-        extra = self._extra(pass_, total, after.bound, after) | told
+        figures = {"moves": 0.0, "retired": 0.0, "back": 1.0}
+        extra = self._extra(pass_, total, after.bound, after) | figures
         cost = after.bound if isinstance(self.problem, MixtureProblem) else total.sums.squares
         return after, Info(cost, total.n_rows, extra=extra)
 
     # --- the next pass ----------------------------------------------------------------------------
 
-    def _with_table(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
+    def _with_lists(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
         """Return the state with lists for the next pass, and their cost in log joints."""
         k, length = self._k, self._length
         if length >= k:
             return state, 0
         if state.table is not None and state.table_age < self._table_age(rows.n_rows):
             return state, 0
-        assert state.components is not None
         pairs = None if state.trial is None else state.trial.pairs
-        near = NearComponents(state.components, length, pairs)
+        near = NearComponents(state.known, length, pairs)
         made = replace(state, near=near, table=near.table(rows.threads.n), table_age=0)
         return made, k * n_compared(k, length)
 
@@ -576,11 +547,10 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return max(TABLE_AGE, int(np.ceil(TABLE_SHARE * table / iteration)))
 
     def _next_pass(self, rows: Passes, rng: Rng, state: VCGMMState) -> EMPass:
-        assert state.components is not None
         k, length = self._k, self._length
         kind: Literal["lists", "nearest", "cells", "all"] = "lists"
         first = not state.history.entries
-        if length >= k or self._looks_through(rows, state):
+        if length >= k or self._searches_all(rows, state):
             kind = "all"
         elif first:
             kind = "nearest" if k <= NEAREST_COMPONENTS else "cells"
@@ -588,7 +558,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         key = int(rng.generator(state.step, "explore").integers(1 << 62)) if near else 0
         return EMPass(
             kind,
-            state.components,
+            state.known,
             self._width,
             near=state.near if near else None,
             listed=state.table if near else None,
@@ -596,61 +566,48 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             explore=self.explore if near else 0,
             key=key,
             counts=not state.looks,
-            keeps=self._keeps(k),
+            keeps=length < k,
             save=kind == "lists" and state.trial is not None,
             restore=kind == "lists" and state.restored is not None,
             extents=state.extents if self.covariance == "diag" else None,
         )
 
-    def _looks_through(self, rows: Passes, state: VCGMMState) -> bool:
+    def _searches_all(self, rows: Passes, state: VCGMMState) -> bool:
         """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
-        cheap = self._is_cheap(self._k)
-        due = state.iteration > 0 and state.iteration % FULL_EVERY == 0
-        if cheap and due:
+        if self._is_cheap and state.iteration > 0 and state.iteration % FULL_EVERY == 0:
             return True
-        return self._kept_bytes(state) > KEPT_BYTES and not self._may_be_given(rows)
+        return _kept_bytes(state) > KEPT_BYTES and rows.n_rows * self._given_bytes > GIVEN_BYTES
 
-    def _is_cheap(self, k: int) -> bool:
-        """Return True if an occasional search of all components is affordable."""
-        return k <= FULL_EVERY / 2 * (self._length_of(k) + ROW_WORK)
+    @property
+    def _is_cheap(self) -> bool:
+        """True if an occasional search of all components is affordable."""
+        return self._k <= FULL_EVERY / 2 * (self._length + ROW_WORK)
 
-    def _kept_bytes(self, state: VCGMMState) -> int:
-        """Return the bytes of the models since the last anchor."""
-        assert state.components is not None
-        return len(state.history) * state.components.nbytes
+    @property
+    def _given_bytes(self) -> int:
+        """Bytes of the candidates of a row."""
+        return row_bytes_of(self._k, self._width)
 
-    def _may_be_given(self, rows: Passes) -> bool:
-        return self._given_bytes(rows.n_rows, self._k) <= GIVEN_BYTES
-
-    def _given_bytes(self, n_rows: int, k: int) -> int:
-        """Return the bytes of the candidates of so many rows."""
-        return n_rows * row_bytes_of(k, min(self._candidates, k))
-
-    def _is_full(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
+    def _stores_candidates(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
         """Return True if candidates take less room than the models from which they follow."""
-        if pass_.is_anchor or state.trial is not None or not self._may_be_given(rows):
+        given = rows.n_rows * self._given_bytes
+        if pass_.is_anchor or state.trial is not None or given > GIVEN_BYTES:
             return False
-        return self._kept_bytes(state) > self._given_bytes(rows.n_rows, self._k)
+        return _kept_bytes(state) > given
 
     # --- results ----------------------------------------------------------------------------------
 
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
         """Return the components after the last M-step; for hard clusters their means."""
         state = _without_trial(state)
-        components = state.components
         if state.search is not None:
             found = self._search().model(state.search)
             if not isinstance(self.problem, MixtureProblem):
                 return found
-            variance = state.floor
-            if np.isfinite(state.search.cost):
-                cost = state.search.cost / (state.weight * found.centers.shape[1])
-                variance = np.maximum(cost, variance)
-            components = equal_components(found.centers, variance, state.shift, self.covariance)
-            return components.arrays(found.counts)
-        assert components is not None
+            return self._found(state, found).arrays(found.counts)
+        components = state.known
         if isinstance(self.problem, MixtureProblem):
             return components.arrays(state.masses)
         return CenterArrays(components.means, state.masses, state.shift)
@@ -664,82 +621,61 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             raise ParameterError(
                 "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
             )
-        k, drawn = self._k, self._coreset_of(table)
+        drawn = self._coreset_of(table)
         if drawn is None:
             start = self._search().footprint(table)
             # For the mean variance, and for rows to begin with.
             return Footprint(
-                row_bytes=max(self._row_bytes(k), start.row_bytes),
+                row_bytes=max(self._row_bytes, start.row_bytes),
                 model_copies=24,
                 passes_before=2,
-                full_search=self._anchors(table.n_rows, table.n_features, k),
+                full_search=self._anchors(table.n_rows, table.n_features),
             )
         return Footprint(
             model_copies=24,
             held_rows=drawn,
-            # Per row its chance; and number, weight and chance of a row of the other coreset.
-            held_bytes=bytes_of_held(table, drawn, table.itemsize, 32, 2),
+            held_bytes=bytes_of_held(table, drawn, table.itemsize, 8, 2),
             passes_before=3,
-            # For the report on rows outside of the coreset.
-            passes_after=1,
-            full_search=self._anchors(drawn, table.n_features, k),
+            full_search=self._anchors(drawn, table.n_features),
         )
 
-    def _row_bytes(self, k: int) -> int:
-        """Return the bytes of the candidates of a row."""
-        kept = row_bytes_of(k, min(self._candidates, k)) if self._keeps(k) else 0
-        # Candidates from before moves are kept, too.
-        moved = self.covariance != "iso" and self.moves
-        return 2 * kept if moved else kept
+    @property
+    def _row_bytes(self) -> int:
+        """Row state per row in bytes: candidates, twice if those before moves are kept, too."""
+        if self._length == self._k:
+            return 0
+        return self._given_bytes * (2 if self.covariance != "iso" and self.moves else 1)
 
-    def _anchors(self, n_rows: int, d: int, k: int) -> str:
+    def _anchors(self, n_rows: int, d: int) -> str:
         """Describe how often all components are searched."""
-        if not self._keeps(k):
-            return "in every step: rows meet no fewer than all"
-        if self._is_cheap(k):
+        k = self._k
+        if self._length == k:
+            return "in every step"
+        if self._is_cheap:
             return f"every {FULL_EVERY} iterations"
-        given = self._given_bytes(n_rows, k)
-        if given <= GIVEN_BYTES:
-            return "never: candidates of all rows go into a checkpoint instead, where models do not"
+        if n_rows * self._given_bytes <= GIVEN_BYTES:
+            return "never: a checkpoint has room for the candidates of all rows"
         shape = {"iso": 1, "isoflex": k, "diag": k * d}[self.covariance]
         model = 4 * k * d + 8 * (shape + k)
         every = KEPT_BYTES // model + 1
-        return f"every {every} iterations: a checkpoint holds no more models"
-
-    def report(self, passes: Passes, rng: Rng, state: VCGMMState) -> dict[str, float | str]:
-        """Report whether a model learnt from a coreset holds for other rows."""
-        state = _without_trial(state)
-        components, coreset, unseen = state.components, state.coreset, state.unseen
-        if components is None or coreset is None or unseen is None or state.looks:
-            return {}
-        first = EMPass("all", components, self._width, keeps=False)
-        then = None
-        if self._length < self._k > NEAREST_COMPONENTS:
-            # A search of all would take longer than the fit.
-            near = NearComponents(components, max(self._length, LIST))
-            listed = near.table(passes.threads.n)
-            first = replace(first, kind="nearest", near=near, listed=listed, keeps=True)
-            then = replace(first, kind="lists")
-        return report_of(passes, coreset, unseen, first, then, self.covariance)
+        return f"every {every} iterations: a checkpoint has room for that many models"
 
 
-def _opened(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
+def _begin_trial(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
     """Return the state with moves that the next pass begins with."""
-    assert state.components is not None
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
-    moved = moves.apply(state.components, state.masses)
+    moved = moves.apply(state.known, state.masses)
     # Lists of moved components are those at their new place.
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
 
-def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
+def _retire(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
     """Return the state without components that no move repairs, as the next pass begins.
 
     F falls, so it is not compared with the one before. Lists are made again without the retired
     components: otherwise a row might have no other candidates.
     """
-    assert state.components is not None
-    components, masses = retired(state.components, state.masses, which)
+    components, masses = retired(state.known, state.masses, which)
     return replace(
         state, components=components, masses=masses, bound=-np.inf, table=None, retiring=None
     )
@@ -748,6 +684,11 @@ def _without_retired(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
 def _without_trial(state: VCGMMState) -> VCGMMState:
     """Return the state before moves whose result is still unknown."""
     return state if state.trial is None else state.trial.before
+
+
+def _kept_bytes(state: VCGMMState) -> int:
+    """Return the bytes of the models since the last anchor."""
+    return len(state.history) * state.known.nbytes
 
 
 def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:

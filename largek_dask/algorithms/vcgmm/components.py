@@ -1,4 +1,4 @@
-"""The components of a mixture, and the M-step (methods: Hirschberger et al.).
+"""Components of a mixture, and the M-step.
 
 ``iso``: one variance, equal weights. ``isoflex``: a variance and a weight per component. ``diag``:
 a variance per component and feature, and a weight per component.
@@ -60,10 +60,7 @@ class Components:
 def equal_components(
     means: NDArray[Any], variance: float | Real, shift: NDArray[Any], covariance: Covariance
 ) -> Components:
-    """Return components of equal weight and one variance, in the shape of their kind.
-
-    ``variance`` is a number, (1,), or for "diag" (d,).
-    """
+    """Return components of equal weight; ``variance`` is a number, (1,), or for "diag" (d,)."""
     k, d = means.shape
     shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
     return Components(means, np.full(shape, variance), _equal_log_weights(np.ones(k, bool)), shift)
@@ -74,16 +71,9 @@ def updated(
 ) -> Components:
     """Run the M-step: return components that maximise F for the summed responsibilities.
 
-    Parameters
-    ----------
-    before : Components
-        Components of the E-step. Those without mass keep their mean and variance.
-    sums : SoftSums
-    covariance : {"iso", "isoflex", "diag"}
-    floor : (1,) or (d,)
-        Lower limit of variances.
-    shared : bool
-        Components have one variance, for "diag" one per feature, and equal weights for now.
+    Components without mass keep the mean and variance that they had ``before``. No variance is
+    below ``floor``, (1,) or (d,). ``shared``: all components have one variance, for "diag" one per
+    feature, and equal weights.
     """
     masses = sums.masses
     means = sums.means(before.means)

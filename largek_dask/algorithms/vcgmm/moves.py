@@ -1,27 +1,24 @@
-"""Moves of components without rows of their own to where a second one is missed.
+"""Moves of components that have collapsed to components that gain by a split.
 
 If components have variances of their own, one may *collapse*: it is left with less than a row,
 or with rows so alike (usually a single one) that its variance is at the floor. EM alone never
-repairs it. A move gives it a new start: another component is split in two, the one whose split
-raises F most, and it takes over one of the halves. Moves are tried, many at a time: the next
-iteration begins with them, and unless F has risen by then they are undone, including the rows'
-candidates.
+repairs it. In a move, the component whose split raises F most is split in two, and the collapsed
+one takes over one of the halves. Many moves are tried at a time: the next iteration begins with
+them, and unless F has risen by then they are undone, including the rows' candidates.
 
 The gain of a split is estimated on a seeded sample, by EM of two halves, each component alone
-(:mod:`~largek_dask.kernels.split_components`). The contribution of a collapsed component is lost:
-a row that it has for itself at the floor adds much to F, though nothing about other rows; so only
-moves whose gain is larger are tried.
+(:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed component to F is
+lost. A single row at the floor contributes much, though it says nothing about other rows, so only
+moves that gain more are tried.
 
-A component that cannot be repaired is retired: it has weight 0 and keeps its number, mean and
+A component that no move repairs is retired: it has weight 0 and keeps its number, mean and
 variance, and may come back by a move. One with enough rows that are all equal stays: it describes
-them correctly. F falls when components are retired, and nowhere else, as the contribution of their
-lone rows is lost.
+them correctly. F falls only when components are retired, by the contribution of their single rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,22 +39,16 @@ from largek_dask.kernels.split_components import (
     split_components,
 )
 
-__all__ = [
-    "ComponentMoves",
-    "collapsed",
-    "find_moves",
-    "retired",
-    "to_retire",
-]
+__all__ = ["ComponentMoves", "collapsed", "find_moves", "retired", "to_retire"]
 
 SPLIT_VALUES = 1 << 26
 """Maximum values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
 """Minimum responsibility with which a row counts among those of a component."""
 SPLITS = 4
-"""Components whose splits are tried for each one that may move,"""
+"""Splits tried for each component that may move."""
 LEAST_SPLITS = 256
-"""but at least this number of them in all."""
+"""Minimum splits tried in all."""
 CHOICE = 4
 """Components to choose from for each one that may move."""
 MEANT = 2.0
@@ -101,18 +92,11 @@ def log_shares(masses: Real) -> Real:
 
 
 def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
-    """Return (k,) components of positive weight below a row's, or with variances at the floor.
+    """Return (k,) components that weigh less than a row, or have variances at the floor.
 
-    Parameters
-    ----------
-    components : Components
-        Components with variances of their own.
-    masses : (k,)
-    row : float
-        Mean weight of a row.
-    floor : (1,) or (d,)
-        A constant feature is at the floor in every component, so all features have to be.
+    ``row`` is the mean weight of a row. Components that are retired do not count.
     """
+    # All features, as a constant one is at the floor in every component.
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
 
@@ -120,10 +104,10 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 def to_retire(
     components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
 ) -> NDArray[np.bool_]:
-    """Return (k,) the fallen components that are little more than a single outlying row.
+    """Return (k,) the collapsed components that are little more than a single outlying row.
 
-    At most half of those that are alive, the lightest: the others take over their rows, so they
-    need not fall themselves. With as many components as rows, all have fallen.
+    At most half of those that are alive, the lightest: the others take over their rows and may
+    recover. With as many components as rows, all have collapsed.
     """
     hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
     n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
@@ -150,23 +134,12 @@ def find_moves(
     width: int,
     tol: float,
 ) -> ComponentMoves | None:
-    """Return moves that are worth a trial, or None.
+    """Return moves whose joint gain, 2 ΔF / (D W), exceeds ``tol``, or None.
 
-    Parameters
-    ----------
-    rows : Passes
-    rng : Rng
-    state : VCGMMState
-    fallen : (k,)
-        Components that have collapsed: they are not split.
-    covariance : {"isoflex", "diag"}
-    width : int
-        Candidates of a row.
-    tol : float
-        Joint gain that moves must have, as 2 ΔF / (D W).
+    The components ``fallen`` (k,) have collapsed, so they are not split; ``width`` is the number
+    of candidates of a row.
     """
-    components, masses, tried = state.components, state.masses, state.tried
-    assert components is not None
+    components, masses, tried = state.known, state.masses, state.tried
     k, packed = len(masses), components.packed()
     which = to_split(masses, fallen, tried.failed)
     halves, losses = find_splits(rows, rng, state, covariance, width, which)
@@ -203,33 +176,22 @@ def find_splits(
     width: int,
     which: Which,
 ) -> tuple[ComponentSplits, Real]:
-    """Return halves of the components ``which`` (m,), and the worth of each, from a sample.
+    """Return halves of the components ``which`` (m,), and losses of removals, from a sample.
 
-    Returns
-    -------
-    halves : ComponentSplits
-        Gains are those of F, over all rows.
-    losses : (k,)
-        Upper bound of the loss in F without each component.
+    Gains of halves are in F over all rows; losses (k,) are upper bounds of the fall of F without
+    each component.
     """
-    components = state.components
-    assert components is not None
+    components = state.known
     k, d = components.means.shape
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
     # Rows meet the list of the nearest component, if there are lists and these are not too many.
-    kind: Literal["nearest", "cells", "all"] = "all" if state.table is None else "nearest"
+    pass_ = EMPass("all", components, width, counts=False)
     if k > NEAREST_COMPONENTS and state.coarse is not None:
-        kind = "cells"
-    pass_ = EMPass(
-        kind,
-        components,
-        width,
-        listed=state.table if kind == "nearest" else None,
-        coarse=state.coarse if kind == "cells" else None,
-        counts=False,
-    )
+        pass_ = replace(pass_, kind="cells", coarse=state.coarse)
+    elif state.table is not None:
+        pass_ = replace(pass_, kind="nearest", listed=state.table)
     _, kept = pass_over(sample, History(), pass_, covariance, wanted=True)
     assert kept is not None
     x, weight, _ = sample.take()

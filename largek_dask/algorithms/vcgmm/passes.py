@@ -1,9 +1,9 @@
-"""Passes of EM over rows, wherever these are.
+"""Passes of EM over rows.
 
 An :class:`EMPass` holds everything except the rows and their candidates: the components, which of
-them rows meet, and what is added up. Candidates (the set K of a row, its members by log joint, best
-first) are the only row state. They depend on the passes since the last anchor, which are repeated
-without adding anything up if candidates are lost.
+them rows meet, and what is summed. Candidates (the set K of a row, best log joint first) are the
+only row state. They depend on the passes since the last anchor, which are repeated without sums if
+candidates are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from largek_dask.kernels.threads import Threads
 __all__ = [
     "NEAREST_COMPONENTS",
     "EMPass",
-    "EMTotal",
+    "EMPassTotal",
     "NearComponents",
     "candidates_of",
     "em_chunk",
@@ -47,14 +47,14 @@ __all__ = [
 
 STATE = "vc-gmm"
 """Name of the row state."""
-PARTS_A_THREAD = 8
+PARTS_PER_THREAD = 8
 """Shares of a search, so that threads end together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
 """Up to this many components rows first meet the list of their nearest one, which is found among
 all; beyond, those of their coarse cell."""
 LEAST_COUNTED = 1 << 14
 """Minimum rows that a thread adds up in sums of its own."""
-NOBODY = 0xFFFF
+NONE = 0xFFFF
 """Row state of an empty place for a candidate."""
 
 Labels = NDArray[np.int32]
@@ -63,7 +63,7 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NearComponents(Derives):
-    """Nearest components of each component, as the data that they are computed from."""
+    """Source of the table of nearest components of each component."""
 
     components: Components
     width: int
@@ -90,10 +90,7 @@ class NearComponents(Derives):
 
 @dataclass(frozen=True)
 class EMPass(Derives):
-    """One pass.
-
-    Pickles leave out what is packed; it is packed again where they arrive.
-    """
+    """One pass; pickles leave out what is packed, and workers pack it again."""
 
     kind: Literal["lists", "nearest", "cells", "all", "given"]
     """"lists": rows meet the list of their best candidate. The others are anchors, which do not
@@ -112,19 +109,19 @@ class EMPass(Derives):
     given: NDArray[Any] | None = None
     """(n, C') candidates of all rows, as row state."""
     explore: int = 0
-    """Components drawn for every row that it meets as well."""
+    """Components drawn at random per row that it meets as well."""
     key: int = 0
     """Key of their random numbers."""
     counts: bool = True
-    """Responsibilities are added up."""
+    """Sum responsibilities."""
     keeps: bool = True
-    """Candidates are kept as row state: a later pass may begin with them."""
+    """Keep candidates as row state, for later passes."""
     save: bool = False
     """Keep the candidates before the pass together with the new ones."""
     restore: bool = False
-    """Rows have the candidates that the last pass saved."""
+    """Begin with the candidates that the last pass saved."""
     extents: NDArray[np.int64] | None = None
-    """Extents of features that are added up in steps of their own (``FixedPoint.extents``)."""
+    """Extents of features that are summed in steps of their own (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
@@ -159,7 +156,7 @@ class EMPass(Derives):
         return state if self.listed is None else {**state, "near": None}
 
     def to_keep(self) -> EMPass:
-        """Return the same pass without arrays that can be made again; it adds nothing up."""
+        """Return the pass for the history: without sums, and arrays that can be made again."""
         listed = None if self.near is not None else self.listed
         return replace(self, listed=listed, counts=False, extents=None)
 
@@ -171,23 +168,21 @@ class EMPass(Derives):
 
 
 @dataclass
-class EMTotal(Additive):
+class EMPassTotal(Additive):
     """Total of a pass."""
 
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
-    """``weight * ||x - mean||^2`` of every row's nearest candidate, where responsibilities are not
-    added up."""
+    """Sum of ``weight * ||x - mean||^2`` to each row's best candidate, without responsibilities."""
     n_rows: int = 0
     n_evaluated: int = 0
     """Number of log joints, or distances, computed."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
     """Candidates by chunk, if they are requested."""
 
-    @classmethod
-    def of(cls, k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMTotal:
-        """Return an empty total."""
-        return cls(SoftSums(k, d, grid, covariance))
+
+def _empty_total(k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMPassTotal:
+    return EMPassTotal(SoftSums(k, d, grid, covariance))
 
 
 def row_bytes_of(k: int, width: int) -> int:
@@ -195,7 +190,7 @@ def row_bytes_of(k: int, width: int) -> int:
     return width * _kept_dtype(k).itemsize
 
 
-def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) -> None:
+def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = False) -> None:
     """Run one pass over a chunk."""
     n, k, width = len(chunk.x), len(pass_.components.means), pass_.width
     if pass_.kind == "given":
@@ -214,7 +209,8 @@ def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) 
     else:
         found = candidates[:, 0] >= 0
         total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
-    kept = {"candidates": _to_keep(candidates, k)}
+    # -1 becomes the largest number of the type.
+    kept = {"candidates": candidates.astype(_kept_dtype(k))}
     if wanted:
         total.kept[chunk.index] = kept["candidates"]
     if pass_.save:
@@ -225,16 +221,16 @@ def em_chunk(chunk: Chunk, total: EMTotal, pass_: EMPass, wanted: bool = False) 
 
 
 def _search(
-    chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real
+    chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> tuple[Labels, Real]:
     """Find every row's candidates (n, C') among those near it, and the squares to them."""
     x, weight, threads = chunk.x, chunk.weight, chunk.threads
     if pass_.kind == "all":
 
-        def look(span: tuple[int, int]) -> int:
+        def search(span: tuple[int, int]) -> int:
             return search_components(x, pass_.packed, candidates, squares, *span, keep=False)
 
-        total.n_evaluated += sum(threads.map(look, _spans(len(x), threads.n)))
+        total.n_evaluated += sum(threads.map(search, _spans(len(x), threads.n)))
         if weight is not None:
             candidates[weight == 0] = -1
         return candidates, squares
@@ -285,14 +281,16 @@ def _search_lists(
 
     # Shares of about equal work, cut between groups.
     work = np.cumsum(np.diff(starts) * lists.lengths)
-    parts = threads.n * PARTS_A_THREAD
+    parts = threads.n * PARTS_PER_THREAD
     inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
     cuts = np.unique([0, *inner, lists.n_groups]).tolist()
     return n_more + sum(threads.map(meet, list(pairwise(cuts))))
 
 
-def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squares: Real) -> None:
-    """Add up responsibilities; sums are exact, so threads may share the rows."""
+def _count(
+    chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
+) -> None:
+    """Sum responsibilities; sums are exact, so threads may share the rows."""
     n, threads = len(chunk.x), chunk.threads
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape
@@ -312,60 +310,44 @@ def _count(chunk: Chunk, total: EMTotal, pass_: EMPass, candidates: Labels, squa
 
 
 def _kept_dtype(k: int) -> np.dtype[Any]:
-    return np.dtype(np.uint16 if k <= NOBODY else np.int32)
-
-
-def _to_keep(candidates: Labels, k: int) -> NDArray[Any]:
-    """Return candidates in the smallest type; -1 becomes its largest number."""
-    return candidates.astype(_kept_dtype(k))
+    return np.dtype(np.uint16 if k <= NONE else np.int32)
 
 
 def candidates_of(kept: NDArray[Any]) -> Labels:
-    """Invert :func:`_to_keep`."""
+    """Return candidates from row state."""
     if kept.dtype == np.int32:
         return kept
-    shown = kept.astype(np.int32)
-    shown[shown == NOBODY] = -1
-    return shown
+    candidates = kept.astype(np.int32)
+    candidates[candidates == NONE] = -1
+    return candidates
 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
     """Return (begin, end) of shares of n rows."""
-    step = max(4096, -(-n // (n_threads * PARTS_A_THREAD)))
+    step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
 
 def pass_over(
     passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
-) -> tuple[EMTotal, NDArray[Any] | None]:
-    """Run one pass over all rows of ``passes``.
-
-    Parameters
-    ----------
-    passes : Passes
-    history : History
-        Passes over these rows; this is the next.
-    pass_ : EMPass
-    covariance : {"iso", "isoflex", "diag"}
-        Covariance whose sums are added up.
-    wanted : bool
-        Return candidates.
+) -> tuple[EMPassTotal, NDArray[Any] | None]:
+    """Run one pass over all rows, the next after ``history``.
 
     Returns
     -------
-    total : EMTotal
+    total : EMPassTotal
     kept : (n, C') or None
-        Candidates of all rows, as row state.
+        Candidates of all rows, as row state, if they are ``wanted``.
     """
     k, d = pass_.components.means.shape
-    state = history.next_state(STATE, _broadcast, anchor=pass_.is_anchor)
+    state = history.next_state(STATE, lambda earlier: (earlier,), anchor=pass_.is_anchor)
     grid = replace(passes.statistics.grid, extents=pass_.extents)
-    total: EMTotal = passes.reduce(
+    total: EMPassTotal = passes.reduce(
         em_chunk,
         pass_,
         wanted,
-        start=partial(EMTotal.of, k, d, grid, covariance),
-        combine=EMTotal.combine,
+        start=partial(_empty_total, k, d, grid, covariance),
+        combine=EMPassTotal.combine,
         state=state if pass_.keeps else None,
         joined=True,
     )
@@ -377,8 +359,3 @@ def pass_over(
         return total, None
     parts = [total.kept[index] for index in sorted(total.kept)]
     return total, parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _broadcast(pass_: EMPass) -> tuple[Any, ...]:
-    """Return the arguments that repeat a pass."""
-    return (pass_,)

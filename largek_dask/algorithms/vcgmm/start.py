@@ -23,11 +23,10 @@ Real = NDArray[np.float64]
 
 
 def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
-    """Return F if every row's one candidate is its cluster, with the variance given by the cost.
+    """Return F if each row's only candidate is its cluster, with the variance given by the cost.
 
-    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. A lower
-    bound of F if no component has a smaller weight than 1 / k, or features have floors of their
-    own.
+    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. With
+    weights of at least 1 / k, or floors by feature, it is a lower bound of F.
     """
     variances = np.maximum(cost / (d * weight), floor)
     logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)

@@ -19,9 +19,9 @@ __all__ = ["Trial", "Tried", "VCGMMState"]
 MOST_FAILED = 4
 """Maximum failed trials in a row before no more are made."""
 MOST_RETIRED = 3
-"""Maximum retirements: a row that is far from all may make another component collapse."""
+"""Maximum times that components are retired: a far row may make another one collapse."""
 PAUSE = 3
-"""Iterations that EM has for itself between trials."""
+"""Iterations without moves between trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class Tried:
 
     @property
     def may_retire(self) -> bool:
-        """Nothing more is tried to mend components, and not too many have been retired."""
+        """True if no more moves are tried, and components have been retired a few times at most."""
         return self.gave_up and self.n_retired < MOST_RETIRED
 
     def after(self, split: tuple[int, ...], *, risen: bool, paid: bool) -> Tried:
@@ -84,9 +84,9 @@ class Trial:
     before: VCGMMState
     """As it was without them."""
     split: tuple[int, ...]
-    """Components that are split,"""
+    """Components that are split."""
     moved: tuple[int, ...]
-    """and those that have taken over the second halves."""
+    """Components that have taken over the second halves."""
 
     @property
     def pairs(self) -> NDArray[np.int32]:
@@ -102,7 +102,7 @@ class VCGMMState:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     masses: NDArray[np.float64]
-    """(k,) weight of the rows as shared out in the last iteration."""
+    """(k,) sums of responsibilities times weights in the last iteration."""
     floor: NDArray[np.float64]
     """(1,), or (d,) where features have variances of their own: none is below it."""
     extents: NDArray[np.int64]
@@ -111,14 +111,12 @@ class VCGMMState:
     """Total weight of the rows that are learnt from."""
     coreset: Coreset | None = None
     """The rows that are learnt from; None: all."""
-    unseen: Coreset | None = None
-    """Another coreset, on which the final model is tested."""
     begun: tuple[tuple[str, float], ...] = ()
-    """Evaluations before the first step, which reports them: names and numbers."""
+    """Evaluations before the first step, to be reported by it: names and numbers."""
     search: EitherState | None = None
     """The search for first means, while it lasts."""
     components: Components | None = None
-    """Those that the next iteration shares rows out among; None during the search."""
+    """Components of the next iteration; None during the search."""
     coarse: NDArray[Any] | None = None
     """(about sqrt(k), d) coarse centres."""
     looks: int = 0
@@ -133,15 +131,22 @@ class VCGMMState:
     history: History[EMPass] = field(default_factory=History)
     """Passes over the rows since the last anchor."""
     near: NearComponents | None = None
+    """Source of ``table``."""
     table: NDArray[np.int32] | None = None
-    """(k, L) lists of components, and their source."""
+    """(k, L) lists of components."""
     table_age: int = 0
     """Iterations since the table was made."""
     tried: Tried = field(default_factory=Tried)
     """Results of moves."""
     retiring: NDArray[np.bool_] | None = None
-    """(k,) components that the next iteration does without."""
+    """(k,) components that are retired before the next iteration."""
     trial: Trial | None = None
-    """Moves that ``components`` are after, until they have raised F."""
+    """Moves that are in ``components``, until they have raised F."""
     restored: int | None = None
     """Number of passes of the history whose result the next pass restores."""
+
+    @property
+    def known(self) -> Components:
+        """Components, once the search for first means has ended."""
+        assert self.components is not None
+        return self.components

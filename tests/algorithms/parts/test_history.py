@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
-from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.parts.history import History
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import decode, encode
@@ -70,13 +68,10 @@ def test_a_checkpoint_holds_what_entries_share_once():
     assert len(again) == 1
 
 
-@pytest.mark.parametrize(
-    "algorithm", [Lloyd("groups"), NMBatch(b0=300, bounds="groups", moves=False)]
-)
-def test_of_exact_assignments_the_last_one_is_kept(algorithm, rows_20k):
+def test_of_exact_assignments_the_last_one_is_kept(early_bounds, rows_20k):
     """However many steps there were; its groups are those of the bounds, also when read back."""
     x = rows_20k[:4_000]
-    algorithm = algorithm.bind(KMeansProblem(40, x[:40], "keep"))
+    algorithm = Lloyd().bind(KMeansProblem(40, x[:40], "keep"))
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
         assert (state.step, len(state.history)) == (0, 0)
@@ -85,7 +80,8 @@ def test_of_exact_assignments_the_last_one_is_kept(algorithm, rows_20k):
             state, _ = algorithm.step(passes, Rng(0), state)
             assert (state.step, len(state.history)) == (step, 1)
             assert state.history.last.centers is met
-            assert state.history.last.bounds is bounds is not None
+            assert state.history.last.bounds is bounds
+            assert (bounds is None) == (step == 1)
     arrays = {}
     again = decode(encode(state, arrays), arrays, type(state))
     assert again.step == 4

@@ -167,7 +167,7 @@ def test_goes_on_from_a_checkpoint(url, tmp_path):
 
 def test_bounds_without_room_are_refused(url):
     algorithm = NMBatch.paper()
-    with pytest.raises(ParameterError, match=r"20 bounds of each of 6000 rows, 552,000 bytes"):
+    with pytest.raises(ParameterError, match=r"20 bounds for each of 6000 rows, 552,000 bytes"):
         lk.KMeans(20, algorithm=algorithm, memory_limit=500_000).fit(url)
     few = replace(algorithm, bounds=None)
     assert lk.KMeans(20, algorithm=few, memory_limit=500_000, max_iter=2).fit(url).n_iter_ == 2
