@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng, RowSample
-from largek_dask.algorithms.dcd.conclusion import path_of_half
-from largek_dask.algorithms.dcd.held import taken_rows
-from largek_dask.algorithms.dcd.stability import agreement_of, compare_halves
 from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.algorithms.partition_path.samples import take_rows
+from largek_dask.algorithms.partition_path.stability import agreement_of, compare_halves
 from largek_dask.algorithms.parts.spectrum import (
     MOST_FEATURES,
     lower_bounds,
@@ -279,7 +278,7 @@ class _Asked:
         with self.passes() as passes:
             statistics = passes.statistics
             k = min(self.options.n_clusters, statistics.n_rows)
-            x, weight = taken_rows(passes, Rng(self.options.seed))
+            x, weight = take_rows(passes, Rng(self.options.seed))
         with warnings.catch_warnings():
             # k_max is no more than a limit.
             warnings.simplefilter("ignore", DegenerateDataWarning)
@@ -296,8 +295,7 @@ class _Asked:
         model = Model.of(result)
         assert isinstance(model, PathModel)
         path, d = model.path_, self.rows.n_features
-        find_path = partial(path_of_half, passes.threads, Rng(self.options.seed))
-        halves = compare_halves(x, weight, find_path, Rng(self.options.seed), len(path))
+        halves = compare_halves(x, weight, Rng(self.options.seed), len(path), passes.threads)
         curves = [
             _curve_of_path(each, centers)
             for each, centers in zip(halves.rows, halves.paths, strict=True)

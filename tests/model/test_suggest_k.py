@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd.stability import split_half_stability
+from largek_dask.algorithms.partition_path.stability import compare_halves
 from largek_dask.algorithms.parts.spectrum import scatter_sums, spectral_bounds
 from largek_dask.model.suggest_k import (
     BELOW,
@@ -28,7 +28,7 @@ def judged(x, k=K, seed=0, with_spectrum=True):
     """What is said of rows, by a path that is found in a simple way."""
     ones = np.ones(len(x))
     inertia = inertia_of(x, ones, simple_path(x, ones, k))
-    stability = split_half_stability(x, None, simple_path, Rng(seed), k)[: len(inertia)]
+    stability = compare_halves(x, None, Rng(seed), k).stability[: len(inertia)]
     bounds = spectral_bounds(*scatter_sums(x, None, x.mean(axis=0)).matrix(), k)
     spectrum = spectrum_of(bounds, x.shape[1]) if with_spectrum else None
     return suggest_k(inertia, stability, weight=len(x), n_features=x.shape[1], spectrum=spectrum)
