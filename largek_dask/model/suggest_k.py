@@ -38,7 +38,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.merging import window
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.transcendental import exp as exponentials
 from largek_dask.kernels.exact.transcendental import log as logarithms
@@ -49,6 +48,7 @@ __all__ = [
     "gaussian_ratios",
     "spectrum_of",
     "suggest_k",
+    "window",
 ]
 
 Floats = NDArray[np.float64]
@@ -69,12 +69,17 @@ Beyond the number of groups they hardly change, and chance makes small bends."""
 STILL_FALLS = 0.75
 """Fraction of the mean fall of ln W per cluster from which the last two have not levelled off (not
 tuned)."""
-_LEAST = 2.0**-80
-"""Share of W_1 that an objective of 0 is taken for."""
-
-
+LEAST = 2.0**-80
+"""Share of W_1 that stands for an objective of 0."""
+WINDOW = 20
+"""Divisor of a number of clusters that gives the half width of the window around it."""
 FARTHEST = 2
 """By how many clusters a half may be off at least, however few there are."""
+
+
+def window(n_clusters: int) -> int:
+    """Return how far to both sides of a number of clusters a curve is examined for a bend."""
+    return max(1, n_clusters // WINDOW)
 
 
 class Curve(NamedTuple):
@@ -336,7 +341,7 @@ def gaussian_ratios(
         return out
     if spectrum is None:
         spectrum = np.full(n_features, total / n_features)
-    used = spectrum[spectrum > spectrum[0] * _LEAST] / spectrum[0]
+    used = spectrum[spectrum > spectrum[0] * LEAST] / spectrum[0]
     unit = float(spectrum[0])
     logs = np.cumsum(logarithms(used))
     bits = logarithms(_sizes(inertia, sizes).astype(float))
@@ -354,7 +359,7 @@ def _curve(inertia: Floats) -> Floats:
     """Logarithms of an objective over the first, an empty curve where that is 0."""
     if len(inertia) == 0 or inertia[0] <= 0:
         return np.empty(0)
-    return logarithms(np.maximum(inertia / inertia[0], _LEAST))
+    return logarithms(np.maximum(inertia / inertia[0], LEAST))
 
 
 def _bends(inertia: Floats, sizes: NDArray[np.int64]) -> Floats:

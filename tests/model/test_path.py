@@ -67,9 +67,7 @@ def test_no_other_partition_is_there() -> None:
     path = path_model(X, K).path_
     wrong: list[Any] = [0, -1, K + 1, 2.0, "3", None, True]
     for ask, n_clusters in product((path.centers, path.model), wrong):
-        with pytest.raises(
-            ParameterError, match=f"into 1 to 6 clusters, and none into {n_clusters!r}"
-        ):
+        with pytest.raises(ParameterError, match="use an integer from 1 to 6"):
             ask(n_clusters)
 
 

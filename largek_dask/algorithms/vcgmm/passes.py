@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
 from largek_dask.algorithms.choices import Covariance
-from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.selection import draws_of
@@ -62,7 +62,7 @@ Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class NearComponents(Derives):
+class NearComponents(Recomputable):
     """Nearest components of each component, as the data that they are computed from."""
 
     components: Components
@@ -89,7 +89,7 @@ class NearComponents(Derives):
 
 
 @dataclass(frozen=True)
-class EMPass(Derives):
+class EMPass(Recomputable):
     """One pass.
 
     Pickles leave out what is packed; it is packed again where they arrive.
@@ -371,7 +371,7 @@ def pass_over(
     )
     for earlier in history.entries:
         # They may have been replayed.
-        if earlier.is_derived:
+        if earlier.has_cached:
             earlier.forget()
     if not wanted:
         return total, None
