@@ -15,7 +15,7 @@ from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
 from largek_dask.model.base import check_numbers
 from largek_dask.model.centers import CentersModel
-from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 
 __all__ = ["Path", "PathModel", "records_of"]
 
@@ -105,14 +105,9 @@ class Path:
 
     def suggest_k(self) -> SuggestedK:
         """Suggest a number of clusters, if one stands out: see ``largek_dask.model.suggest_k``."""
-        n_features = self._model.n_features
-        return suggest_k(
-            self.inertia,
-            self.stability,
-            weight=float(np.cumsum(self._model.counts)[-1]),
-            n_features=n_features,
-            spectrum=spectrum_of(self.lower_bound, n_features),
-        )
+        d, weight = self._model.n_features, float(np.cumsum(self._model.counts)[-1])
+        sizes, spectrum = np.arange(1, len(self) + 1), spectrum_of(self.lower_bound, d)
+        return suggest_from(Curve(sizes, self.inertia, weight, d, spectrum), self.stability)
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping of figures per partition; None for unknown figures.

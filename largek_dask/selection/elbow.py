@@ -49,8 +49,7 @@ from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import CentersModel, Model, PathModel
 from largek_dask.model.path import records_of
-from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of
-from largek_dask.model.suggest_k import suggest_k as judge
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 from largek_dask.selection.nested import (
     Partition,
     TimeLimit,
@@ -291,14 +290,9 @@ class _Request:
             _curve_of_path(each, centers)
             for each, centers in zip(halves.rows, halves.paths, strict=True)
         ]
-        found = judge(
-            path.inertia,
-            halves.stability,
-            weight=statistics.total_weight,
-            n_features=d,
-            spectrum=spectrum_of(path.lower_bound, d),
-            halves=curves or None,
-        )
+        sizes, weight = np.arange(1, len(path) + 1), statistics.total_weight
+        curve = Curve(sizes, path.inertia, weight, d, spectrum_of(path.lower_bound, d))
+        found = suggest_from(curve, halves.stability, curves or None)
         n = statistics.n_rows
         exact = {"errors": np.zeros(len(path)), "n_rows": n, "n_searched": n}
         return _curve_with(found, **exact, method="partition-path", model_of=path.model)
@@ -336,22 +330,14 @@ class _NestedRun:
         found = _settle(sample, found)
         curve, found = _curve_of(sample, found)
         halves, stability = self._halves(sample, found)
-        judged = judge(
-            curve.inertia,
-            stability,
-            weight=curve.weight,
-            n_features=curve.n_features,
-            spectrum=curve.spectrum,
-            sizes=curve.sizes,
-            halves=halves or None,
-        )
+        suggested = suggest_from(curve, stability, halves or None)
         inertia, errors, found = self._counted(found)
         models = {partition.n_clusters: partition for partition in found}
-        words = judged.words
+        words = suggested.words
         if is_late or self.limit.is_over(STAGES[2]):
             words += " The time limit ended the run early: more time may change this."
         return _curve_with(
-            replace(judged, inertia=inertia, words=words),
+            replace(suggested, inertia=inertia, words=words),
             errors=errors,
             n_rows=self.n_rows,
             n_searched=self.n,

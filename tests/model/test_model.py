@@ -475,19 +475,15 @@ def test_a_description_nested_without_end_is_refused(saved: Path, tmp_path: Path
     path = tmp_path / "m.zarr"
     shutil.copytree(saved, path)
     (path / "zarr.json").write_text("[" * 200_000)
-    with pytest.raises(
-        ModelFormatError, match="is not a model that can be read: maximum recursion"
-    ):
+    with pytest.raises(ModelFormatError, match="is not a readable model: maximum recursion"):
         load_model(str(path))
 
 
 def test_nothing_there(tmp_path: Path) -> None:
-    with pytest.raises(ModelFormatError, match="does not exist, so it is no model"):
+    with pytest.raises(ModelFormatError, match="does not exist; check the address"):
         load_model(str(tmp_path / "nothing.zarr"))
     zarr.create_group(str(tmp_path / "group.zarr"))
-    told = (
-        r"group\.zarr is a Zarr store, but not a model: give .*RUN/model\.zarr, or the folder RUN"
-    )
+    told = r"group\.zarr is a Zarr store, but not a model; give .*Model\.save, or the folder"
     with pytest.raises(ModelFormatError, match=told):
         load_model(str(tmp_path / "group.zarr"))
     lk.ingest(np.ones((5, 2)), tmp_path / "rows.zarr", progress=False)
@@ -497,7 +493,7 @@ def test_nothing_there(tmp_path: Path) -> None:
     with pytest.raises(ModelFormatError, match=r"folder is not a model, and holds no model\.zarr"):
         load_model(str(tmp_path / "folder"))
     (tmp_path / "file").write_text("x")
-    with pytest.raises(ModelFormatError, match=r"file is not a model that can be read: |no model"):
+    with pytest.raises(ModelFormatError, match=r"file is not a readable model: |does not exist"):
         load_model(str(tmp_path / "file"))
 
 

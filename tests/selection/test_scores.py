@@ -164,7 +164,7 @@ def test_classes_called_minus_1_and_1() -> None:
         (["a", "b", "c"], r"truth holds <U1, not integers"),
         ([0, 1, None], r"truth holds object, not integers"),
         ([0, 1, 2**70], r"truth holds object, not integers"),
-        ([0, -2, -5], r"truth holds -2 in row 1: .* -1 leaves a row out"),
+        ([0, -2, -5], r"truth holds -2 in row 1: .* -1 excludes a row"),
         (np.ma.masked_equal([0, 1, 2], 1), r"truth is a masked array; .*truth\.filled\(-1\)"),
     ],
 )

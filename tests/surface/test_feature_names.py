@@ -123,7 +123,7 @@ def test_a_model_takes_columns_by_their_names(
         for source in (FRAME, OTHER, pl.DataFrame(OTHER), folder / "other.zarr"):
             np.testing.assert_array_equal(getattr(model, use)(source), expected)
         # what it would be without names is something else
-        with pytest.warns(DataWarning, match="no names of columns.*'height', 'weight', 'age'"):
+        with pytest.warns(DataWarning, match="no column names.*'height', 'weight', 'age'"):
             wrong = getattr(model, use)(OTHER.to_numpy())
         assert not np.array_equal(wrong, expected)
         with pytest.warns(DataWarning):
