@@ -290,8 +290,8 @@ class _Request:
             _curve_of_path(each, centers)
             for each, centers in zip(halves.rows, halves.paths, strict=True)
         ]
-        sizes, weight = np.arange(1, len(path) + 1), statistics.total_weight
-        curve = Curve(sizes, path.inertia, weight, d, spectrum_of(path.lower_bound, d))
+        sizes, spectrum = np.arange(1, len(path) + 1), spectrum_of(path.lower_bound, d)
+        curve = Curve(sizes, path.inertia, statistics.total_weight, d, spectrum)
         found = suggest_from(curve, halves.stability, curves or None)
         n = statistics.n_rows
         exact = {"errors": np.zeros(len(path)), "n_rows": n, "n_searched": n}
