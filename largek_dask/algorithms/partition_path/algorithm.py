@@ -205,9 +205,11 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
     @property
     def _plan(self) -> Plan:
         plan = PLANS[self.effort]
-        if self.aim == "all" or not plan.crosses_all:
+        if self.aim == "all" or not plan.recombines_all:
             return plan
-        return replace(plan, swaps=0, crosses_all=False, crossings=LAST, work=plan.work // 5)
+        return replace(
+            plan, swaps=0, recombines_all=False, recombinations=LAST, work=plan.work // 5
+        )
 
     def _pieces(self, state: SearchState) -> list[Piece]:
         wanted = min(state.wanted, state.most)

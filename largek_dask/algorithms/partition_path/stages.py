@@ -63,12 +63,12 @@ class Plan:
     """Tries for each number of clusters."""
     starts: int = 0
     """Greedy k-means++ starts that enter it."""
-    crossings: int = 0
-    """Maximum recombinations for one number of clusters; with ``crosses_all`` times the clusters
+    recombinations: int = 0
+    """Maximum recombinations for one number of clusters; with ``recombines_all`` times the clusters
     and summed over all numbers."""
     failures: int = 0
     """Successive failures per cluster that end recombination; 0: all are made."""
-    crosses_all: bool = False
+    recombines_all: bool = False
     """Recombine at every number of clusters; otherwise only at the requested one."""
     drawn: int = 100
     """Rows that are candidates for one more centre."""
@@ -78,13 +78,13 @@ class Plan:
 
 PLANS: dict[Effort, Plan] = {
     "fast": Plan(),
-    "balanced": Plan(members=8, starts=4, crossings=15, work=130),
+    "balanced": Plan(members=8, starts=4, recombinations=15, work=130),
     "best": Plan(
         members=10,
         starts=6,
-        crossings=35_000,
+        recombinations=35_000,
         failures=3,
-        crosses_all=True,
+        recombines_all=True,
         swaps=6,
         work=1500,
     ),
@@ -99,7 +99,7 @@ class Piece:
     """One of ``STAGES``, or "again up" or "again down"."""
     sizes: tuple[int, ...]
     """Numbers of clusters, in order of work."""
-    crossings: int = 0
+    recombinations: int = 0
     """Maximum recombinations for each."""
 
 
@@ -114,11 +114,11 @@ def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]
     if plan.swaps:
         yield from _cut("swaps", falling)
         yield from _round(rising, falling)
-    sizes, crossings = range(wanted, wanted - 1, -1), plan.crossings
-    if plan.crosses_all:
+    sizes, recombinations = range(wanted, wanted - 1, -1), plan.recombinations
+    if plan.recombines_all:
         sizes = range(wanted, 1, -1)
-        crossings = min(plan.crossings, MOST_LABELS // n_rows) // max(1, sum(sizes))
-    yield from _cut("crossed", sizes, crossings)
+        recombinations = min(plan.recombinations, MOST_LABELS // n_rows) // max(1, sum(sizes))
+    yield from _cut("crossed", sizes, recombinations)
     yield from _round(rising, falling)
 
 
@@ -127,10 +127,10 @@ def _round(rising: range, falling: range) -> Iterator[Piece]:
     yield Piece("again down", tuple(falling[1:]))
 
 
-def _cut(stage: str, sizes: range, crossings: int = 0) -> Iterator[Piece]:
+def _cut(stage: str, sizes: range, recombinations: int = 0) -> Iterator[Piece]:
     each = max(1, -(-len(sizes) // PIECES))
     for begin in range(0, len(sizes), each):
-        yield Piece(stage, tuple(sizes[begin : begin + each]), crossings)
+        yield Piece(stage, tuple(sizes[begin : begin + each]), recombinations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class PathSearch:
                 centers = self.partitions[size - 1]
                 self.offer(size, self.operators.swap(centers, generator, self.plan.swaps))
             else:
-                self._cross(size, generator, piece.crossings)
+                self._recombine(size, generator, piece.recombinations)
 
     def offer(self, size: int, partition: Settled | None) -> None:
         """Keep a partition if it is the lowest of its size."""
@@ -282,16 +282,16 @@ class PathSearch:
         self.shrunk[size - 1] = self.changes[size]
         self.offer(size, self.operators.shrink(self.partitions[size], DROPPED))
 
-    def _cross(self, size: int, generator: np.random.Generator, crossings: int) -> None:
+    def _recombine(self, size: int, generator: np.random.Generator, recombinations: int) -> None:
         """Try new starts, then recombine until too many successive attempts have failed."""
         if size < 2:
             return
         plan, members = self.plan, self.population[size - 1]
         most_failures = max(LEAST_FAILURES, plan.failures * size) if plan.failures else np.inf
-        for _ in range(min(plan.starts, crossings)):
+        for _ in range(min(plan.starts, recombinations)):
             self.offer(size, self.operators.start(size, generator))
         failed = 0
-        for _ in range(crossings):
+        for _ in range(recombinations):
             if len(members) < 2 or failed >= most_failures:
                 break
             a, b = generator.choice(len(members), 2, replace=False)
