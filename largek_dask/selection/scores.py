@@ -412,22 +412,18 @@ def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], N
     return first, second
 
 
-def _measured(
+def _silhouettes(
     x: Table, own: NDArray[np.int32] | None, clusters: Clusters
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    """Return labels of rows, distances to their own centres, and to the nearest other ones."""
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Return labels of rows, and (b - a) / max(a, b); 0 if both centres lie on the row."""
     first, second = _two_nearest(x, clusters.others)
     nearest = clusters.numbers[first]
     own = nearest if own is None else own
     other = np.where(nearest == own, second, first)
-    distances = np.sqrt(squared_distances(x, clusters.centers, own))
-    return own, distances, np.sqrt(squared_distances(x, clusters.others, other))
-
-
-def _silhouettes(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (b - a) / max(a, b) of every row; 0 if both centres lie on it."""
-    larger = np.maximum(own, other)
-    return np.divide(other - own, larger, out=np.zeros_like(larger), where=larger > 0)
+    a = np.sqrt(squared_distances(x, clusters.centers, own))
+    b = np.sqrt(squared_distances(x, clusters.others, other))
+    larger = np.maximum(a, b)
+    return own, np.divide(b - a, larger, out=np.zeros_like(larger), where=larger > 0)
 
 
 # --- passes over rows -----------------------------------------------------------------------------
@@ -478,14 +474,14 @@ def _weights(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
 
 
 def _first_chunk(
-    chunk: Chunk, total: SeparationTotal, clusters: Clusters, silhouettes: bool
+    chunk: Chunk, total: SeparationTotal, clusters: Clusters, with_silhouettes: bool
 ) -> None:
     """Label a chunk's rows; add them to the sums of clusters, and their silhouettes."""
     own = _labels(chunk, clusters)
-    if silhouettes:
+    if with_silhouettes:
         given = None if own is None else np.maximum(own, 0)
-        found, near, other = _measured(chunk.x, given, clusters)
-        own = found if own is None else own
+        labels, silhouettes = _silhouettes(chunk.x, given, clusters)
+        own = labels if own is None else own
     elif own is None:
         own, _ = _two_nearest(chunk.x, clusters.centers)
     weight = _weights(chunk, own)
@@ -493,8 +489,8 @@ def _first_chunk(
         rows = chunk.start + np.flatnonzero(chunk.bad & (own != SKIPPED))
         if len(rows):
             total.bad[chunk.index] = np.array([len(rows), rows[0]])
-    if silhouettes:
-        total.silhouettes.add(_silhouettes(near, other), weight)
+    if with_silhouettes:
+        total.silhouettes.add(silhouettes, weight)
     total.weight.add(np.ones(len(own)), weight)
     total.n_rows += int(np.count_nonzero(weight))
     if total.sums is not None:
