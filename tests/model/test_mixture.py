@@ -243,7 +243,7 @@ def test_probabilities_in_a_store_are_read_as_rows(stored: str, tmp_path: Path) 
     assert (rows.n_rows, rows.n_features, rows.is_sparse) == (N, K, True)
     with pytest.raises(OutputError, match=r"proba\.zarr exists already; nothing was changed"):
         model.predict_proba(stored, out=out)
-    with pytest.raises(ParameterError, match="leave out dense or out"):
+    with pytest.raises(ParameterError, match="omit dense or out"):
         model.predict_proba(stored, out=out, dense=True)
 
 
@@ -392,7 +392,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"variances": np.full((K, D), np.nan)}, "variances must be positive"),
     ({"variances": np.full((1, 1), 1e-310)}, "inverse variances with"),
     ({"log_weights": np.full(K, -np.log(K - 1))}, "weights sum to 1.2, not to 1"),
-    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights that add up to 0.857142857, not to 1"),
+    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights sum to 0.857142857, not to 1"),
     (
         {"log_weights": np.full(K, np.inf)},
         "a retired component has a weight, or another one has none",

@@ -321,7 +321,7 @@ def edited(saved: Path, tmp_path: Path, change: Any) -> str:
 
 def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
     refused: list[tuple[Any, str]] = [
-        (lambda n: n.update(format=4), "format 4.*reads up to 3.*newer one. Install that"),
+        (lambda n: n.update(format=4), "format 4.*reads up to 3; install the newer version"),
         (lambda n: n.update(format="1"), "not a model but 'model' of format '1'"),
         (lambda n: n.update(format=0), "not a model but 'model' of format 0"),
         (lambda n: n.update(format=True), "of format True"),
@@ -340,11 +340,11 @@ def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
         (lambda n: n.update(digest="0"), "its digest is not that of its arrays"),
         (lambda n: n.update(normalize="zscore"), "normalize='zscore'"),
         (lambda n: n.update(on_bad_rows="ignore"), "on_bad_rows='ignore'"),
-        (lambda n: n.update(feature_names=["a", "b", "a"]), "columns of the same name: 'a'"),
-        (lambda n: n.update(feature_names=["a", "b"]), "2 names of 3 columns"),
-        (lambda n: n.update(history={"step": 1}), "a history that is no list"),
+        (lambda n: n.update(feature_names=["a", "b", "a"]), "columns have the same name: 'a'"),
+        (lambda n: n.update(feature_names=["a", "b"]), "2 names for 3 columns"),
+        (lambda n: n.update(history={"step": 1}), "the history is not a list"),
         (lambda n: n["history"].append({"step": 5, "cost": "low"}), "a step of the history"),
-        (lambda n: n["provenance"].update(inertia="low"), "inertia of 'low'"),
+        (lambda n: n["provenance"].update(inertia="low"), "inertia is 'low'"),
         (lambda n: n.clear(), "not a model"),
     ]
     for at, (change, message) in enumerate(refused):
@@ -361,7 +361,7 @@ def test_damage_is_named(name: str, how: str, saved: Path, tmp_path: Path) -> No
     (path / name).unlink()
     if how == "torn":
         (path / name).write_bytes(data[: len(data) // 2])
-    with pytest.raises(ModelFormatError, match=r"damaged|not a model"):
+    with pytest.raises(ModelFormatError, match=r"damaged|not a (readable )?model"):
         load_model(str(path))
 
 
