@@ -18,7 +18,7 @@ _PUBLIC = {
     "Mixture": "largek_dask.estimators.mixture",
     "Model": "largek_dask.model",
     "NMBatch": "largek_dask.algorithms.nmbatch",
-    "PartitionPath": "largek_dask.algorithms.dcd",
+    "PartitionPath": "largek_dask.algorithms.partition_path",
     "SphericalKMeans": "largek_dask.estimators.spherical",
     "Truncated": "largek_dask.algorithms.truncated",
     "VCGMM": "largek_dask.algorithms.vcgmm",
@@ -61,11 +61,11 @@ __all__ = [
 
 if TYPE_CHECKING:
     from largek_dask import errors
-    from largek_dask.algorithms.dcd import PartitionPath
     from largek_dask.algorithms.incremental import IncrementalLloyd
     from largek_dask.algorithms.lloyd import Lloyd
     from largek_dask.algorithms.minibatch import MiniBatch
     from largek_dask.algorithms.nmbatch import NMBatch
+    from largek_dask.algorithms.partition_path import PartitionPath
     from largek_dask.algorithms.published.dcd_bundle import DCDBundle
     from largek_dask.algorithms.published.vrkm import VRKM
     from largek_dask.algorithms.truncated import Truncated

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from largek_dask.algorithms.base import Algorithm, TableShape
 from largek_dask.algorithms.choices import EFFORTS, Effort
-from largek_dask.algorithms.dcd import PartitionPath
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.partition_path import PartitionPath
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.truncated.schedule import TUNING
 from largek_dask.errors import ParameterError

@@ -1,26 +1,27 @@
-"""Incremental Lloyd: rounds over a table of labels, which need no step size.
+"""Incremental Lloyd: rounds over a table of labels, without a step size.
 
 Ours, after incremental EM (R. Neal and G. Hinton, A view of the EM algorithm that justifies
 incremental, sparse, and other variants, 1998) for k-means, with an extrapolation of rounds.
 
-The gradient of a row is its centre minus the row, so what SVRG looks up from a snapshot, and SAGA
-(A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014) keeps as a vector, is here one label. With
-each row's latest one, sums S and weights v of all rows under these labels are exact, and no scan
-is needed. A round labels one R-th of the rows; the change that the others would make is estimated
-from the latest rounds: a row visited i rounds ago has i/R of a visit's change outstanding, which
-adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are ``(S + A) / (v + alpha)``.
+The gradient of a row is its centre minus the row, so one label takes the place of the snapshot of
+SVRG or the vector that SAGA keeps per row (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014). With
+the latest label of each row, sums S and weights v of all rows under these labels are exact, and no
+scan is needed. A round labels one R-th of the rows; the change that the others would make is
+estimated from the latest rounds: a row visited i rounds ago has i/R of a visit's change
+outstanding, which adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are
+``(S + A) / (v + alpha)``.
 
 The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and free after every
 round. Without A no round can raise it: each row goes to a nearer centre, and centres to the means
-of their rows. A is dropped if it does not pay, and at the end of the fit; so the fit
-ends where Lloyd's algorithm stands still.
+of their rows. A is dropped if the objective does not fall, and at the end of the fit; so the fit
+ends at a fixed point of Lloyd's algorithm.
 
-If there are many times as many rows as a good sample needs, the first epochs are on one, of the
+If there are many times as many rows as a good sample needs, the first epochs use a sample in the
 nested order (:mod:`..parts.nested`), which doubles.
 
-Once hardly any row changes, bounds save most of its distances, as in Lloyd's algorithm
-(:mod:`..parts.bounded`); between two visits of a row the centres go from one round's to the same
-round's of the next epoch, and labels do not depend on bounds.
+Once hardly any row changes, bounds save most distances, as in Lloyd's algorithm
+(:mod:`..parts.bounded`). Between two visits of a row the centres go from those of one round to
+those of the same round of the next epoch; labels do not depend on bounds.
 """
 
 from __future__ import annotations
@@ -82,29 +83,29 @@ __all__ = ["IncrementalLloyd", "LabelTableState"]
 ROWS_A_CENTER = 100
 """Minimum rows per centre of the first sample."""
 LEAST_ROWS = 5_000
-"""Rows of the first sample at least."""
+"""Minimum rows of the first sample."""
 TIMES_SAMPLE = 16
-"""Minimum ratio of all rows to the first sample. With fewer it saves no time, and the fit ends
-higher: on centres that suit the sample too well (``benchmarks.incremental``)."""
+"""Minimum ratio of all rows to the first sample. A larger sample saves no time, and the fit ends
+higher, as centres overfit the sample (``benchmarks.incremental``)."""
 MODEL_VALUES = 1 << 26
-"""Numbers of the centres of all rounds of an epoch together, at most: they are in checkpoints."""
+"""Maximum values of the centres of all rounds of an epoch, which are in checkpoints."""
 UPDATE_WORK = 16
-"""Cost of updating one coordinate of a centre, relative to that of one of the numbers of a
-sparse row (of which a stored coordinate is two) in a distance."""
+"""Cost of updating one coordinate of a centre, relative to that of one number of a sparse row (a
+stored coordinate is two) in a distance."""
 PLACE_BYTES = 8
 """Bytes per row of the seeded order of a chunk, and of the places of a round's rows."""
 CALM_SHARE = 0.002
-"""Share of the rows that change their label in an epoch after which nothing is expected of the
-others any more."""
+"""Share of the rows that change their label in an epoch below which no further change of the others
+is expected."""
 BOUNDS_SHARE = 0.004
-"""Largest share of the rows that change their label in an epoch with which rows get bounds: a
-fifth of Lloyd's, with which half of the savings is lost again (measured), as an epoch moves
-centres as far as several of Lloyd's steps."""
+"""Share of the rows that change their label in an epoch below which rows get bounds. It is a fifth
+of the share for Lloyd's algorithm, which would lose half of the savings (measured), as an epoch
+moves centres as far as several of Lloyd's steps."""
 GROUP_WORK = 4_000
-"""Minimum multiplications of a row in a group of centres: below, testing whether a row has to
-search it costs more than the search (measured: 1,000 centres of 18 features need 4 groups)."""
+"""Minimum multiplications per row in a group of centres: below, testing whether a row has to search
+the group costs more than the search (measured: 1,000 centres of 18 features need 4 groups)."""
 PIECE_ROWS = 1 << 16
-"""Rows that are labelled at a time: with bounds, those that have none as yet are copied."""
+"""Rows that are labelled at a time: with bounds, those that have none yet are copied."""
 MOST_HALVED = 3
 """Halvings of the expected change before it is set to 0."""
 
@@ -115,7 +116,7 @@ class LabelTableState:
 
     step: int
     centers: NDArray[Any]
-    """(k, d) centres that the next round assigns rows to."""
+    """(k, d) centres of the next round."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     stages: tuple[int, ...]
@@ -143,22 +144,22 @@ class LabelTableState:
     is_calm: bool = False
     """Nothing is expected any more: the objective of the table falls until no label changes."""
     models: tuple[NDArray[Any], ...] = ()
-    """The centres of each round of the last epoch, by which lost labels are found again."""
+    """The centres of each round of the last epoch, from which lost labels are rebuilt."""
     bounds: tuple[BoundsState, ...] = ()
-    """Bounds of the rows of each round, as of ``models``; none as long as rows have none."""
+    """Bounds of the rows of each round, as of ``models``; empty while rows have none."""
 
     @property
     def rows(self) -> int:
         """Rows of the next epoch, in rows of the nested order (up to n_rows)."""
         return self.stages[-1]
 
-    def begins_anew(self, n: int) -> bool:
-        """Return True if no row of the next epoch has a label: a sample's do not hold for all."""
+    def has_no_labels(self, n: int) -> bool:
+        """Return True if no row of the next epoch has a label; those of a sample are dropped."""
         return self.known == 0 or self.known < self.rows == n
 
 
 @dataclass(kw_only=True)
-class RoundTotal(Tally):
+class LabelChanges(Tally):
     """Changes by one round."""
 
     moved: ClusterSums
@@ -168,22 +169,20 @@ class RoundTotal(Tally):
     squares: ExactSums
     """Squared lengths of the rows that had none."""
     touched: NDArray[np.bool_]
-    """(k,) clusters that lost rows, or got some."""
+    """(k,) clusters that lost or gained rows."""
     n_entered: int = 0
     """Rows that had no label."""
 
     @classmethod
-    def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
-        """Return an empty total."""
+    def of(cls, k: int, d: int, grid: FixedPoint) -> LabelChanges:
         sums = partial(ClusterSums, k, d, grid)
         return cls(
             moved=sums(), entered=sums(), squares=ExactSums(1), touched=np.zeros(k, np.bool_)
         )
 
-    def empty(self) -> RoundTotal:
-        """Return an empty total for as many clusters."""
+    def empty(self) -> LabelChanges:
         k, d = self.moved.sums.shape
-        return RoundTotal.of(k, d, self.moved.grid)
+        return LabelChanges.of(k, d, self.moved.grid)
 
     def count(
         self,
@@ -193,10 +192,10 @@ class RoundTotal(Tally):
         labels: NDArray[np.int32],
         few: bool,
     ) -> None:
-        """Count (n, d) rows for their new clusters, and no longer for their old ones.
+        """Count rows (n, d) for their new clusters instead of their old ones.
 
-        ``labels`` of rows of weight 0 become -1: such a row is absent, whatever it holds.
-        ``few``: hardly any row changes, and only those that do are copied.
+        ``labels`` of rows of weight 0, which are absent, become -1. ``few``: hardly any row
+        changes, and only those that do are copied.
         """
         if weight is not None:
             labels[weight <= 0] = -1
@@ -219,11 +218,8 @@ class RoundTotal(Tally):
         self.n_changed += int(np.count_nonzero(changed))
 
 
-def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters | BoundedCenters) -> None:
-    """Label one round's rows of a chunk by their nearest centre.
-
-    Rows whose labels, and bounds, were lost are compared with all centres.
-    """
+def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters | BoundedCenters) -> None:
+    """Label one round's rows of a chunk by their nearest centre, by bounds if they have any."""
     n, before, few = len(chunk), chunk.state, isinstance(centers, BoundedCenters)
     kept: dict[str, NDArray[Any]] = {"labels": np.empty(n, np.int32)}
     if isinstance(centers, BoundedCenters):
@@ -231,9 +227,13 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters | Bounde
         kept["lower"] = np.empty((n, centers.n_groups), np.float32)
     step = max(1, -(-n // chunk.threads.n))
 
-    def share(begin: int) -> RoundTotal:
+    def pieces(begin: int, end: int) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+        for first in range(begin, end, PIECE_ROWS):
+            yield from chunk.pieces(slice(first, min(first + PIECE_ROWS, end)), few=few)
+
+    def share(begin: int) -> LabelChanges:
         part = total if begin == 0 else total.empty()
-        for at, x, weight in _pieces(chunk, begin, min(begin + step, n), few):
+        for at, x, weight in pieces(begin, min(begin + step, n)):
             known = None if before is None else {name: own[at] for name, own in before.items()}
             found, n_evaluated = label_rows(x, centers, known)
             old = None if known is None else known["labels"]
@@ -248,31 +248,23 @@ def round_chunk(chunk: Chunk, total: RoundTotal, centers: PackedCenters | Bounde
     chunk.keep(**kept)
 
 
-def _pieces(
-    chunk: Chunk, begin: int, end: int, few: bool
-) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-    """Yield from ``chunk.pieces``, limited to some rows at a time."""
-    for first in range(begin, end, PIECE_ROWS):
-        yield from chunk.pieces(slice(first, min(first + PIECE_ROWS, end)), few=few)
-
-
 @dataclass(frozen=True)
 class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     """k-means in rounds over a table of labels; a step is an epoch.
 
-    An epoch labels every row once, in rounds, and moves all centres after each, by an estimate for
-    all rows from recent rounds. There is no step size. It begins with samples, and ends where
-    Lloyd's algorithm stands still, after a fraction of its passes. A store that was not shuffled
-    and does not fit in memory is read once per round. A table of up to 2^25 numbers is held once
-    more, round by round.
+    An epoch labels every row once, in rounds, and moves all centres after each round, by an
+    estimate for all rows from recent rounds. There is no step size. The fit starts on samples and
+    ends at a fixed point of Lloyd's algorithm, after a fraction of its passes. A store that was not
+    shuffled and does not fit in memory is read once per round. A table of up to 2^25 numbers is
+    held in memory a second time, round by round.
 
     Parameters
     ----------
     rounds : int
-        Rounds of an epoch (R), each over as many rows. Fewer if k times d is large: the centres of
-        an epoch's rounds are kept. 1 is Lloyd's algorithm.
+        Rounds of an epoch (R), each over the same number of rows. Fewer if k times d is large, as
+        the centres of all rounds of an epoch are kept. 1 is Lloyd's algorithm.
     smoothing : float
-        Share of the latest round in the expected change of the other rows (β), in (0, 1].
+        Weight of the latest round in the expected change of the other rows (β), in (0, 1].
 
     Examples
     --------
@@ -334,99 +326,65 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         """Run one epoch of R rounds, each of which labels its rows and moves the centres."""
         k = len(state.centers)
         n_rounds = self._rounds(passes, k)
-        table = _Table(passes, rng, state, n_rounds, self._gathers(passes, k, n_rounds))
+        rounds = _Rounds(passes, rng, state, n_rounds, self._gathers(passes, k, n_rounds))
         epoch = _Epoch(state, passes, self.smoothing)
         for q in range(n_rounds):
-            packed = pack_centers(epoch.centers, state.shift)
-            epoch.take(table.label(q, packed))
-        epoch.settle()
-        n_moved, extra = self._relocate(table, epoch)
-        return self._ended(passes, table, epoch, n_moved, extra)
+            epoch.add(rounds.label(q, pack_centers(epoch.centers, state.shift)))
+        epoch.end()
+        n_moved = self._relocate(rounds.passes, epoch)
+        after = self._state_after(passes, rounds, epoch)
+        return after, _info(passes, epoch, after, n_moved)
 
     def _gathers(self, table: Passes | PlannedTable, k: int, n_rounds: int) -> bool:
         """Return True if all rows are held, round by round; no result depends on it.
 
-        They are on a cluster, if passes over few rows take longer than their computing; and in this
+        On a cluster they are held if passes over few rows take longer than their computing; in this
         process, if copying the rows of every round is a large part of an epoch (measured).
         """
         if table.n_threads is None:
             return worth_gathering(table, table.n_rows, k, n_rounds)
         return table.n_rows * table.row_values <= GATHERED_VALUES
 
-    def _relocate(self, table: _Table, epoch: _Epoch) -> tuple[int, dict[str, float]]:
-        """Move centres without rows to far ones; return their number and figures."""
+    def _relocate(self, rows: Passes, epoch: _Epoch) -> int | None:
+        """Move centres without rows to far ones; return their number, None if there are none."""
         empty = np.flatnonzero(epoch.sums.counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
-            return 0, {}
+            return None
         packed = pack_centers(epoch.centers, epoch.state.shift)
-        epoch.centers, n_moved, _ = relocate_empty(table.passes, packed, epoch.centers, empty)
+        epoch.centers, n_moved, _ = relocate_empty(rows, packed, epoch.centers, empty)
         epoch.expected.sums[empty] = 0.0
         epoch.expected.weights[empty] = 0.0
-        return n_moved, {"relocated": float(n_moved)}
+        return n_moved
 
-    def _ended(
-        self,
-        passes: Passes,
-        table: _Table,
-        epoch: _Epoch,
-        n_moved: int,
-        extra: dict[str, float],
-    ) -> tuple[LabelTableState, Info]:
-        """Return the state after an epoch, and its record."""
-        state, all_weight = epoch.state, passes.statistics.total_weight
-        everything = state.rows == passes.n_rows
-        counts, cost = epoch.sums.counts, epoch.cost
-        weight = sum(counts.tolist())
-        sums, weights = epoch.sums.limbs()
+    def _state_after(self, passes: Passes, rounds: _Rounds, epoch: _Epoch) -> LabelTableState:
+        state = epoch.state
         few = epoch.n_changed < CALM_SHARE * epoch.n_rows
-        calm = everything and not epoch.rests and (few or not epoch.factor)
-        if calm and not state.is_calm:
+        is_calm = epoch.moves_all and (few or not epoch.factor)
+        if is_calm and not state.is_calm:
             epoch.expect_nothing()
-        after = replace(
+        stages = state.stages
+        if not epoch.only_labels and stages[-1] < passes.n_rows:
+            stages = (*stages, self._next_stage(passes, stages[-1]))
+        sums, weights = epoch.sums.limbs()
+        return replace(
             state,
             step=state.step + 1,
             centers=epoch.centers,
-            stages=self._next_stages(passes, epoch),
+            stages=stages,
             sums=sums,
             weights=weights,
-            counts=counts,
+            counts=epoch.sums.counts,
             expected_sums=epoch.expected.sums,
             expected_weights=epoch.expected.weights,
             factor=epoch.factor,
             known=state.rows,
             squares=epoch.squares,
-            least=min(cost, epoch.least),
+            least=min(epoch.cost, epoch.least),
             n_halved=epoch.n_halved,
-            is_calm=state.is_calm or calm,
+            is_calm=state.is_calm or is_calm,
             models=tuple(epoch.models),
-            bounds=tuple(table.bounds) or self._begin_bounds(passes, epoch),
+            bounds=tuple(rounds.bounds) or self._begin_bounds(passes, epoch),
         )
-        shift = None
-        if everything and not epoch.rests:
-            # Mean variance of the features: what scikit-learn's `tol` is relative to.
-            variance = epoch.squares / (all_weight * passes.n_features)
-            shift = (
-                squared_movement(epoch.centers, state.centers) / variance if variance > 0 else 0.0
-            )
-        before = state.models[0] if state.models else None
-        converged = state.is_calm and (
-            (epoch.n_changed == 0 and not n_moved) or returns(epoch.centers, before)
-        )
-        info = Info(
-            cost=cost * (all_weight / weight if weight > 0 and not everything else 1.0),
-            rows=epoch.n_rows,
-            n_changed=epoch.n_changed,
-            shift=shift if not n_moved else None,
-            converged=everything and converged,
-            extra={
-                "batch_rows": float(epoch.n_rows),
-                "rounds": float(len(epoch.models)),
-                "distances": epoch.n_evaluated / max(1, epoch.n_rows * len(counts)),
-                "factor": 0.0 if after.is_calm else epoch.factor,
-                **extra,
-            },
-        )
-        return after, info
 
     def _begin_bounds(self, passes: Passes, epoch: _Epoch) -> tuple[BoundsState, ...]:
         """Return bounds for rows in the next epoch, if only few have changed their label."""
@@ -438,26 +396,20 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         bounds = begin_bounds(epoch.centers, state.shift, n_groups)
         return () if bounds is None else (bounds,) * len(epoch.models)
 
-    def _next_stages(self, passes: Passes, epoch: _Epoch) -> tuple[int, ...]:
-        """Return the next stages: two epochs on the first sample, then doubled up to all rows."""
-        stages, n = epoch.state.stages, passes.n_rows
-        if epoch.rests or stages[-1] == n:
-            return stages
-        return (*stages, self._next_stage(passes, stages[-1]))
-
     def _next_stage(self, table: TableShape, stage: int) -> int:
+        """Return the doubled sample; all rows if that is too large to be held."""
         doubled = min(2 * stage, table.n_rows)
         return doubled if doubled * table.row_values <= GATHERED_VALUES else table.n_rows
 
     def model(self, state: LabelTableState) -> CenterArrays:
-        """Return the centres that the next round would assign rows to."""
+        """Return the centres of the next round."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels, bounds and places of all rows; held first rows and samples.
+        """Estimate memory: labels, bounds and places of all rows; held samples, or all rows.
 
-        All rows are held if they are gathered. Every round reads every chunk. A checkpoint has
-        centres of every round of an epoch, sums, and expected changes (measured).
+        Every round reads every chunk. A checkpoint has the centres of every round of an epoch,
+        sums, and expected changes (measured).
         """
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
         stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)
@@ -483,7 +435,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
             ),
             passes_before=self.problem.passes_to_start(),
             step_reads=rounds,
-            full_search="once an epoch, every row",
+            full_search="once per epoch, every row",
         )
 
 
@@ -503,127 +455,153 @@ def first_rows(n: int, k: int, row_values: int) -> int:
     return rows if worthwhile else n
 
 
+def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | None) -> Info:
+    """Return the record of an epoch; its cost is scaled to all rows."""
+    state, centers = epoch.state, epoch.centers
+    shift = None
+    if epoch.moves_all and not n_moved:
+        # Mean variance of the features: what scikit-learn's `tol` is relative to.
+        variance = epoch.squares / (passes.statistics.total_weight * passes.n_features)
+        shift = squared_movement(centers, state.centers) / variance if variance > 0 else 0.0
+    has_all, scale = state.rows == passes.n_rows, 1.0
+    weight = sum(after.counts.tolist())
+    if weight > 0 and not has_all:
+        scale = passes.statistics.total_weight / weight
+    before = state.models[0] if state.models else None
+    has_converged = state.is_calm and (
+        (epoch.n_changed == 0 and not n_moved) or returns(centers, before)
+    )
+    return Info(
+        cost=epoch.cost * scale,
+        rows=epoch.n_rows,
+        n_changed=epoch.n_changed,
+        shift=shift,
+        converged=has_all and has_converged,
+        extra={
+            "batch_rows": float(epoch.n_rows),
+            "rounds": float(len(epoch.models)),
+            "distances": epoch.n_evaluated / max(1, epoch.n_rows * len(centers)),
+            "factor": 0.0 if after.is_calm else epoch.factor,
+            **({} if n_moved is None else {"relocated": float(n_moved)}),
+        },
+    )
+
+
 class _Epoch:
-    """Labels and centres from round to round."""
+    """Sums and centres from round to round."""
 
     def __init__(self, state: LabelTableState, passes: Passes, smoothing: float) -> None:
         k, d = state.centers.shape
         grid = passes.statistics.grid
-        self.state = state
-        self.smoothing = smoothing
-        self.centers = state.centers
-        self.rests = state.begins_anew(passes.n_rows)
+        self.state, self.smoothing, self.centers = state, smoothing, state.centers
+        self.only_labels = state.has_no_labels(passes.n_rows)
         """Centres stay as they are until every row has a label."""
-        if self.rests:
+        self.moves_all = state.rows == passes.n_rows and not self.only_labels
+        if self.only_labels:
             self.sums, self.squares = ClusterSums(k, d, grid), 0.0
             self.expected = ExpectedChange.nothing(k, d)
         else:
             self.sums = ClusterSums.of(state.sums, state.weights, grid)
             self.squares = state.squares
-            self.expected = ExpectedChange(
+            sums, weights = state.expected_sums.copy(), state.expected_weights.copy()
+            self.expected = ExpectedChange(sums, weights)
                 state.expected_sums.copy(), state.expected_weights.copy()
             )
-        self.factor = state.factor
+        self.factor, self.n_halved = state.factor, state.n_halved
         # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf
-        self.n_halved = state.n_halved
         self.models: list[NDArray[Any]] = []
         self.n_rows = self.n_changed = self.n_evaluated = 0
-        self.touched = np.zeros(len(state.centers), np.bool_)
+        self.touched = np.zeros(k, np.bool_)
         self.cost = np.inf
 
-    def take(self, total: RoundTotal) -> None:
-        """Bring the table up to date with one round, and move the centres."""
+    def add(self, changes: LabelChanges) -> None:
+        """Add the changes of one round to the table, and move the centres."""
         self.models.append(self.centers)
-        self.n_rows += total.n_rows
-        self.n_changed += total.n_changed
-        self.n_evaluated += total.n_evaluated
-        if total.n_entered:
-            self.sums.merge(total.entered)
-            self.squares += total.squares.value
-        if total.n_entered < total.n_rows:
-            self.sums.merge(total.moved)
-        if self.rests:
-            self.touched |= total.touched
+        self.n_rows += changes.n_rows
+        self.n_changed += changes.n_changed
+        self.n_evaluated += changes.n_evaluated
+        if changes.n_entered:
+            self.sums.merge(changes.entered)
+            self.squares += changes.squares.value
+        if changes.n_entered < changes.n_rows:
+            self.sums.merge(changes.moved)
+        if self.only_labels:
+            self.touched |= changes.touched
             return
         factor = 0.0 if self.state.is_calm else self.factor
         self.centers = self.centers.copy()
         self.expected.move(
-            self.centers, self.sums, total.moved, total.touched, self.smoothing, factor
+            self.centers, self.sums, changes.moved, changes.touched, self.smoothing, factor
         )
         # Final, so that packing for the next round, or for rebuilding labels, takes no copy.
         self.centers.flags.writeable = False
 
-    def settle(self) -> None:
-        """Find the objective of the table; halve the expected change if it did not fall."""
-        if self.rests:
+    def end(self) -> None:
+        """Compute the objective of the table; halve the expected change if it did not fall."""
+        if self.only_labels:
             self.centers = self.centers.copy()
             self.expected.move(self.centers, self.sums, None, self.touched, 0.0, 0.0)
-        means = self.sums.means(self.centers)
-        self.cost = self.sums.cost(means, self.squares)
+        self.cost = self.sums.cost(self.sums.means(self.centers), self.squares)
         if self.cost >= self.least and self.factor and not self.state.is_calm:
             self.n_halved += 1
             self.factor = 0.0 if self.n_halved > MOST_HALVED else self.factor / 2
             self.expect_nothing()
 
     def expect_nothing(self) -> None:
-        """Go back to the means of the table."""
+        """Return to the means of the table."""
         self.expected.clear()
         self.centers = self.sums.means(self.centers)
 
 
-class _Table:
-    """Location of the rows of each round, and their labels."""
+class _Rounds:
+    """Passes over the rows of each round."""
 
     def __init__(
         self, passes: Passes, rng: Rng, state: LabelTableState, n_rounds: int, gathers: bool
     ) -> None:
-        n, everything = passes.n_rows, state.rows == passes.n_rows
-        self._state = state
-        self._rng, self._n, self._n_rounds = rng, n, n_rounds
-        self.gathered = gathers or not everything
+        n, has_all = passes.n_rows, state.rows == passes.n_rows
+        self._state, self._rng, self._n = state, rng, n
+        self.gathered = gathers or not has_all
         self.passes = passes
         """Over all rows that are to have labels."""
         self.bounds: list[BoundsState] = []
         """As of the centres of the rounds so far."""
+        self._ends = _ends(0, n, n_rounds)
         if self.gathered:
             # Rounds over all rows are the same whether gathered or not.
-            stages = [0, n] if everything else [0, *state.stages]
+            stages = [0, n] if has_all else [0, *state.stages]
             ends = [_ends(*stage, n_rounds) for stage in pairwise(stages)]
             cuts = [end for stage in ends for end in stage[1:]]
             self.passes = passes.subset(RowSlice(rng, 0, state.rows, n), cuts=cuts)
             self._chunks = _chunks(passes, self.passes, ends)
 
-    def label(self, q: int, packed: PackedCenters) -> RoundTotal:
+    def label(self, q: int, packed: PackedCenters) -> LabelChanges:
         """Label the rows of round ``q``."""
-        state = self._state
-        k, d = packed.n_clusters, self.passes.n_features
-        begin, end = _ends(0, self._n, self._n_rounds)[q : q + 2]
-        before = share = RowSlice(self._rng, begin, end, self._n)
+        state, n = self._state, self._n
+        share = RowSlice(self._rng, self._ends[q], self._ends[q + 1], n)
+        # Bounds are not rebuilt with the labels: rows without any get those of now.
         replay: tuple[tuple[PackedCenters], ...] = ()
-        bounds = None
-        if not state.begins_anew(self._n):
+        labelled, bounds = None, None
+        if not state.has_no_labels(n):
             last = pack_centers(state.models[q], state.shift)
-            # Bounds are not rebuilt with the labels: rows without any get those of now.
             replay = ((last,),)
-            if self.gathered:
-                before = RowSlice(self._rng, 0, state.known, self._n)
+            labelled = RowSlice(self._rng, 0, state.known, n) if self.gathered else share
             if state.bounds:
                 bounds = state.bounds[q].advance(last, packed)
                 self.bounds.append(bounds)
-        total: RoundTotal = self.passes.reduce(
+        d, grid = self.passes.n_features, self.passes.statistics.grid
+        changes: LabelChanges = self.passes.reduce(
             round_chunk,
             with_bounds(packed, bounds),
-            start=partial(RoundTotal.of, k, d, self.passes.statistics.grid),
-            combine=RoundTotal.combine,
-            state=RowState(
-                f"round-{q}", state.step + 1, replay, rebuild_rows=before if replay else None
-            ),
+            start=partial(LabelChanges.of, packed.n_clusters, d, grid),
+            combine=LabelChanges.combine,
+            state=RowState(f"round-{q}", state.step + 1, replay, rebuild_rows=labelled),
             rows=None if self.gathered else share,
             chunks=self._chunks[q] if self.gathered else None,
             joined=not self.gathered,
         )
-        return total
+        return changes
 
 
 def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
@@ -631,12 +609,12 @@ def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
     return [begin + (end - begin) * q // n_rounds for q in range(n_rounds + 1)]
 
 
-def _chunks(of: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
+def _chunks(table: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
     """Return the chunks of held rows in each round."""
-    sizes = np.diff(of.chunk_table)
+    sizes = np.diff(table.chunk_table)
     rounds: list[list[int]] = [[] for _ in stages[0][1:]]
     for ends in stages:
-        rows = [int((sizes * end // of.n_rows).sum()) for end in ends]
+        rows = [int((sizes * end // table.n_rows).sum()) for end in ends]
         cuts = np.searchsorted(held.chunk_table, rows).tolist()
         for chunks, span in zip(rounds, pairwise(cuts), strict=True):
             chunks.extend(range(*span))

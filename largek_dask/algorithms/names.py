@@ -8,11 +8,11 @@ from typing import Any
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
 from largek_dask.algorithms.choices import DEFAULT_EFFORT, Covariance, Effort
-from largek_dask.algorithms.dcd import PartitionPath
 from largek_dask.algorithms.incremental import IncrementalLloyd
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.minibatch import MiniBatch
 from largek_dask.algorithms.nmbatch import NMBatch
+from largek_dask.algorithms.partition_path import PartitionPath
 from largek_dask.algorithms.published.dcd_bundle import DCDBundle
 from largek_dask.algorithms.published.nmbatch import NMBatchPaper
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper

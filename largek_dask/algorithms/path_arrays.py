@@ -40,7 +40,7 @@ def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
 
 
 def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
-    """Return the partition into one cluster, about the mean of a few rows; the rest is unknown."""
+    """Return the partition into one cluster, at the mean of a few rows, with unknown figures."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
     found = PathArrays.of(center, None, np.full(1, np.inf), np.zeros(1), shift)
@@ -60,8 +60,8 @@ class PathArrays(CenterArrays):
     counts_of_path: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each of their clusters."""
     inertia: NDArray[np.float64]
-    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, nearest centres. Of
-    a large table whose fit was cut all but the last are estimates, by a sample."""
+    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, by nearest centres.
+    If the fit of a large table was stopped, all but the last are estimates from a sample."""
     lower_bound: NDArray[np.float64]
     """(k,) lower bounds of the inertia of all partitions into 1, 2, ... k clusters."""
     stationarity: NDArray[np.float64]
@@ -72,10 +72,10 @@ class PathArrays(CenterArrays):
     ties
         Rows with two nearest centres.
     moves
-        Rows that would lower the objective by going to another cluster.
+        Rows whose move to another cluster would lower the objective.
     swap
-        Smallest change of the objective by any swap examined (a centre out, a row in, nothing
-        moved after): negative if one lowers it.
+        Smallest change of the objective by any examined swap (a centre out, a row in, nothing
+        moved afterwards); negative if one lowers it.
     """
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
@@ -90,10 +90,7 @@ class PathArrays(CenterArrays):
         bounds: NDArray[np.float64],
         shift: NDArray[Any],
     ) -> PathArrays:
-        """Return partitions of which no more is known than what they cost, or could at best.
-
-        Without counts these are 0.
-        """
+        """Return partitions with objectives and lower bounds only; counts are 0 if None."""
         length, path = len(inertia), path.astype(shift.dtype)
         counts = np.zeros(len(path)) if counts is None else counts
         return cls(
@@ -111,9 +108,9 @@ class PathArrays(CenterArrays):
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """Return the arrays with the last partition as found by the last pass.
+        """Return the arrays with the last partition as the last pass left it.
 
-        If that has moved a centre, it is no longer known how stationary the partition is.
+        If the pass moved a centre, the partition's ``stationarity`` becomes unknown.
         """
         n_before = rows_of_path(len(self.centers) - 1)
         last = self.stationarity[-1:]
@@ -125,7 +122,7 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            # If the search was stopped these are estimates, by a sample, and may be too low.
+            # Estimates from a sample, if the search was stopped, may be too low.
             inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -316,8 +316,9 @@ verbose, callbacks
 
     def _log_likelihood(self, X: Any, source: Source) -> tuple[float, float]:
         model: MixtureModel = self._model()
-        rows = self._open(X, reset=False, **source)
-        return model._log_likelihood(rows, None, self.client, self.n_threads)
+        rows = model._open(self._open(X, reset=False, **source))
+        with model._passes(rows, self.client, self.n_threads) as passes:
+            return model._log_likelihood(passes)
 
     @without_causes
     def sample(

@@ -1,6 +1,6 @@
-"""A clustering that is done: predict, score, save and load, of whichever kind it is.
+"""Fitted models of all kinds: predict, score, save and load.
 
-``base.py`` is what all kinds of model have in common; every other module is one kind.
+``base.py`` has what all kinds have in common; the other modules are one kind each.
 """
 
 from largek_dask.model.base import KINDS, Model, load_model
@@ -10,5 +10,5 @@ from largek_dask.model.path import PathModel
 
 __all__ = ["KINDS", "CentersModel", "MixtureModel", "Model", "PathModel", "load_model"]
 
-# Every kind that this version reads and writes: a new one is added here.
+# Every kind that this version reads and writes; add a new one here.
 KINDS.update({kind.kind: kind for kind in (CentersModel, MixtureModel, PathModel)})

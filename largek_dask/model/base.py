@@ -1,11 +1,11 @@
 """Base class of models: save, load, digest, provenance, labels of rows.
 
-Stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that holds them,
-with a JSON attribute ``largek`` that says the format number, the kind of model, the checksum of
-every array, preprocessing, history and provenance. Nothing in it is ever executed, and a class is
-found by its kind among those of ``KINDS`` only.
+A model is stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that
+holds them, with a JSON attribute ``largek`` that has the format number, the kind of model, the
+checksum of every array, preprocessing, history and provenance. Nothing in it is ever executed, and
+a class is found by its kind among those of ``KINDS`` only.
 
-A kind is a subclass of :class:`Model` with what is declared there, and a line in
+A kind is a subclass of :class:`Model` that defines what is declared there, and a line in
 ``largek_dask/model/__init__.py``.
 """
 
@@ -58,19 +58,19 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Model", "check_numbers", "kind_named", "load_model", "restored"]
 
 KINDS: dict[str, type[Model]] = {}
-"""Every kind of model by its name; ``largek_dask/model/__init__.py`` fills it."""
+"""Kinds of model by name; ``largek_dask/model/__init__.py`` fills it."""
 
 FORMAT = 3
-"""The newest that is read. Format 1 need not say the kind of model: it knew one. Formats 1 and 2
-have algorithms by their former names."""
+"""Newest format that can be read. Format 1 may lack the kind of model, as there was one. Formats 1
+and 2 have former names of algorithms."""
 DESCRIPTION = "zarr.json"
-"""Name of the file that says what a store is."""
+"""File that describes a store."""
 NAME = "model.zarr"
-"""Name of the model in the folder of a fit."""
+"""Model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
-"""Bytes of a model's JSON that are read at most."""
+"""Maximum bytes of a model's JSON."""
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError)
-"""Errors of a store that is no whole model."""
+"""Errors when an incomplete or damaged model is read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,25 +83,25 @@ class Model(ABC):
     kind: ClassVar[str]
     """Name of this kind of model in files and messages."""
     holds: ClassVar[type[Any]]
-    """The frozen dataclass of its arrays, which a fit gives; their names are those of its fields.
-    All but an array ``shift``, the origin about which kernels compute, are in the digest."""
+    """Frozen dataclass of its arrays, as a fit returns them. All but an array ``shift``, the origin
+    of the kernels, are in the digest."""
     objective: ClassVar[Objective]
-    """Objective of its fits: ``cost`` in the history, and by name its value in the provenance."""
+    """Objective of its fits: ``cost`` in the history, and under its name in the provenance."""
     _labels_by_nearest: ClassVar[bool] = False
     """True if a row's label is that of the nearest centre."""
 
     arrays: Any
     normalize: Literal["l2"] | None = None
-    """"l2": rows are scaled to unit length first."""
+    """"l2": scale rows to unit length first."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
-    """Rows with NaN or infinity raise an error, or get the label -1."""
+    """Rows with NaN or infinity raise an error ("raise") or get the label -1 ("skip")."""
     history: tuple[StepRecord, ...] = ()
-    """One record a step of the fit; of a long one 10,000 evenly spread ones."""
+    """One record per step of the fit; up to 10,000 evenly spaced ones."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, seed, data fingerprint, parameters, how the fit ended."""
+    """Versions, seed, data fingerprint, parameters, and reason of the fit's end."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the columns in the order of the fit; None: the rows of the fit had none. Rows with
-    names are taken by these, in whatever order they have them."""
+    """Names of the columns in the order of the fit; None if the rows had none. Columns of other
+    rows with names are matched by these."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
         """Create the kind of model that holds such arrays."""
@@ -111,31 +111,31 @@ class Model(ABC):
             if kind.holds is type(arrays):
                 return object.__new__(kind)  # type: ignore[return-value]
         raise TypeError(
-            f"No kind of model holds a {type(arrays).__name__}: give what a fit has as arrays."
+            f"No kind of model holds a {type(arrays).__name__}; give the arrays of a fit."
         )
 
     if TYPE_CHECKING:
-        # Which attributes there are besides depends on the kind.
+        # Further attributes depend on the kind.
         def __getattr__(self, name: str) -> Any: ...
 
     @classmethod
     def of(cls, result: FitResult) -> Self:
-        """The model of a fit, of the kind that holds its arrays."""
-        asked = result.provenance["parameters"]
+        """Return the model of a fit, of the kind that holds its arrays."""
+        parameters = result.provenance["parameters"]
         return cls(
             result.arrays,
-            asked["normalize"],
-            asked["on_bad_rows"],
+            parameters["normalize"],
+            parameters["on_bad_rows"],
             result.history,
             result.provenance,
             result.feature_names,
         )
 
     def digest(self) -> str:
-        """sha256 over the arrays (centres and counts, say): equal digests are equal bits."""
+        """Return the sha256 digest of the arrays: equal digests mean equal bits."""
         return digest_of(self.arrays)
 
-    # --- what a kind adds -------------------------------------------------------------------------
+    # --- defined by each kind ---------------------------------------------------------------------
 
     @property
     @abstractmethod
@@ -148,32 +148,25 @@ class Model(ABC):
         """Columns of the rows."""
 
     @abstractmethod
-    def score(
-        self,
-        rows: Any,
-        *,
-        sample_weight: Any = None,
-        client: Client | None = None,
-        n_threads: int | None = None,
-    ) -> float:
-        """Score of the model on these rows, in the unit of its kind: higher is better."""
+    def _score(self, passes: BasePasses) -> float:
+        """Return the score of all rows; see :meth:`score`."""
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """Figures that ``largek score`` prints besides a score of ``n_rows`` rows, by name."""
+        """Return figures that ``largek score`` prints with a score of ``n_rows`` rows, by name."""
         return {}
 
     def fit_figures(self) -> dict[str, float]:
-        """Figures of the fit besides the objective, by name."""
+        """Return figures of the fit other than the objective, by name."""
         return {}
 
     @abstractmethod
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        """Label all rows: the labels, None if they went to ``out``, and what ``out`` notes."""
+        """Return the labels of all rows, None if they go to ``out``, and metadata for ``out``."""
 
     def _cluster_centers(self) -> NDArray[Any] | None:
-        """(k, d) centres of the clusters; None: clusters have none."""
+        """Return (k, d) centres of the clusters; None if there are none."""
         return None
 
     def _labelling(self, dtype: DTypeLike) -> Any:
@@ -182,13 +175,13 @@ class Model(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise ValueError where arrays that were read do not belong together."""
+        """Raise ValueError if arrays that were read do not fit together."""
 
     def _own_facts(self) -> dict[str, str]:
-        """Facts of this kind for ``repr`` and notebooks, by name."""
+        """Return properties of this kind for ``repr`` and notebooks, by name."""
         return {}
 
-    # --- using it ---------------------------------------------------------------------------------
+    # --- use --------------------------------------------------------------------------------------
 
     @property
     def n_clusters(self) -> int:
@@ -205,20 +198,18 @@ class Model(ABC):
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.int32] | None:
-        """The cluster of every row; of a model of centres that is the nearest one.
+        """Return the cluster of every row: of the nearest centre, or the most probable component.
 
         Parameters
         ----------
-        rows : whatever ``open_rows`` takes
-            (n, d) rows. Where both they and the model have names of columns they may have them in
-            another order.
+        rows : anything that ``open_rows`` takes
+            (n, d) rows. If both they and the model have column names, columns may be in any order.
         out : str or Folder, optional
-            URL to write labels to, instead of returning them: of a Zarr array, or of a file whose
-            suffix says what it is (``.npy``, ``.csv``, ``.parquet``; there the column is
-            called "label"). A killed run goes on where it was when it is
-            started again.
+            URL to which labels are written, instead of returning them: of a Zarr array, or of a
+            file with the suffix ``.npy``, ``.csv`` or ``.parquet`` (column "label"). A killed run
+            resumes if it is started again.
         client : distributed.Client, optional
-            Its cluster computes; None: threads of this process.
+            Compute on its cluster; None: on threads of this process.
         n_threads : int, optional
             Threads of this process.
         storage_options : mapping, optional
@@ -227,17 +218,17 @@ class Model(ABC):
         Returns
         -------
         ndarray of int32 (n,) or None
-            -1 for rows that are skipped; None where they were written to ``out``.
+            -1 for rows that are skipped; None if labels are written to ``out``.
 
         Raises
         ------
         ParameterError
-            The rows have another number of columns than the model, or columns of other names, or
-            ``out`` has the suffix of another kind of file.
+            The rows have another number or other names of columns than the model, or ``out`` has
+            the suffix of another kind of file.
         BadRowsError
             A row holds NaN or infinity, and the model does not skip such rows.
         OutputError
-            ``out`` exists or cannot be written; found before computing.
+            ``out`` exists or cannot be written; raised before computing.
         """
         opened = self._open(rows)
         store = None
@@ -250,6 +241,29 @@ class Model(ABC):
             store.finish({"model": self.digest(), **noted})
         return labels
 
+    @without_causes
+    def score(
+        self,
+        rows: Any,
+        *,
+        sample_weight: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> float:
+        """Return the score of the model on these rows; higher is better.
+
+        Minus the inertia, ``-sum w ||x - c||^2``, of a model of centres; the mean log-likelihood
+        per row, in nats, of a mixture.
+
+        Raises
+        ------
+        DataError
+            The score overflows float64; the message names the value farthest out.
+        """
+        opened = self._open(rows, sample_weight)
+        with self._passes(opened, client, n_threads) as passes:
+            return self._score(passes)
+
     def _open(self, source: Any, sample_weight: Any = None) -> Rows:
         rows = self._by_name(open_rows(source, sample_weight=sample_weight))
         if rows.n_features != self.n_features:
@@ -257,11 +271,11 @@ class Model(ABC):
                 f"The rows have {rows.n_features} features, but the model was fitted on rows of "
                 f"{self.n_features}: give the same columns."
             )
-        asked = self.provenance.get("parameters", {})
-        return DitheredRows(rows, asked["seed"]) if asked.get("dither") else rows
+        parameters = self.provenance.get("parameters", {})
+        return DitheredRows(rows, parameters["seed"]) if parameters.get("dither") else rows
 
     def _by_name(self, rows: Rows) -> Rows:
-        """The rows with their columns in the order of the fit, as far as names tell."""
+        """Return the rows with their columns in the order of the fit, if they have names."""
         mine, theirs = self.feature_names, rows.feature_names
         where = rows.describe_source(rows.location)
         if mine is None or theirs == mine:
@@ -271,8 +285,8 @@ class Model(ABC):
             return rows if order is None else ColumnRows(rows, order)
         if rows.n_features == self.n_features:
             warn(
-                f"{where} has no names of columns, and the model was fitted on rows with names "
-                f"({listed(mine, 5)}): the columns are taken in this order.",
+                f"{where} has no column names, and the model was fitted on rows with names "
+                f"({listed(mine, 5)}); columns are taken in this order.",
                 DataWarning,
             )
         return rows
@@ -287,7 +301,7 @@ class Model(ABC):
         )
 
     def report(self) -> Report:
-        """Return one page of HTML: how the fit went, cluster sizes, and centres by feature.
+        """Return an HTML report: course of the fit, cluster sizes, and centres by feature.
 
         A notebook shows it; ``report().save("report.html")`` writes a file that loads nothing.
         """
@@ -322,15 +336,15 @@ class Model(ABC):
         url : str or Folder
             Path or URL.
         overwrite : bool
-            Replace a model that is there.
+            Replace an existing model.
         storage_options : mapping, optional
 
         Raises
         ------
         ParameterError
-            The name has the suffix of a file: a model is a Zarr group.
+            The name has the suffix of a file, but a model is a Zarr group.
         OutputError
-            Something is there already, or it cannot be written.
+            ``url`` exists or cannot be written.
         """
         place = Folder.of(url, storage_options)
         refuse_file(place.url)
@@ -356,7 +370,7 @@ class Model(ABC):
         if self.feature_names is not None:
             description["feature_names"] = list(self.feature_names)
 
-        # Last, in one write: before it there is a group that is no model.
+        # Written last, at once: before, the group is not a model.
         def describe() -> None:
             group = zarr.open_group(folder.store(name), mode="r+")
             declare(group, {ATTRIBUTE: description})
@@ -368,10 +382,9 @@ class Model(ABC):
                 f"{place.url} cannot be written: {error}; check space and permissions there."
             ) from error
 
-    # --- showing it -------------------------------------------------------------------------------
+    # --- display ----------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, str]:
-        asked = self.provenance.get("parameters", {})
         facts = {
             "clusters": f"{self.n_clusters:,}",
             "features": f"{self.n_features:,}",
@@ -381,7 +394,8 @@ class Model(ABC):
         value = self.provenance.get(self.objective.name)
         if value is not None:
             facts[self.objective.words] = f"{value:.9g}"
-        algorithm, engine = asked.get("algorithm"), self.provenance.get("engine")
+        algorithm = self.provenance.get("parameters", {}).get("algorithm")
+        engine = self.provenance.get("engine")
         if isinstance(algorithm, Mapping):
             facts["algorithm"] = name = str(algorithm.get("name"))
             if isinstance(engine, Mapping) and engine.get("name") != name:
@@ -414,37 +428,32 @@ def _is_model(place: Folder) -> bool:
 
 
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
-    """The kind of a stored model and its JSON, as far as kind and format are right.
+    """Return the kind of a stored model, and its JSON.
 
-    Raises
-    ------
-    ModelFormatError
-        There is none.
-    OSError
-        It cannot be read now.
+    Raises ModelFormatError if kind or format are wrong, OSError if it cannot be read now.
     """
     try:
         node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
     except FileNotFoundError:
         raise ModelFormatError(
-            f"{place.url} is not a model, and holds no {NAME}: give what Model.save wrote, or the "
+            f"{place.url} is not a model, and holds no {NAME}; give the URL of Model.save, or the "
             "folder of a fit."
             if place.exists()
-            else f"{place.url} does not exist, so it is no model: check the address."
+            else f"{place.url} does not exist; check the address of the model."
         ) from None
     except (ValueError, RecursionError, OSError, DamagedError) as error:
         if unanswered(error):
             raise
         raise ModelFormatError(
-            f"{place.url} is not a model that can be read: {error}; check that it is whole."
+            f"{place.url} is not a readable model: {error}; check that it is complete."
         ) from error
     try:
         notes = node["attributes"][ATTRIBUTE]
         store, number = notes["kind"], notes["format"]
     except (KeyError, TypeError):
         raise ModelFormatError(
-            f"{place.url} is a Zarr store, but not a model: give what Model.save or a fit wrote, "
-            "such as RUN/model.zarr, or the folder RUN."
+            f"{place.url} is a Zarr store, but not a model; give the URL of Model.save, or the "
+            "folder of a fit."
         ) from None
     if store != "model" or type(number) is not int or number < 1:
         raise ModelFormatError(
@@ -454,35 +463,32 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     if number > FORMAT:
         raise ModelFormatError(
             f"{place.url} has format {number}, and this version of largek_dask reads up to "
-            f"{FORMAT}: it was written by a newer one. Install that, from its checkout or wheel."
+            f"{FORMAT}; install the newer version that wrote it, from its checkout or wheel."
         )
     kind = notes.get("model_kind", "centers" if number == 1 else None)
     return kind_named(kind, place.url), notes
 
 
 def kind_named(name: object, place: str) -> type[Model]:
-    """The kind of model that ``place`` (a URL, say) calls so.
+    """Return the kind of a model at ``place``, such as a URL, by its name.
 
-    Raises
-    ------
-    ModelFormatError
-        This version does not know it.
+    Raises ModelFormatError if it is unknown.
     """
     if isinstance(name, str) and name in KINDS:
         return KINDS[name]
     raise ModelFormatError(
         f"{place} is a model of the kind {reprlib.repr(name)}, and this version of largek_dask "
-        f"knows only {', '.join(map(repr, sorted(KINDS)))}. If a newer one has written it, install "
+        f"knows only {', '.join(map(repr, sorted(KINDS)))}. If a newer version wrote it, install "
         "that, from its checkout or wheel."
     )
 
 
 @without_causes
 def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
-    """Read a model that :meth:`Model.save` has written, of whichever kind it is.
+    """Read a model of any kind that :meth:`Model.save` has written.
 
-    Every array is checked against its checksum; nothing that is read is executed, and nothing
-    larger than it says it is will be held.
+    Every array is checked against its checksum; nothing that is read is executed, and no array may
+    be larger than declared.
 
     Parameters
     ----------
@@ -493,10 +499,9 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Raises
     ------
     ModelFormatError
-        Not a model, a damaged one, or one of a newer format or of a kind that this version does
-        not know.
+        Not a model, a damaged one, or one of a newer format or unknown kind.
     OSError
-        Its storage does not answer, or lets nobody read.
+        The storage does not answer or refuses access.
     """
     place = Folder.of(url, storage_options)
     if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):
@@ -521,12 +526,9 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
 def restored(
     kind: type[Model], arrays: Mapping[str, NDArray[Any]], notes: Mapping[str, Any]
 ) -> Model:
-    """The model that was stored or sent as these arrays and notes.
+    """Return the model that was stored or sent as these arrays and notes.
 
-    Raises
-    ------
-    KeyError, TypeError, ValueError
-        They are not those of a model of this kind.
+    Raises KeyError, TypeError or ValueError if they are not those of a model of this kind.
     """
     _check_names(kind, arrays)
     model = kind(
@@ -541,15 +543,15 @@ def restored(
         raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
     value = model.provenance.get(kind.objective.name)
     if not isinstance(value, Real | None):
-        raise ValueError(f"{kind.objective.name} of {reprlib.repr(value)}, which is no number")
+        raise ValueError(f"{kind.objective.name} is {reprlib.repr(value)}, not a number")
     model._check()
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
-        raise ValueError(f"{len(model.feature_names)} names of {model.n_features} columns")
+        raise ValueError(f"{len(model.feature_names)} names for {model.n_features} columns")
     return model
 
 
 def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
-    """Raise ValueError where arrays are missing, or are there that the kind does not have."""
+    """Raise ValueError unless there are exactly the arrays of the kind."""
     names = [f.name for f in fields(kind.holds)]
     if set(found) != set(names):
         raise ValueError(
@@ -559,25 +561,25 @@ def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
 
 
 def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """The names of columns; earlier versions wrote none."""
+    """Return the names of columns; earlier versions wrote none."""
     names = notes.get("feature_names")
     if names is None:
         return None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError("names of columns that are no list of texts")
+        raise ValueError("column names are not a list of strings")
     if equal := equal_names(names):
-        raise ValueError(f"several columns of the same name: {listed(equal)}")
+        raise ValueError(f"several columns have the same name: {listed(equal)}")
     return tuple(names)
 
 
 def _history_in(notes: Mapping[str, Any]) -> tuple[StepRecord, ...]:
-    """The records of the steps: of each its number and its cost, at least."""
+    """Return the records of the steps, each with at least its number and cost."""
     history = notes["history"]
     if not isinstance(history, list):
-        raise ValueError("a history that is no list of steps")
+        raise ValueError("the history is not a list of steps")
     for record in history:
         if not isinstance(record["step"], int) or not isinstance(record["cost"], Real | None):
-            raise ValueError(f"a step of the history that is {reprlib.repr(record)}")
+            raise ValueError(f"a step of the history is {reprlib.repr(record)}")
     return tuple(history)
 
 
@@ -588,9 +590,9 @@ def check_numbers(
     dtype: DTypeLike = np.float64,
     least: float = -np.inf,
 ) -> None:
-    """Raise ValueError unless an array has this shape and type, and finite numbers of ``least`` on.
+    """Raise ValueError unless an array has this shape and type, and finite values from ``least``.
 
-    The message names the first wrong one.
+    The message names the first wrong value.
     """
     if array.shape != shape or array.dtype != dtype:
         raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}")

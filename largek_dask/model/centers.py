@@ -1,7 +1,8 @@
-"""The kind of model whose rows go to their nearest centre: what every k-means gives."""
+"""Models of k-means: rows belong to their nearest centre."""
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ __all__ = ["CentersModel"]
 
 
 class CentersModel(Model):
-    """Centres, and all that is needed to label rows with them as the fit did.
+    """Centres, with all that is needed to label rows as the fit did.
 
     Examples
     --------
@@ -64,52 +65,35 @@ class CentersModel(Model):
         """Columns d."""
         return int(self.arrays.centers.shape[1])
 
-    @without_causes
-    def score(
-        self,
-        rows: Any,
-        *,
-        sample_weight: Any = None,
-        client: Client | None = None,
-        n_threads: int | None = None,
-    ) -> float:
-        """Minus the inertia of these rows: minus the sum of ``w ||x - c||^2``.
-
-        Raises
-        ------
-        DataError
-            It overflows float64; names the number that is farthest out.
-        """
-        opened = self._open(rows, sample_weight)
-        with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, self._labelling(opened.dtype), labels=False)
-            inertia = found.sum_of("inertia")
-            if not np.isfinite(inertia):
-                raise beyond_reach(self.arrays.packed_for(np.float64).centers)
-            return -inertia
+    def _score(self, passes: BasePasses) -> float:
+        labelled = label_rows(passes, self._labelling(passes.rows.dtype), labels=False)
+        inertia = labelled.sum_of("inertia")
+        if not np.isfinite(inertia):
+            raise beyond_reach(self.arrays.packed_for(np.float64).centers)
+        return -inertia
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """The inertia, and the mean squared distance of a row."""
+        """Return the inertia, and the mean squared distance of a row to its centre."""
         return {"inertia": -score, "mean_squared_distance": -score / n_rows}
 
     @without_causes
     def transform(
         self, rows: Any, *, client: Client | None = None, n_threads: int | None = None
     ) -> NDArray[Any]:
-        """Distances from every row to every centre.
+        """Return the distances of every row to every centre.
 
         Returns
         -------
         ndarray of shape (n, k)
-            The wider of the types of rows and centres; NaN for rows that are skipped. Where the
-            square is too small for the type (distances below 1e-22 in float32) 0.
+            In the wider of the types of rows and centres; NaN for rows that are skipped, 0 if the
+            square is too small for the type (distances below 1e-22 in float32).
 
         Raises
         ------
         ParameterError
             The rows have another number of columns than the model.
         NotEnoughMemoryError
-            The distances do not fit the memory there is; found before computing.
+            The distances do not fit into memory; raised before computing.
         """
         opened = self._open(rows)
         packed = self.arrays.packed_for(opened.dtype)
@@ -118,7 +102,7 @@ class CentersModel(Model):
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table):
                 parts: dict[int, NDArray[Any]] = passes.reduce(
-                    _distances_chunk, packed, start=dict, combine=_union, chunks=list(group)
+                    _distances_chunk, packed, start=dict, combine=operator.ior, chunks=list(group)
                 )
                 for i, part in parts.items():
                     distances[opened.chunk_table[i] : opened.chunk_table[i + 1]] = part
@@ -127,8 +111,8 @@ class CentersModel(Model):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        found = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
-        return found.labels, {"inertia": found.sum_of("inertia")}
+        labelled = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
+        return labelled.labels, {"inertia": labelled.sum_of("inertia")}
 
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.centers
@@ -150,7 +134,6 @@ class CentersModel(Model):
 
 
 def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: PackedCenters) -> None:
-    """Distances of a chunk's rows to all centres."""
     distances = np.sqrt(scores(chunk.x, centers))
     far = np.flatnonzero(np.isinf(distances).any(axis=1))
     if len(far):
@@ -159,8 +142,3 @@ def _distances_chunk(chunk: Chunk, total: dict[int, NDArray[Any]], centers: Pack
     if chunk.bad is not None:
         distances[chunk.bad] = np.nan
     total[chunk.index] = distances
-
-
-def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
-    a.update(b)
-    return a

@@ -1,8 +1,9 @@
-"""The kind of model that is a mixture of Gaussians: densities, and probabilities of components."""
+"""Models of Gaussian mixtures: densities, and probabilities of components."""
 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -44,21 +45,21 @@ if TYPE_CHECKING:
 __all__ = ["MixtureModel"]
 
 MOST_DENSE = 1_000
-"""Components up to which probabilities come in a dense array unless something else is asked for."""
+"""Components up to which probabilities are returned in a dense array by default."""
 LEAST = 2.0**-20
-"""Probabilities above this are in a sparse array."""
+"""Smallest probabilities in a sparse array are above this."""
 LEAST_DENSE = 2.0**-64
 """Probabilities up to this are 0 in a dense one."""
 GROUP_ROWS = 1 << 18
-"""Rows whose probabilities are held before they are written."""
+"""Approximate rows whose probabilities are held at a time."""
 LOG_LIKELIHOODS = RowValues("log_likelihoods", "<f8", np.nan, np.nan)
 
 
 class MixtureModel(Model):
-    """Components of a mixture, and all that is needed to tell how likely rows are.
+    """Components of a mixture, with all that is needed to compute densities of rows.
 
-    Rows are compared with all components, exactly; they belong to the most probable one, which
-    need not be that of the nearest mean.
+    Densities are exact over all components; rows belong to the most probable one, which need not be
+    that of the nearest mean.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -74,7 +75,7 @@ class MixtureModel(Model):
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows whose most probable component it is."""
+        """(k,) weight of the rows for which each component is the most probable one."""
         return self.arrays.counts
 
     @property
@@ -89,7 +90,7 @@ class MixtureModel(Model):
 
     @property
     def n_parameters(self) -> int:
-        """Free parameters of the components that are not retired, as scikit-learn counts them."""
+        """Number of free parameters of components in use, as in scikit-learn."""
         shape, n_alive = self.arrays.variances.shape, int(np.count_nonzero(self.arrays.alive))
         of_means = n_alive * self.n_features
         if shape == (1, 1):
@@ -97,11 +98,11 @@ class MixtureModel(Model):
         return of_means + n_alive * int(shape[1]) + n_alive - 1
 
     def fit_figures(self) -> dict[str, float]:
-        """F and energy of the last step, and the exact log-likelihood, each of a row.
+        """Return F and energy of the last step, and the exact log-likelihood, each per row.
 
-        The energy is the mean squared distance of the rows to the means as they were shared out.
-        And how many components sit at the least variance or have too few rows ("collapsed"), and
-        how many have no weight any more ("retired").
+        The energy is the mean squared distance of the rows to the means, weighted by posteriors.
+        Also the number of components with the minimum variance or too few rows ("collapsed"), and
+        of those without weight ("retired").
         """
         weight = float(np.cumsum(self.counts)[-1])
         total = self.provenance.get(MIXTURE.name)
@@ -115,7 +116,7 @@ class MixtureModel(Model):
         }
         return {name: figure for name, figure in figures.items() if figure is not None}
 
-    # --- how likely rows are ----------------------------------------------------------------------
+    # --- densities and probabilities --------------------------------------------------------------
 
     @without_causes
     def score_samples(
@@ -127,17 +128,17 @@ class MixtureModel(Model):
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float64] | None:
-        """Log-likelihood of every row over all components, in nats: the strangest have the lowest.
+        """Return the log-likelihood of every row, in nats; outliers have the lowest.
 
         Parameters
         ----------
         rows, out, client, n_threads, storage_options
-            As of ``predict``; ``out`` is an array or column of float64.
+            As in ``predict``; ``out`` is an array or column of float64.
 
         Returns
         -------
         ndarray of float64 (n,) or None
-            NaN for rows that are skipped; None where they were written to ``out``.
+            NaN for rows that are skipped; None if they are written to ``out``.
         """
         opened = self._open(rows)
         store = None
@@ -159,19 +160,6 @@ class MixtureModel(Model):
         return found.labels
 
     @without_causes
-    def score(
-        self,
-        rows: Any,
-        *,
-        sample_weight: Any = None,
-        client: Client | None = None,
-        n_threads: int | None = None,
-    ) -> float:
-        """Mean log-likelihood of a row, in nats."""
-        total, weight = self._log_likelihood(rows, sample_weight, client, n_threads)
-        return total / weight
-
-    @without_causes
     def predict_proba(
         self,
         rows: Any,
@@ -182,19 +170,19 @@ class MixtureModel(Model):
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float64] | csr_matrix | None:
-        """The probabilities that rows come from components.
+        """Return the probabilities of the components for every row.
 
         Parameters
         ----------
-        rows : whatever ``open_rows`` takes
+        rows : anything that ``open_rows`` takes
         dense : bool, optional
-            False: a sparse matrix of the probabilities above 2^-20, of which each row adds up to 1.
-            None: dense up to 1,000 components.
+            False: a sparse matrix of the probabilities above 2^-20, whose rows sum to 1. None:
+            dense up to 1,000 components.
         out : str, optional
-            URL of a Zarr group to write them to, instead of returning them: sparse, in AnnData's
-            layout (CSR). What a killed run has left there is to be removed.
+            URL of a Zarr group to which they are written, instead of returning them: sparse, in
+            AnnData's layout (CSR). Remove the output of a killed run before starting again.
         client, n_threads, storage_options
-            As of ``predict``.
+            As in ``predict``.
 
         Returns
         -------
@@ -206,7 +194,7 @@ class MixtureModel(Model):
         ParameterError
             The rows have another number of columns than the model, or ``out`` with ``dense``.
         NotEnoughMemoryError
-            A dense array does not fit the memory there is; found before computing.
+            A dense array does not fit into memory; raised before computing.
         OutputError
             ``out`` exists or cannot be written.
         """
@@ -214,8 +202,8 @@ class MixtureModel(Model):
         if out is not None:
             if dense:
                 raise ParameterError(
-                    "dense= is for probabilities in memory, a store's are sparse: leave out dense "
-                    "or out."
+                    "dense=True is for probabilities in memory, and out= writes sparse ones; omit "
+                    "dense or out."
                 )
             self._write_probabilities(opened, out, client, n_threads, storage_options)
             return None
@@ -233,7 +221,7 @@ class MixtureModel(Model):
             begin += len(block)
         return table
 
-    # --- what all kinds of model have -------------------------------------------------------------
+    # --- common to all kinds ----------------------------------------------------------------------
 
     def _open(self, source: Any, sample_weight: Any = None) -> Rows:
         opened = super()._open(source, sample_weight)
@@ -252,30 +240,35 @@ class MixtureModel(Model):
         found = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
         return found.labels, {MIXTURE.name: found.sum_of(MIXTURE.name)}
 
-    def _log_likelihood(
-        self, rows: Any, sample_weight: Any, client: Client | None, n_threads: int | None
-    ) -> tuple[float, float]:
-        """Return the log-likelihood of all rows together, and their weight."""
-        opened = self._open(rows, sample_weight)
-        with self._passes(opened, client, n_threads) as passes:
-            found = label_rows(passes, self._labelling(opened.dtype), labels=False)
-            weight = math.fsum(found.sums["counts"].values)
-            if not weight > 0:
-                raise DataError("a likelihood needs rows: at least one with a weight above 0.")
-            total = found.sum_of(MIXTURE.name)
-            if not np.isfinite(total):
-                raise beyond_reach(self.means.astype(np.float64))
+    def _score(self, passes: BasePasses) -> float:
+        total, weight = self._log_likelihood(passes)
+        return total / weight
+
+    def _log_likelihood(self, passes: BasePasses) -> tuple[float, float]:
+        """Return the log-likelihood of all rows, and their weight."""
+        labelled = label_rows(passes, self._labelling(passes.rows.dtype), labels=False)
+        weight = math.fsum(labelled.sums["counts"].values)
+        if not weight > 0:
+            raise DataError("a likelihood needs at least one row with a weight above 0.")
+        total = labelled.sum_of(MIXTURE.name)
+        if not np.isfinite(total):
+            raise beyond_reach(self.means.astype(np.float64))
         return total, weight
 
     def _probabilities(
         self, opened: Rows, least: float, client: Client | None, n_threads: int | None
     ) -> Iterator[tuple[SparseBlock, NDArray[np.bool_]]]:
-        """Probabilities of some rows after others, and which of these are skipped."""
+        """Yield probabilities of successive rows, and a mask of those that are skipped."""
         packed = self.arrays.packed_for(opened.dtype)
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table, GROUP_ROWS):
                 parts: dict[int, Any] = passes.reduce(
-                    _posteriors_chunk, packed, least, start=dict, combine=_union, chunks=list(group)
+                    _posteriors_chunk,
+                    packed,
+                    least,
+                    start=dict,
+                    combine=operator.ior,
+                    chunks=list(group),
                 )
                 for i in group:
                     shares, indices, indptr, bad = parts.pop(i)
@@ -338,9 +331,9 @@ class MixtureModel(Model):
         if arrays.variances.dtype != np.float64:
             raise ValueError(f"variances of type {arrays.variances.dtype}")
         if arrays.alive.dtype != np.bool_ or not arrays.alive.any():
-            raise ValueError("no component that is not retired")
+            raise ValueError("alive is not a mask with at least one component")
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
-            raise ValueError("retired components with a weight, or others without")
+            raise ValueError("a retired component has a weight, or another one has none")
         with np.errstate(all="ignore"):
             try:
                 self._packed()
@@ -351,7 +344,7 @@ class MixtureModel(Model):
         # A component that was retired last may have taken its weight with it.
         least = 0.0 if not arrays.alive.all() else 1 - MOST_AMISS
         if not least <= total <= 1 + MOST_AMISS:
-            raise ValueError(f"weights that add up to {total:.9g}, not to 1")
+            raise ValueError(f"weights sum to {total:.9g}, not to 1")
 
     def _own_facts(self) -> dict[str, str]:
         facts = {
@@ -365,7 +358,6 @@ class MixtureModel(Model):
 def _likelihood_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
 ) -> NDArray[np.float64]:
-    """Log-likelihoods of a chunk's rows."""
     _, found = log_likelihoods(chunk.x, packed)
     sums[MIXTURE.name].add(found, chunk.weight)
     return found
@@ -374,7 +366,7 @@ def _likelihood_chunk(
 def _posteriors_chunk(
     chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
 ) -> None:
-    """Probabilities of a chunk's rows; none of rows that are skipped."""
+    """Compute the probabilities of a chunk's rows; none of rows that are skipped."""
     found: tuple[NDArray[Any], ...] = posteriors(chunk.x, packed, least)
     bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
     weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
@@ -392,7 +384,7 @@ def _posteriors_chunk(
 def _with_rows(
     found: tuple[NDArray[Any], ...], rows: NDArray[np.int64], labels: NDArray[np.int32] | None
 ) -> tuple[NDArray[Any], ...]:
-    """Probabilities of which some rows have all in one component, or none at all."""
+    """Set the probabilities of some rows to 1 for one component, or to none at all."""
     indptr, indices, shares = found
     kept = np.ones(len(indptr) - 1, bool)
     kept[rows] = False
@@ -406,8 +398,3 @@ def _with_rows(
     if labels is not None:
         components[indptr[rows]] = labels
     return indptr, components, parts
-
-
-def _union(a: dict[int, Any], b: dict[int, Any]) -> dict[int, Any]:
-    a.update(b)
-    return a

@@ -1,7 +1,8 @@
-"""The kind of model that holds every partition up to its own, and what is known of each."""
+"""Models that hold every partition up to k clusters, with figures of each."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import isnan
 from typing import Any, ClassVar
 
@@ -14,16 +15,16 @@ from largek_dask.driver.options import is_integer
 from largek_dask.errors import ParameterError
 from largek_dask.model.base import check_numbers
 from largek_dask.model.centers import CentersModel
-from largek_dask.model.suggest_k import SuggestedK, spectrum_of, suggest_k
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 
-__all__ = ["Path", "PathModel"]
+__all__ = ["Path", "PathModel", "records_of"]
 
 COUNTS = ("ties", "moves")
 """Figures that are numbers of rows."""
 
 
 class Path:
-    """Every partition of a fit into 1 to k clusters; made by :attr:`PathModel.path_`.
+    """Partitions of a fit into 1 to k clusters; made by :attr:`PathModel.path_`.
 
     Examples
     --------
@@ -53,18 +54,18 @@ class Path:
 
     @property
     def lower_bound(self) -> NDArray[np.float64]:
-        """(k,) inertia that no partition into 1, 2, ... k clusters falls below."""
+        """(k,) lower bounds of the inertia of any partition into 1, 2, ... k clusters."""
         return self._model.arrays.lower_bound
 
     @property
     def gap(self) -> NDArray[np.float64]:
-        """(k,) the share of its inertia that no better partition could save more than."""
+        """(k,) largest share of its inertia that a better partition could save."""
         saved = np.maximum(self.inertia - self.lower_bound, 0)
         return np.divide(saved, self.inertia, out=np.zeros_like(saved), where=self.inertia > 0)
 
     @property
     def stability(self) -> NDArray[np.float64]:
-        """(k,) adjusted Rand index of the partitions found on two halves of a sample; NaN: none."""
+        """(k,) adjusted Rand index of partitions of two halves of a sample; NaN if unknown."""
         return self._model.arrays.stability
 
     def centers(self, n_clusters: int) -> NDArray[Any]:
@@ -79,7 +80,7 @@ class Path:
         return centers_in(self._model.arrays.path, n_clusters)
 
     def model(self, n_clusters: int) -> CentersModel:
-        """The partition into l clusters as a model of its own, which predicts and can be saved.
+        """Return the partition into l clusters as a model of its own.
 
         Raises
         ------
@@ -104,14 +105,9 @@ class Path:
 
     def suggest_k(self) -> SuggestedK:
         """Suggest a number of clusters, if one stands out: see ``largek_dask.model.suggest_k``."""
-        n_features = self._model.n_features
-        return suggest_k(
-            self.inertia,
-            self.stability,
-            weight=float(np.cumsum(self._model.counts)[-1]),
-            n_features=n_features,
-            spectrum=spectrum_of(self.lower_bound, n_features),
-        )
+        d, weight = self._model.n_features, float(np.cumsum(self._model.counts)[-1])
+        sizes, spectrum = np.arange(1, len(self) + 1), spectrum_of(self.lower_bound, d)
+        return suggest_from(Curve(sizes, self.inertia, weight, d, spectrum), self.stability)
 
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping of figures per partition; None for unknown figures.
@@ -119,29 +115,22 @@ class Path:
         ``inertia``, ``lower_bound``, ``gap`` and ``stability`` are those of the attributes. The
         others measure how close a partition is to a fixed point. ``movement``: the largest distance
         of a centre to the mean of its rows. ``ties``: rows with two nearest centres. ``moves``:
-        rows that would lower the objective by going to another cluster. ``swap``: the least that
-        any swap looked at (a centre out, a row in, nothing moved after) would change the objective
-        by, negative where one lowers it.
+        rows whose move to another cluster would lower the objective. ``swap``: smallest change of
+        the objective by any examined swap (a centre out, a row in, nothing moved afterwards);
+        negative if one lowers it.
         """
-        known = (self.inertia, self.lower_bound, self.gap, *self._model.arrays.stationarity.T)
-        names = ("inertia", "lower_bound", "gap", *FIGURES, "stability")
-        rows = zip(*(column.tolist() for column in (*known, self.stability)), strict=True)
-        return [
-            {
-                "n_clusters": i + 1,
-                **{
-                    name: None if isnan(value) else int(value) if name in COUNTS else value
-                    for name, value in zip(names, row, strict=True)
-                },
-            }
-            for i, row in enumerate(rows)
-        ]
+        columns = (
+            np.arange(1, len(self) + 1), self.inertia, self.lower_bound, self.gap,
+            *self._model.arrays.stationarity.T, self.stability,
+        )  # fmt: skip
+        names = ("n_clusters", "inertia", "lower_bound", "gap", *FIGURES, "stability")
+        return records_of(names, columns)
 
     def _check(self, n_clusters: int) -> None:
         if not is_integer(n_clusters) or not 1 <= n_clusters <= len(self):
             raise ParameterError(
-                f"the path has the partitions into 1 to {len(self)} clusters, and none into "
-                f"{n_clusters!r}: choose one of these."
+                f"n_clusters={n_clusters!r} is not a partition of this path; use an integer from 1 "
+                f"to {len(self)}."
             )
 
     def __len__(self) -> int:
@@ -156,7 +145,7 @@ class Path:
 
 
 class PathModel(CentersModel):
-    """Centres of one partition, as every k-means gives, and those of all into fewer clusters."""
+    """Centres of one partition, as in any k-means, and of all partitions into fewer clusters."""
 
     kind: ClassVar[str] = "path"
     holds: ClassVar[type[Any]] = PathArrays
@@ -165,7 +154,7 @@ class PathModel(CentersModel):
 
     @property
     def path_(self) -> Path:
-        """All partitions, that of the model itself included."""
+        """All partitions, including that of the model itself."""
         return Path(self)
 
     def fit_figures(self) -> dict[str, float]:
@@ -183,11 +172,10 @@ class PathModel(CentersModel):
         if not np.isfinite(arrays.path).all():
             raise ValueError("a path that is not finite")
         check_numbers("counts_of_path", arrays.counts_of_path, (n,), least=0)
-        # Where a search was cut, what a partition costs may not be known: infinity.
+        # Infinite if unknown, as a search was stopped.
         check_numbers("inertia", _without(np.inf, arrays.inertia), (k,), least=0)
         check_numbers("lower_bound", arrays.lower_bound, (k,))
         for name, shape in (("stationarity", (k, len(FIGURES))), ("stability", (k,))):
-            # NaN is what is not known.
             check_numbers(name, _without(np.nan, getattr(arrays, name)), shape)
         for whole, last in (("path", "centers"), ("counts_of_path", "counts")):
             if not np.array_equal(centers_in(getattr(arrays, whole), k), getattr(arrays, last)):
@@ -197,8 +185,20 @@ class PathModel(CentersModel):
         return {**super()._own_facts(), "partitions": f"into 1 to {self.n_clusters:,} clusters"}
 
 
+def records_of(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
+    """Return one mapping of figures per row; None instead of NaN."""
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [
+        {
+            name: None if isnan(value) else int(value) if name in COUNTS else value
+            for name, value in zip(names, row, strict=True)
+        }
+        for row in rows
+    ]
+
+
 def _without(unknown: float, figures: NDArray[Any]) -> NDArray[Any]:
-    """The figures, 0 for those that are not known."""
+    """Replace unknown figures by 0."""
     known = figures.copy()
     known[np.isnan(known) if np.isnan(unknown) else known == unknown] = 0
     return known

@@ -1,84 +1,80 @@
 r"""Decide how many clusters there are, from the objectives of 1 to k clusters.
 
-Pure functions of a curve W: W_l is the least sum of ``w ||x - c||^2`` that was found with l
-clusters, for all l up to k or for some. The decision asks three things of l:
+Pure functions of a curve W: W_l is the lowest known sum of ``w ||x - c||^2`` with l clusters, for
+all l up to k or for some. A number l has to pass three tests:
 
-1. *Stability*: the partitions found on two halves of a sample agree (adjusted Rand index of
-   `STABLE` or more).
-2. *More than one Gaussian*: W_l is clearly below what l points could be to a Gaussian with the same
-   spectrum at the very best. Halves of a cigar, or of a line, agree as well, on cutting it in two.
-   By Shannon's bound no code of l points for a Gaussian whose scatter matrix has the eigenvalues
-   λ has a sum of squares below
+1. *Stability*: the partitions of two halves of a sample agree (adjusted Rand index of `STABLE` or
+   more).
+2. *More than one Gaussian*: W_l is clearly below the lowest possible for a Gaussian with the same
+   spectrum and l points. Halves of a cigar, or of a line, agree as well, on cutting it in two. By
+   Shannon's bound no code of l points for a Gaussian whose scatter matrix has the eigenvalues λ has
+   a sum of squares below
 
        D_l = Σ_i min(θ, λ_i),   θ such that  Σ_i max(0, ln(λ_i / θ)) / 2 = ln l
 
    ("reverse water-filling": A. N. Kolmogorov, 1956; T. M. Cover and J. A. Thomas, "Elements of
    information theory", 2nd edition, 2006, theorem 10.3.3). A Gaussian is above it (1.45 times at
-   l = 2 in one dimension), a line, a square and a cube cut evenly are at it, and only
-   groups are far below it. Directions with λ_i < θ, which no code of l points would use, count for
-   nothing here: W_l less their sum, over the rest of D_l, is to be below `BELOW`, and lower for few
-   rows, which by chance look like groups.
+   l = 2 in one dimension), a line, a square and a cube cut evenly are at it, and only groups are
+   far below it. Directions with λ_i < θ, which no code of l points would use, are left out: W_l
+   less their sum, over the rest of D_l, has to be below `BELOW`, and lower for few rows, which by
+   chance look like groups.
 3. *A bend*: ln W falls from l - w to l by `BEND` times as much as from l to l + w, where w is 1, or
    a twentieth of l. A curved line is below a Gaussian as well, and its W_l falls as 1/l²: by 1.7
    times as much at l = 2, and by less at all others.
 
-Of several such l the one is named that is farthest below the Gaussian, for its size; of some that
-are about as far, the one where the curve bends most. Where the curves of two halves of the rows are
-known, each by itself has to name a number as well, by 2 and 3, that is no farther off than w (2 at
-least): how far they are apart is how uncertain the number is.
+Of several such l the one with the smallest share of D_l is suggested; of some with about the same
+share, the one at which the curve bends most. If the curves of two halves of the rows are known,
+each has to suggest a number by 2 and 3 that differs by at most w (at least 2): their difference
+shows how uncertain the number is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import nan
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.merging import window
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.transcendental import exp as exponentials
 from largek_dask.kernels.exact.transcendental import log as logarithms
 
-__all__ = [
-    "Curve",
-    "SuggestedK",
-    "gaussian_ratios",
-    "spectrum_of",
-    "suggest_k",
-]
+__all__ = ["Curve", "SuggestedK", "spectrum_of", "suggest_from", "window"]
 
 Floats = NDArray[np.float64]
 
 STABLE = 0.9
-"""Adjusted Rand index from which halves are said to agree."""
+"""Adjusted Rand index from which halves agree."""
 BELOW = 0.8
-"""Share of what a Gaussian would leave at best. Of evenly cut cubes it is 1 (0.94 for the best
+"""Share of the lowest possible sum for a Gaussian. Of evenly cut cubes it is 1 (0.94 for the best
 lattice in three dimensions, 0.86 in eight), of two groups 4 standard deviations apart 0.8."""
 FEW = 2.0
-"""Times sqrt(l / n), by which `BELOW` is lowered: W_l of n rows comes out lower by chance."""
+"""Multiple of sqrt(l / n) by which `BELOW` is lowered: W_l of n rows is lower by chance."""
 BEND = 3.0
-"""Times the next fall that a fall has to be. Of a line it is 1.7 times or less, of a
-rectangle 2.8."""
+"""Minimum ratio of a fall to the next one. Of a line it is 1.7 or less, of a rectangle 2.8."""
 ABOUT = 1.1
-"""Times the lowest share of what a Gaussian would leave: up to there shares are about as low.
-Beyond the number of groups they hardly change, and chance makes small bends."""
+"""Multiple of the smallest share up to which shares are about the same. Beyond the number of groups
+they hardly change, and chance makes small bends."""
 STILL_FALLS = 0.75
 """Fraction of the mean fall of ln W per cluster from which the last two have not levelled off (not
 tuned)."""
-_LEAST = 2.0**-80
-"""Share of W_1 that an objective of 0 is taken for."""
-
-
+LEAST = 2.0**-80
+"""Share of W_1 that stands for an objective of 0."""
+WINDOW = 20
+"""Divisor of a number of clusters that gives the half width of the window around it."""
 FARTHEST = 2
-"""By how many clusters a half may be off at least, however few there are."""
+"""Minimum difference allowed to the numbers of halves, however few clusters there are."""
+
+
+def window(n_clusters: int) -> int:
+    """Return how far to both sides of a number of clusters a curve is examined for a bend."""
+    return max(1, n_clusters // WINDOW)
 
 
 class Curve(NamedTuple):
-    """Objectives against numbers of clusters, and what it takes to judge them."""
+    """Objectives against numbers of clusters, of rows of known number and spectrum."""
 
     sizes: NDArray[np.int64]
     """(m,) numbers of clusters, ascending from 1."""
@@ -88,46 +84,103 @@ class Curve(NamedTuple):
     """Number of rows; with weights their sum, where a weight of 2 counts as two rows."""
     n_features: int
     spectrum: Floats | None = None
-    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). Without, rows are
-    taken to be as wide in all directions, which is the least to be asked of a curve."""
+    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). If None, they are
+    taken to be equal, which is the weakest test."""
 
-    def named(self) -> int | None:
+    def suggested(self) -> int | None:
         """Return the number suggested by the curve alone, without halves."""
-        ratios = gaussian_ratios(self.inertia, self.n_features, self.spectrum, self.sizes)
-        bends = self._bends()
-        passed = np.flatnonzero(self._below(ratios) & (bends >= BEND))
+        ratios, bends = self.gaussian_ratios(), self.bends()
+        passed = np.flatnonzero(self.below(ratios) & (bends >= BEND))
         return int(self.sizes[_ranked(passed, ratios, bends)[0]]) if len(passed) else None
 
-    def _below(self, ratios: Floats) -> NDArray[np.bool_]:
+    def gaussian_ratios(self) -> Floats:
+        """Return (m,) objectives over the lowest possible for a Gaussian with the same spectrum.
+
+        Both only in the directions that a best code of l points would use. Below 0 if the bound of
+        the other directions exceeds the objective; NaN for one cluster.
+        """
+        out = np.full(len(self.inertia), np.nan)
+        total = float(self.inertia[0])
+        if total <= 0:
+            return out
+        spectrum = self.spectrum
+        if spectrum is None:
+            spectrum = np.full(self.n_features, total / self.n_features)
+        used = spectrum[spectrum > spectrum[0] * LEAST] / spectrum[0]
+        unit = float(spectrum[0])
+        logs = np.cumsum(logarithms(used))
+        bits = logarithms(self.sizes.astype(float))
+        for i in range(1, len(out)):
+            for active in range(1, len(used) + 1):
+                level = exponentials(np.array([(logs[active - 1] - 2 * bits[i]) / active]))[0]
+                if active == len(used) or level >= used[active]:
+                    break
+            others = float(used[active:].sum())
+            out[i] = (self.inertia[i] / unit - others) / (active * level)
+        return out
+
+    def below(self, ratios: Floats) -> NDArray[np.bool_]:
+        """Return (m,) where the objective is clearly below that of a Gaussian."""
         few = (1 - FEW * np.sqrt(self.sizes / self.weight)).clip(0.0)
         below: NDArray[np.bool_] = ratios < BELOW * few  # (NaN is not)
         return below
 
-    def _bends(self) -> Floats:
-        return _bends(self.inertia, self.sizes)
+    def bends(self) -> Floats:
+        """Return (m,) the fall of ln W from l - w to l over that to l + w; 0 if unknown.
+
+        Infinity at the first l with an objective of 0.
+        """
+        out, logs = np.zeros(len(self.inertia)), self._logs()
+        if len(logs) < 2:
+            return out
+        places = {int(size): i for i, size in enumerate(self.sizes)}
+        for i, size in enumerate(self.sizes.tolist()):
+            before, after = (places.get(size + step * window(size)) for step in (-1, 1))
+            if before is None or after is None or self.inertia[after] >= self.inertia[before]:
+                continue
+            fall, next_fall = logs[before] - logs[i], max(logs[i] - logs[after], 0.0)
+            if fall > 0:
+                out[i] = fall / next_fall if next_fall > 0 else np.inf
+        out[np.flatnonzero(self.inertia == 0)[:1]] = np.inf
+        return out
+
+    def still_falls(self) -> bool:
+        """Return True if each of the last clusters lowers ln W about as much as those before.
+
+        If groups share a centre, each further cluster separates one; on a smooth curve it lowers
+        ln W by less and less.
+        """
+        falls = -np.diff(self._logs()) / np.diff(self.sizes)
+        return len(falls) > 2 and float(falls[-2:].mean()) >= STILL_FALLS * float(falls.mean())
+
+    def _logs(self) -> Floats:
+        """Return logarithms of the objectives over the first; empty if that is 0."""
+        if self.inertia[0] <= 0:
+            return np.empty(0)
+        return logarithms(np.maximum(self.inertia / self.inertia[0], LEAST))
 
 
 @dataclass(frozen=True, slots=True)
 class SuggestedK:
-    """Suggested number of clusters, if one stands out, and why; ``print`` explains it."""
+    """Suggested number of clusters, if one stands out; ``print`` explains it."""
 
     k: int | None
-    """The number named; None where no number stands out."""
+    """The suggested number; None if no number stands out."""
     runner_up: int | None
     """The next best that passes the same tests; None if none does."""
     clear: bool
-    """False if the suggested number is only a lower bound, as the curve ends there."""
+    """False if no number is suggested, or it is only a lower bound, as the curve ends there."""
     stability: Floats
-    """(m,) adjusted Rand index of the partitions found on two halves of a sample."""
+    """(m,) adjusted Rand index of the partitions of two halves of a sample."""
     gaussian: Floats
-    """(m,) objective over the least that a Gaussian of the same spectrum could have; NaN for one
+    """(m,) objective over the lowest possible for a Gaussian of the same spectrum; NaN for one
     cluster."""
     words: str
     """The decision in a sentence."""
     n_clusters: NDArray[np.int64]
-    """(m,) the numbers of clusters of the curve, ascending."""
+    """(m,) numbers of clusters of the curve, ascending."""
     inertia: Floats
-    """(m,) its objectives."""
+    """(m,) objectives of the curve."""
     halves: tuple[int | None, int | None] | None = None
     """Numbers suggested by the curves of two halves of the rows; None if unknown."""
     passed: tuple[int, ...] = ()
@@ -135,9 +188,9 @@ class SuggestedK:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """Least and most of the number named and of what either half names; None without one.
+        """Range of the suggested number and those of the halves; None if there is none.
 
-        Where halves have not been asked, of all numbers that pass the same tests.
+        Without halves, the range of all numbers that pass the same tests.
         """
         if self.k is None:
             return None
@@ -149,65 +202,41 @@ class SuggestedK:
         return self.words
 
 
-def suggest_k(
-    inertia: Floats,
-    stability: Floats,
-    *,
-    weight: float,
-    n_features: int,
-    spectrum: Floats | None = None,
-    sizes: NDArray[np.int64] | None = None,
-    halves: Sequence[Curve] | None = None,
+def suggest_from(
+    curve: Curve, stability: Floats, halves: Sequence[Curve] | None = None
 ) -> SuggestedK:
-    """Name the number of clusters, or say that none stands out.
+    """Suggest a number of clusters from a curve, or explain why none stands out.
 
-    Parameters
-    ----------
-    inertia : (m,) float64
-        Objectives of 1 to k clusters, sums of ``w ||x - c||^2``.
-    stability : (m,) float64
-        Adjusted Rand index of the partitions found on two halves of a sample; NaN where it is not
-        known.
-    weight, n_features, spectrum
-        As in :class:`Curve`.
-    sizes : (m,) int64, optional
-        How many clusters each objective is of, ascending from 1; by default all up to m.
-    halves : sequence of two Curve, optional
-        Those of two halves of the rows. Each has to name about the same number.
+    ``stability`` (m,) is the adjusted Rand index of the partitions of two halves of a sample; NaN
+    if unknown. ``halves`` are the curves of two halves of the rows.
     """
-    inertia = np.asarray(inertia, np.float64)
-    sizes = _sizes(inertia, sizes)
-    curve = Curve(sizes, inertia, weight, n_features, spectrum)
-    ratios = gaussian_ratios(inertia, n_features, spectrum, sizes)
+    sizes, ratios, bends = curve.sizes, curve.gaussian_ratios(), curve.bends()
     stable = stability >= STABLE  # (NaN is not)
-    below = curve._below(ratios)
-    bends = curve._bends()
-    bent = bends >= BEND
+    below, bent = curve.below(ratios), bends >= BEND
     ends = np.arange(len(sizes)) == len(sizes) - 1
-    passed = np.flatnonzero(stable & below & (bent | ends))
-    ranked = _ranked(passed, ratios, bends)
-    named_by = None if halves is None else (halves[0].named(), halves[1].named())
-    falling = bool(below[-1]) and _still_falls(inertia, sizes)
-    facts = _Facts(sizes, inertia, stability, stable, stable & below, ranked, named_by, falling)
+    ranked = _ranked(np.flatnonzero(stable & below & (bent | ends)), ratios, bends)
+    by_halves = None if halves is None else (halves[0].suggested(), halves[1].suggested())
+    falling = bool(below[-1]) and curve.still_falls()
+    tests = _Tests(curve, stability, stable, stable & below, ranked, by_halves, falling)
     clear = bool(ranked) and bool(bent[ranked[0]])
-    unsure = clear and facts.doubted()
-    found = [int(sizes[at]) for at in ranked]
+    unsure = clear and tests.doubted()
+    passed = [int(sizes[at]) for at in ranked]
     return SuggestedK(
-        k=None if unsure or not found else found[0],
-        runner_up=found[1] if len(found) > 1 and not unsure else None,
+        k=None if unsure or not passed else passed[0],
+        runner_up=passed[1] if len(passed) > 1 and not unsure else None,
         clear=clear and not unsure,
         stability=readonly(stability),
         gaussian=readonly(ratios),
-        words=facts.words(clear),
+        words=tests.words(clear),
         n_clusters=readonly(sizes),
-        inertia=readonly(inertia),
-        halves=named_by,
-        passed=tuple(found),
+        inertia=readonly(curve.inertia),
+        halves=by_halves,
+        passed=tuple(passed),
     )
 
 
 def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[int]:
-    """Places that pass the tests, the best one first: the lowest, of about as low the most bent."""
+    """Return places that pass, the lowest ratio first; of about the lowest the most bent first."""
     if not len(passed):
         return []
     least = float(ratios[passed].min())
@@ -216,35 +245,32 @@ def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[in
     return sorted(order, key=lambda at: not low[at])
 
 
-class _Facts(NamedTuple):
-    """Facts from which a decision is explained."""
+class _Tests(NamedTuple):
+    """Results of the tests, from which a decision is explained."""
 
-    sizes: NDArray[np.int64]
-    inertia: Floats
+    curve: Curve
     stability: Floats
     stable: NDArray[np.bool_]
-    below: NDArray[np.bool_]
-    """And stable."""
+    stable_and_below: NDArray[np.bool_]
     ranked: list[int]
-    """Places of those that pass the tests, the best one first."""
+    """Places of the numbers that pass, the best one first."""
     halves: tuple[int | None, int | None] | None
     still_falls: bool
     """The curve ends below that of a Gaussian, and has not levelled off."""
 
     def doubted(self) -> bool:
-        """Return whether a half suggests no number, or another one than the best."""
+        """Return True if a half suggests no number, or one far from the best."""
         if self.halves is None:
             return False
-        k = int(self.sizes[self.ranked[0]])
+        k = int(self.curve.sizes[self.ranked[0]])
         near = max(FARTHEST, window(k))
         return any(half is None or abs(half - k) > near for half in self.halves)
 
     def words(self, clear: bool) -> str:
-        """The decision in a sentence."""
         if not self.ranked:
             return self._why_none()
         first, *others = self.ranked
-        k = int(self.sizes[first])
+        k = int(self.curve.sizes[first])
         agree = f"halves of the data agree (adjusted Rand index {self.stability[first]:.2f})"
         if not clear:
             return (
@@ -259,7 +285,7 @@ class _Facts(NamedTuple):
                 return (
                     f"No clear k: all of the data name {k}, halves of them alone {one} and {other}."
                 )
-        other = "" if not others else f"; the runner-up is {int(self.sizes[others[0]])}"
+        other = "" if not others else f"; the runner-up is {int(self.curve.sizes[others[0]])}"
         return (
             f"{k} clusters: {agree}{by_halves}, they are cut far better than one Gaussian could "
             f"be, and the curve bends there{other}."
@@ -267,10 +293,10 @@ class _Facts(NamedTuple):
 
     def _why_none(self) -> str:
         stability = self.stability[1:]
-        if len(self.inertia) < 2 or self.inertia[0] <= 0:
+        if len(self.curve.inertia) < 2 or self.curve.inertia[0] <= 0:
             return "No clear k: there is nothing to compare one cluster with."
         if self.still_falls:
-            k = int(self.sizes[-1])
+            k = int(self.curve.sizes[-1])
             return (
                 f"No clear k: {k} clusters or more. They are cut far better than one Gaussian "
                 "could be, and the curve still falls there: look at more clusters."
@@ -281,9 +307,9 @@ class _Facts(NamedTuple):
             best = int(np.nanargmax(stability)) + 1
             return (
                 "No clear k: halves of the data disagree at every number of clusters (adjusted "
-                f"Rand index {self.stability[best]:.2f} at most, with {self.sizes[best]})."
+                f"Rand index {self.stability[best]:.2f} at most, with {self.curve.sizes[best]})."
             )
-        if not self.below[1:].any():
+        if not self.stable_and_below[1:].any():
             return (
                 "No clear k: where halves of the data agree, one Gaussian of the same spectrum "
                 "could be cut as well."
@@ -292,19 +318,11 @@ class _Facts(NamedTuple):
 
 
 def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
-    """Eigenvalues of the scatter matrix from the spectral bounds of 1 to k clusters.
+    """Return (d,) eigenvalues of the scatter matrix, descending, from spectral lower bounds.
 
-    Parameters
-    ----------
-    lower_bound : (k,) float64
-        Sums of all but the 0, 1, ..., k - 1 largest; of one feature, only the first is looked at.
-    n_features : int
-        d
-
-    Returns
-    -------
-    (d,) float64, descending; None where the bounds say nothing. What is not known of them one by
-    one, beyond k - 1, is taken to be equal.
+    The bounds (k,) are sums of all but the 0, 1, ..., k - 1 largest eigenvalues; with one feature
+    only the first is used. Unknown ones, beyond k - 1, are taken to be equal. None if the first
+    bound is 0.
     """
     if lower_bound[0] <= 0:
         return None
@@ -315,81 +333,5 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
     out[:known] = lower_bound[:known] - lower_bound[1 : known + 1]
     if known < n_features:
         out[known:] = lower_bound[known] / (n_features - known)
-    # what rounding was counted against is not in any order
+    # Bounds less their rounding errors need not be in order.
     return np.sort(out)[::-1].copy()
-
-
-def gaussian_ratios(
-    inertia: Floats,
-    n_features: int,
-    spectrum: Floats | None = None,
-    sizes: NDArray[np.int64] | None = None,
-) -> Floats:
-    """(m,) objectives over the least that a Gaussian with the same spectrum could have.
-
-    Of both only what lies in the directions that a best code of l points would use. Below 0
-    where more is known of the other directions than is left; NaN for one cluster.
-    """
-    out = np.full(len(inertia), nan)
-    total = float(inertia[0])
-    if total <= 0:
-        return out
-    if spectrum is None:
-        spectrum = np.full(n_features, total / n_features)
-    used = spectrum[spectrum > spectrum[0] * _LEAST] / spectrum[0]
-    unit = float(spectrum[0])
-    logs = np.cumsum(logarithms(used))
-    bits = logarithms(_sizes(inertia, sizes).astype(float))
-    for i in range(1, len(inertia)):
-        for active in range(1, len(used) + 1):
-            level = exponentials(np.array([(logs[active - 1] - 2 * bits[i]) / active]))[0]
-            if active == len(used) or level >= used[active]:
-                break
-        others = float(used[active:].sum())
-        out[i] = (inertia[i] / unit - others) / (active * level)
-    return out
-
-
-def _curve(inertia: Floats) -> Floats:
-    """Logarithms of an objective over the first, an empty curve where that is 0."""
-    if len(inertia) == 0 or inertia[0] <= 0:
-        return np.empty(0)
-    return logarithms(np.maximum(inertia / inertia[0], _LEAST))
-
-
-def _bends(inertia: Floats, sizes: NDArray[np.int64]) -> Floats:
-    """(m,) the fall of ln W from l - w to l over that to l + w; 0 where one of these is not known.
-
-    Infinity where nothing is left at l.
-    """
-    out = np.zeros(len(inertia))
-    curve = _curve(inertia)
-    if len(curve) < 2:
-        return out
-    places = {int(size): i for i, size in enumerate(sizes)}
-    for i, size in enumerate(sizes.tolist()):
-        before, after = (places.get(size + step * window(size)) for step in (-1, 1))
-        if before is None or after is None or inertia[after] >= inertia[before]:
-            continue
-        fall, next_fall = curve[before] - curve[i], max(curve[i] - curve[after], 0.0)
-        if fall > 0:
-            out[i] = fall / next_fall if next_fall > 0 else np.inf
-    gone = np.flatnonzero(inertia == 0)
-    if len(gone):
-        out[gone[0]] = np.inf
-    return out
-
-
-def _still_falls(inertia: Floats, sizes: NDArray[np.int64]) -> bool:
-    """Return whether the last clusters lower ln W as much as those before, each.
-
-    Of groups that share a centre each cluster more splits one; on a smooth curve it lowers ln W by
-    less and less.
-    """
-    falls = -np.diff(_curve(inertia)) / np.diff(sizes)
-    return len(falls) > 2 and float(falls[-2:].mean()) >= STILL_FALLS * float(falls.mean())
-
-
-def _sizes(inertia: Floats, sizes: NDArray[np.int64] | None) -> NDArray[np.int64]:
-    """Numbers of clusters; if they are not said, all from 1 on."""
-    return np.arange(1, len(inertia) + 1) if sizes is None else sizes

@@ -1,18 +1,18 @@
 """Suggest the number of clusters of a table of any size, from the whole curve in one run.
 
-Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `PartitionPath`,
-every number of clusters near its lowest objective. Beyond, it is one of nested partitions
-(:mod:`largek_dask.selection.nested`) on a sample: every number up to 16, then 24, 32, 48, 64, ...,
-and closely about every number where it bends. The same decision
-(:mod:`largek_dask.model.suggest_k`) is made of either.
+Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `PartitionPath`, with
+every number of clusters. Beyond, it is that of nested partitions
+(:mod:`largek_dask.selection.nested`) of a sample: every number up to 16, then 24, 32, 48, 64, ...,
+and closer numbers around every bend. The same decision (:mod:`largek_dask.model.suggest_k`) is made
+from either.
 
-A number is named where halves of the rows, clustered by themselves, give the same partition, no
-Gaussian of this spectrum could be cut as well, the curve bends there, and each half names about the
-same number by its own curve.
+A number is suggested if separately clustered halves of the rows give the same partition, no single
+Gaussian of this spectrum could be cut as well, the curve bends there, and each half suggests about
+the same number by its own curve.
 
-Of a sample the objectives are those of other rows, which nothing was fitted to: what they say of
-all rows is off by chance alone, by the standard error told, and on the high side only by as much as
-partitions made from all rows would be better than those of the sample.
+Objectives of a sample are estimated on held-out rows. They differ from those of all rows by chance,
+which the standard errors measure, and are too high by as much as partitions of all rows would be
+better than those of the sample.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng, RowSample
-from largek_dask.algorithms.dcd.conclusion import path_of_half
-from largek_dask.algorithms.dcd.held import taken_rows
-from largek_dask.algorithms.dcd.stability import agreement_of, compare_halves
 from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.algorithms.partition_path.samples import take_rows
+from largek_dask.algorithms.partition_path.stability import agreement_of, compare_halves
 from largek_dask.algorithms.parts.spectrum import (
     MOST_FEATURES,
     lower_bounds,
@@ -49,15 +48,15 @@ from largek_dask.estimators.base import draw_seed
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.model import CentersModel, Model, PathModel
-from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of
-from largek_dask.model.suggest_k import suggest_k as judge
+from largek_dask.model.path import records_of
+from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 from largek_dask.selection.nested import (
     Partition,
     TimeLimit,
-    counted,
-    nested,
-    settled,
-    unrounded,
+    count_partitions,
+    nested_partitions,
+    settle_partitions,
+    without_rounding,
 )
 
 if TYPE_CHECKING:
@@ -69,26 +68,24 @@ if TYPE_CHECKING:
 __all__ = ["ElbowCurve", "suggest_k"]
 
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
-"""Rows and clusters up to which the curve is that of `PartitionPath`, ..."""
+"""Rows and clusters up to which the curve is that of `PartitionPath`."""
 PATH_VALUES = 1 << 21
-"""... if rows are not wide: of more values it takes minutes."""
+"""Values of these rows: with more it takes minutes."""
 BALANCED_CLUSTERS = 25
-"""Clusters up to which its effort is "balanced". Beyond, "fast" takes far less time, and what it
-ends higher by changes no decision: it is about the noise of a curve."""
+"""Clusters up to which its effort is "balanced". Beyond, "fast" takes far less time, and its higher
+objectives change no decision: the difference is about the noise of a curve."""
 SAMPLE_A_CLUSTER, LEAST_SAMPLE = 256, 1 << 16
-"""Rows of a sample: for each cluster of the last partition, and at least."""
+"""Rows of a sample: per cluster of the last partition, and their minimum."""
 SAMPLE_VALUES = 1 << 26
-"""Values of a sample, at most, if it has not been said how many rows it is to have."""
+"""Maximum values of a sample whose size is not given."""
 FEWEST_A_CLUSTER = 16
-"""Rows of a sample for each cluster, however many values that are."""
-HELD_OUT = 4
-"""Rows that nothing is fitted to: one for as many of the sample, ..."""
-LEAST_HELD_OUT = 1 << 13
-"""... and at least."""
+"""Minimum rows of a sample per cluster, if rows are wide."""
+HELD_OUT, LEAST_HELD_OUT = 4, 1 << 13
+"""Rows of the sample per held-out row, and the minimum of these."""
 SETTLING = 2
-"""Lloyd's steps over all rows, after a search on fewer."""
+"""Lloyd's steps over all rows after a search on fewer."""
 COMPARED = 1 << 14
-"""Rows on which the partitions of two halves are compared, at most."""
+"""Maximum rows on which the partitions of two halves are compared."""
 STAGES = 0.4, 0.6, 0.8
 """Shares of the time limit at which the search, and those on either half, have to end."""
 
@@ -97,36 +94,36 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class ElbowCurve(SuggestedK):
-    """The objectives of partitions into 1 to k clusters, how many clusters there are, and why.
+    """Objectives of partitions into 1 to k clusters, and the suggested number of clusters.
 
-    Made by :func:`suggest_k`; ``print`` says the decision in words.
+    Made by :func:`suggest_k`; ``print`` explains the decision.
     """
 
     errors: Floats
     """(m,) standard errors of the objectives: 0 where all rows were counted."""
     n_rows: int
-    """Rows of the table that count."""
+    """Rows of the table of positive weight."""
     n_searched: int
-    """Rows that partitions were found on."""
+    """Rows on which partitions were found."""
     method: Literal["partition-path", "nested"]
     """Method that found the partitions."""
     model_of: Callable[[int], CentersModel]
-    """Makes the model of one of `n_clusters`; :meth:`model` checks the number first."""
+    """Function that makes the model of one of `n_clusters`; use :meth:`model`."""
 
     def model(self, n_clusters: int) -> CentersModel:
-        """The partition into l clusters, one of `n_clusters`, as a model that predicts and saves.
+        """Return the partition into l clusters, one of `n_clusters`, as a model.
 
         Raises
         ------
         ParameterError
-            The run has kept none into as many.
+            The curve has no such partition.
         """
         if n_clusters not in self.n_clusters:
             near = self.n_clusters[np.argsort(np.abs(self.n_clusters - n_clusters))[:2]]
-            told = " and ".join(map(str, sorted(near.tolist())))
+            numbers = " and ".join(map(str, sorted(near.tolist())))
             raise ParameterError(
-                f"the run has kept no partition into {n_clusters!r} clusters; the nearest are into "
-                f"{told}. Fit KMeans({n_clusters!r}) for it."
+                f"the curve has no partition into {n_clusters!r} clusters; the nearest are into "
+                f"{numbers}. Fit KMeans({n_clusters!r}) for it."
             )
         return self.model_of(int(n_clusters))
 
@@ -136,15 +133,9 @@ class ElbowCurve(SuggestedK):
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping of figures per partition; None for unknown figures."""
         columns = (self.n_clusters, self.inertia, self.errors, self.stability, self.gaussian)
-        names = ("n_clusters", "inertia", "standard_error", "stability", "gaussian")
-        rows = zip(*(column.tolist() for column in columns), strict=True)
-        return [
-            {
-                name: None if value != value else value
-                for name, value in zip(names, row, strict=True)
-            }
-            for row in rows
-        ]
+        return records_of(
+            ("n_clusters", "inertia", "standard_error", "stability", "gaussian"), columns
+        )
 
     def plot(self) -> Figure:
         """Return the inertia by number of clusters as a matplotlib figure."""
@@ -181,24 +172,23 @@ def suggest_k(
     rows : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
         (n_rows, n_features) numbers.
     k_max : int
-        The largest number of clusters to look at; fewer where there are not as many rows.
+        Largest number of clusters to examine; fewer if there are fewer rows.
     sample : int, "auto" or "all"
-        Rows that partitions are looked for on, drawn by seed. "auto": 256 for each of ``k_max``
-        clusters, 65,536 at least; of wide rows, fewer. "all": those, and then all rows meet all
-        partitions in three readings, so that objectives are exact.
+        Rows on which partitions are found, drawn by seed. "auto": 256 for each of ``k_max``
+        clusters, at least 65,536; fewer if rows are wide. "all": the same, and then all rows are
+        assigned to all partitions in three readings, so that objectives are exact.
     sample_weight : array-like of shape (n_rows,) or URL, optional
         Weight 2 counts as two rows, weight 0 as none.
     storage_options, normalize, on_bad_rows
         As in ``open_rows`` and ``KMeans``.
     random_state : int, RandomState, Generator or None
-        Same data, seed and versions give the same bits, if ``max_time`` does not end the run.
+        Same data, seed and versions give the same bits, unless ``max_time`` ends the run.
     client : distributed.Client, optional
-        Read the rows on that cluster; what is drawn is searched in this process.
+        Read the rows on that cluster; the sample is searched in this process.
     n_threads, verbose
         As in ``KMeans``.
     max_time : float or str, optional
-        Seconds, or a time such as "90s": partitions into more clusters than there was time for are
-        left out.
+        Seconds, or a time such as "90s"; partitions that are not done by then are left out.
 
     Returns
     -------
@@ -208,9 +198,9 @@ def suggest_k(
     Raises
     ------
     ParameterError, DataError
-        A parameter is wrong, or ``rows`` are no table of finite numbers.
+        A parameter is wrong, or ``rows`` are not a table of finite numbers.
     NoModelError
-        The time limit came before there was a partition.
+        Time was up before there was a partition.
 
     Examples
     --------
@@ -228,7 +218,7 @@ def suggest_k(
         check_integer("sample", sample, 1)
     opened = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
     k = min(int(k_max), opened.n_rows)
-    # Checks all of what is a fit's as well.
+    # Also checks the other parameters.
     options = FitOptions(
         n_clusters=k,
         algorithm="partition-path",
@@ -238,12 +228,12 @@ def suggest_k(
         max_time=max_time,
         seed=draw_seed(random_state),
     )
-    return _Asked(opened, options, sample, client, n_threads, bool(verbose)).curve()
+    return _Request(opened, options, sample, client, n_threads, bool(verbose)).curve()
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """A curve that is asked for."""
+class _Request:
+    """Arguments of :func:`suggest_k`, checked."""
 
     rows: Rows
     options: FitOptions
@@ -253,17 +243,19 @@ class _Asked:
     verbose: bool
 
     def curve(self) -> ElbowCurve:
-        """By all partitions where the table is small and dense, and no sample is asked for."""
+        """Return the curve: of all partitions if the table is small and dense, without a sample."""
         n = self.rows.n_rows
         is_small = n <= PATH_ROWS and n * self.rows.n_features <= PATH_VALUES
         is_small = is_small and self.options.n_clusters <= PATH_CLUSTERS
         whole = isinstance(self.sample, str) or self.sample >= n
         if is_small and whole and not self.rows.is_sparse:
-            return self.by_path()
-        return self.by_nesting()
+            return self._from_path()
+        limit = TimeLimit(self.options.stop.seconds)
+        with self.passes() as passes:
+            check_scale(passes.statistics)
+            return _NestedRun(self, passes, limit).result()
 
     def passes(self) -> Any:
-        """Open the rows."""
         return open_passes(
             self.rows,
             client=self.client,
@@ -272,16 +264,13 @@ class _Asked:
             on_bad_rows=self.options.on_bad_rows,
         )
 
-    # --- every number of clusters -----------------------------------------------------------------
-
-    def by_path(self) -> ElbowCurve:
-        """By a fit of all partitions."""
+    def _from_path(self) -> ElbowCurve:
         with self.passes() as passes:
             statistics = passes.statistics
             k = min(self.options.n_clusters, statistics.n_rows)
-            x, weight = taken_rows(passes, Rng(self.options.seed))
+            x, weight = take_rows(passes, Rng(self.options.seed))
         with warnings.catch_warnings():
-            # k_max is no more than a limit.
+            # Fewer clusters than k_max are no fault.
             warnings.simplefilter("ignore", DegenerateDataWarning)
             result = fit(
                 self.rows,
@@ -296,35 +285,20 @@ class _Asked:
         model = Model.of(result)
         assert isinstance(model, PathModel)
         path, d = model.path_, self.rows.n_features
-        find_path = partial(path_of_half, passes.threads, Rng(self.options.seed))
-        halves = compare_halves(x, weight, find_path, Rng(self.options.seed), len(path))
+        halves = compare_halves(x, weight, Rng(self.options.seed), len(path), passes.threads)
         curves = [
             _curve_of_path(each, centers)
             for each, centers in zip(halves.rows, halves.paths, strict=True)
         ]
-        found = judge(
-            path.inertia,
-            halves.stability,
-            weight=statistics.total_weight,
-            n_features=d,
-            spectrum=spectrum_of(path.lower_bound, d),
-            halves=curves or None,
-        )
+        sizes, spectrum = np.arange(1, len(path) + 1), spectrum_of(path.lower_bound, d)
+        curve = Curve(sizes, path.inertia, statistics.total_weight, d, spectrum)
+        found = suggest_from(curve, halves.stability, curves or None)
         n = statistics.n_rows
         exact = {"errors": np.zeros(len(path)), "n_rows": n, "n_searched": n}
-        return _told(found, **exact, method="partition-path", model_of=path.model)
-
-    # --- nested partitions ------------------------------------------------------------------------
-
-    def by_nesting(self) -> ElbowCurve:
-        """By partitions of a sample, each made of a neighbour."""
-        limit = TimeLimit(self.options.stop.seconds)
-        with self.passes() as passes:
-            check_scale(passes.statistics)
-            return _Nesting(self, passes, limit).result()
+        return _curve_with(found, **exact, method="partition-path", model_of=path.model)
 
     def sizes(self, n_rows: int) -> tuple[int, int]:
-        """Rows of the sample, and rows held out of it."""
+        """Return the number of rows of the sample, and of held-out rows."""
         k = self.options.n_clusters
         if isinstance(self.sample, str):
             n = max(LEAST_SAMPLE, SAMPLE_A_CLUSTER * k)
@@ -336,43 +310,34 @@ class _Asked:
         return n, min(held_out, n_rows - n)
 
 
-class _Nesting:
-    """A run of nested partitions."""
+class _NestedRun:
+    """Nested partitions of a sample and of its halves."""
 
-    def __init__(self, asked: _Asked, passes: BasePasses, limit: TimeLimit) -> None:
-        self.asked, self.passes, self.limit = asked, passes, limit
-        self.rng = Rng(asked.options.seed)
+    def __init__(self, request: _Request, passes: BasePasses, limit: TimeLimit) -> None:
+        self.request, self.passes, self.limit = request, passes, limit
+        self.rng = Rng(request.options.seed)
         self.n_rows = passes.statistics.n_rows
-        n, held_out = asked.sizes(self.n_rows)
+        n, held_out = request.sizes(self.n_rows)
         self.drawn = passes.subset(RowSample(self.rng, "elbow", n + held_out))
-        # As many rows as were asked for are there only where few of them weigh nothing.
+        # Rows of weight 0 are not among them.
         self.n = min(n, self.drawn.n_rows)
-        self.k = min(asked.options.n_clusters, self.n)
+        self.k = min(request.options.n_clusters, self.n)
 
     def result(self) -> ElbowCurve:
-        """The whole of it."""
         sample = self.drawn if self.n == self.drawn.n_rows else self.drawn.subset(np.arange(self.n))
         found = self._nested(sample, self.rng, (), STAGES[0], "all")
         is_late = self.limit.is_over(STAGES[0])
-        found = settled_where_needed(sample, found)
+        found = _settle(sample, found)
         curve, found = _curve_of(sample, found)
         halves, stability = self._halves(sample, found)
-        judged = judge(
-            curve.inertia,
-            stability,
-            weight=curve.weight,
-            n_features=curve.n_features,
-            spectrum=curve.spectrum,
-            sizes=curve.sizes,
-            halves=halves or None,
-        )
+        suggested = suggest_from(curve, stability, halves or None)
         inertia, errors, found = self._counted(found)
         models = {partition.n_clusters: partition for partition in found}
-        words = judged.words
+        words = suggested.words
         if is_late or self.limit.is_over(STAGES[2]):
-            words += " The time limit ended the run early: more time may tell more."
-        return _told(
-            replace(judged, inertia=inertia, words=words),
+            words += " The time limit ended the run early: more time may change this."
+        return _curve_with(
+            replace(suggested, inertia=inertia, words=words),
             errors=errors,
             n_rows=self.n_rows,
             n_searched=self.n,
@@ -383,18 +348,18 @@ class _Nesting:
     def _nested(
         self, rows: BasePasses, rng: Rng, wanted: Sequence[int], share: float, name: str
     ) -> list[Partition]:
-        return nested(
+        return nested_partitions(
             rows,
             rng,
             min(self.k, rows.n_rows),
             wanted=wanted,
             limit=self.limit,
             share=share,
-            report=partial(_show, name) if self.asked.verbose else None,
+            report=partial(_show, name) if self.request.verbose else None,
         )
 
     def _halves(self, sample: BasePasses, found: Sequence[Partition]) -> tuple[list[Curve], Floats]:
-        """The curves of two halves, and how far their partitions agree, by number of clusters."""
+        """Return the curves of two halves, and the agreement of their partitions by size."""
         sizes = [partition.n_clusters for partition in found]
         stability = np.full(len(sizes), np.nan)
         stability[0] = 1.0
@@ -406,7 +371,7 @@ class _Nesting:
             rows = sample.subset(np.arange(begin, begin + half))
             rng = Rng(self.rng.seed, 1 + i)
             parts = self._nested(rows, rng, sizes, STAGES[1 + i], f"half {i + 1}")
-            curve, parts = _curve_of(rows, settled_where_needed(rows, parts))
+            curve, parts = _curve_of(rows, _settle(rows, parts))
             curves.append(curve)
             centers.append({part.n_clusters: part.arrays.centers for part in parts})
         shift = self.passes.statistics.shift
@@ -417,17 +382,17 @@ class _Nesting:
         return curves, stability
 
     def _counted(self, found: Sequence[Partition]) -> tuple[Floats, Floats, list[Partition]]:
-        """Objectives over all rows with their errors, and partitions with weights of all rows."""
-        if self.asked.sample == "all" and self.n < self.n_rows:
+        """Return objectives for all rows, their errors, and partitions with weights of all rows."""
+        if self.request.sample == "all" and self.n < self.n_rows:
             rows = self.passes
-            found = settled(rows, found, SETTLING)
+            found = settle_partitions(rows, found, SETTLING)
         elif self.n < self.drawn.n_rows:
             rows = self.drawn.subset(np.arange(self.n, self.drawn.n_rows))
         else:
             rows = self.drawn
-        count = counted(rows, found)
+        count = count_partitions(rows, found)
         scale = self.passes.statistics.total_weight / count.weight
-        exact = self.n == self.n_rows or self.asked.sample == "all"
+        exact = self.n == self.n_rows or self.request.sample == "all"
         costs = np.array([partition.cost for partition in count.partitions])
         if exact:
             return costs, np.zeros(len(costs)), count.partitions
@@ -438,8 +403,7 @@ class _Nesting:
         return costs * scale, count.errors * scale, scaled
 
     def model(self, partition: Partition) -> CentersModel:
-        """A partition as a model."""
-        options = self.asked.options
+        options = self.request.options
         provenance = {
             "partition": {"n_clusters": partition.n_clusters, "of": "suggest_k"},
             "parameters": {"seed": options.seed, "k_max": options.n_clusters},
@@ -450,20 +414,20 @@ class _Nesting:
             options.normalize,
             options.on_bad_rows,
             provenance=provenance,
-            feature_names=self.asked.rows.feature_names,
+            feature_names=self.request.rows.feature_names,
         )
 
 
-def settled_where_needed(rows: BasePasses, found: Sequence[Partition]) -> list[Partition]:
-    """Partitions of all these rows; those that were found on fewer take steps over all."""
+def _settle(rows: BasePasses, found: Sequence[Partition]) -> list[Partition]:
+    """Settle on all rows the partitions that were found on fewer."""
     few = [partition for partition in found if partition.n_rows < rows.n_rows]
-    moved = iter(settled(rows, few, SETTLING))
+    moved = iter(settle_partitions(rows, few, SETTLING))
     return [next(moved) if partition.n_rows < rows.n_rows else partition for partition in found]
 
 
 def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list[Partition]]:
-    """Return the curve of partitions, without those that cost no less than a smaller one."""
-    count = counted(rows, found)
+    """Return the curve of partitions that cost less than all smaller ones, and these."""
+    count = count_partitions(rows, found)
     kept: list[Partition] = []
     for partition in count.partitions:
         if not kept or partition.cost < kept[-1].cost:
@@ -479,7 +443,7 @@ def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
     """Return the curve of the partitions of half of a sample."""
     d = x.shape[1]
     shift = x.sum(axis=0) / len(x)
-    inertia = np.array([_cost_of(x, np.asarray(centers), shift) for centers in path])
+    inertia = np.array([_cost_of(x, centers, shift) for centers in path])
     spectrum = None
     if d <= MOST_FEATURES:
         bounds = spectral_bounds(*scatter_sums(x, None, shift).matrix(), d + 1)
@@ -488,18 +452,16 @@ def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
 
 
 def _cost_of(x: Floats, centers: Floats, shift: Floats) -> float:
-    """Return the cost of rows, 0 for those that are centres."""
     packed, total = pack_centers(centers, shift), ExactSums()
-    total.add(unrounded(exact_distances(x, packed, nearest(x, packed)), x, centers.dtype))
+    total.add(without_rounding(exact_distances(x, packed, nearest(x, packed)), x, centers.dtype))
     return float(total.value)
 
 
-def _told(found: SuggestedK, **more: Any) -> ElbowCurve:
+def _curve_with(found: SuggestedK, **more: Any) -> ElbowCurve:
     """Return a decision together with its curve."""
     return ElbowCurve(**{each.name: getattr(found, each.name) for each in fields(found)}, **more)
 
 
 def _show(name: str, partition: Partition) -> None:
-    """Print a line about a partition that was found."""
     text = f"elbow, {name}: {partition.n_clusters:,} clusters, inertia {partition.cost:.6g}"
     print(text, file=sys.stderr, flush=True)

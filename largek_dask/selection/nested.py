@@ -1,10 +1,11 @@
-"""Compute partitions into 1, 2, 4, ... clusters, each from a neighbour's centres.
+"""Partitions into 1, 2, 4, ... clusters, each from a neighbour's centres.
 
 Up: the clusters of k are split to 2 k, and the loop refines them. Down: pairs of clusters are
-merged (:mod:`~largek_dask.algorithms.parts.merging`), which gives a cheap curve in steps of one.
-Where the curve bends, and where a partition is wanted, it is refined. The better of two partitions
-of a size is kept. All this happens on rows that the driver holds, the more of them the more
-clusters. Then a few passes over all rows update all partitions at once, and a last one counts.
+merged (:mod:`~largek_dask.selection.agglomeration`), which gives a cheap curve in steps of one.
+Partitions are refined where the curve bends, and for the wanted numbers of clusters. The better of
+two partitions of a size is kept. All this happens on rows that the driver holds, more of them for
+more clusters. Then a few passes over all rows update all partitions at once, and a last one
+computes their costs.
 """
 
 from __future__ import annotations
@@ -23,10 +24,9 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Chunk, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem, exact_distances
 from largek_dask.algorithms.lloyd import Lloyd
-from largek_dask.algorithms.parts.merging import bent_sizes, merged_down, window
 from largek_dask.algorithms.parts.moves import losses_of_merging
 from largek_dask.algorithms.parts.splits import held_out_moves, split_up
-from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
+from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.run import Run
@@ -36,29 +36,38 @@ from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
+from largek_dask.kernels.exact.sums import ClusterSums
+from largek_dask.model.suggest_k import window
 from largek_dask.passes.base import BasePasses
+from largek_dask.selection.agglomeration import bent_sizes, merge_down
 
-__all__ = ["Counted", "Partition", "TimeLimit", "counted", "nested", "settled", "unrounded"]
+__all__ = [
+    "CountedPartitions",
+    "Partition",
+    "TimeLimit",
+    "count_partitions",
+    "nested_partitions",
+    "settle_partitions",
+    "without_rounding",
+]
 
 STEPS = 24
-"""Maximum number of passes that refine a partition: more change less than the curve's noise."""
+"""Maximum passes that refine a partition: further ones change less than the curve's noise."""
 TOL = 1e-4
 """``tol`` of the loop that refines."""
 ROWS_PER_CLUSTER, LEAST_ROWS = 256, 1 << 13
-"""Rows that refine a partition: per cluster, and at least."""
+"""Rows that refine a partition: per cluster, and their minimum."""
 SPARSE_ROUNDS = 4
-"""Maximum number of rounds of moves of centres on sparse rows, which the truncated search lacks."""
+"""Maximum rounds of moves of centres on sparse rows, which the truncated search does not take."""
 SMALL = 16
 """Every number of clusters up to this has a partition."""
 TRIED = 2.0
 """Minimum bend of a curve of merges for a number of clusters to be refined. Refined partitions bend
-more, as merges do not reassign rows.
-"""
+more, as merges do not reassign rows."""
 MOST_TRIED = 3
 """Maximum number of such sizes between k and 2 k."""
-
 ROUNDED = 4.0
-"""Squared units in the last place of a row that the mean of rows equal to it may be off by."""
+"""Maximum squared error of the mean of equal rows, in squared units in the last place of a row."""
 
 Floats = NDArray[np.float64]
 
@@ -80,24 +89,23 @@ class Partition:
 
 
 class TimeLimit:
-    """Seconds from now on, of which each stage may use up a share; infinite: no limit."""
+    """Time limit that starts now, of which each stage may use a share; infinite: no limit."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._seconds, self._begun = seconds, time.monotonic()
 
     def left(self, share: float = 1.0) -> float | None:
-        """Return the seconds until this share is used, at least 0; None without a limit."""
+        """Return the seconds left of a share, at least 0; None without a limit."""
         if math.isinf(self._seconds):
             return None
         return max(0.0, share * self._seconds - (time.monotonic() - self._begun))
 
     def is_over(self, share: float = 1.0) -> bool:
-        """Return whether this share is used."""
         return self.left(share) == 0.0
 
 
 @dataclass(slots=True)
-class _Search:
+class _NestedSearch:
     """Partitions of held rows, in progress."""
 
     sample: BasePasses
@@ -118,7 +126,7 @@ class _Search:
     def refine(self, centers: NDArray[Any]) -> Partition:
         """Return the partition to which the loop converges from these centres."""
         rows = self.rows_for(len(centers))
-        # With two centres there is nothing to move.
+        # With one or two centres no centre can be moved elsewhere.
         if len(centers) <= 2:
             return self._run(Lloyd(), rows, centers)
         if not rows.is_sparse:
@@ -175,7 +183,7 @@ class _Search:
                 return
             above = self.found[k]
             least = max(1, fewer - 2 * window(fewer) - 1)
-            merges = merged_down(
+            merges = merge_down(
                 above.arrays.centers, above.arrays.counts, above.arrays.shift, least
             )
             bent = bent_sizes(
@@ -201,7 +209,7 @@ def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
     return moves.apply(centers) if len(moves.split) else None
 
 
-def nested(
+def nested_partitions(
     sample: BasePasses,
     rng: Rng,
     n_clusters: int,
@@ -216,7 +224,7 @@ def nested(
     Parameters
     ----------
     sample : BasePasses
-        Rows in random order, none of weight 0: a subset.
+        Subset in random order, without rows of weight 0.
     rng : Rng
     n_clusters : int
         k
@@ -224,66 +232,44 @@ def nested(
         Further numbers of clusters.
     limit : TimeLimit, optional
     share : float
-        Share of it that may be used up; what is not done then is left out.
+        Share of the limit after which no further partition is computed.
     report : callable, optional
         Called with every partition that is better than the known one.
 
     Returns
     -------
     list of Partition
-        In order of size. Fewer than k if the rows have fewer distinct values or the time is over.
+        In order of size. They end before k if the rows have fewer distinct values or time is up.
 
     Raises
     ------
     NoModelError
-        The time was over before there was a partition.
+        Time was up before there was a partition.
     """
-    search = _Search(sample, rng, TimeLimit() if limit is None else limit, share, report)
+    search = _NestedSearch(sample, rng, TimeLimit() if limit is None else limit, share, report)
     search.up(n_clusters)
     halves = (3 * size // 2 for size in sorted(search.found) if size >= SMALL)
     search.down({*range(1, SMALL + 1), *halves, *wanted})
     return [search.found[size] for size in sorted(search.found)]
 
 
-@dataclass
-class _Totals:
-    """Totals of every partition."""
-
-    totals: list[AssignmentTotal[Tally]]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that are sent."""
-        return sum(total.nbytes for total in self.totals)
-
-    @staticmethod
-    def combine(a: _Totals, b: _Totals) -> _Totals:
-        """Add ``b`` into ``a``."""
-        for mine, others in zip(a.totals, b.totals, strict=True):
-            AssignmentTotal.combine(mine, others)
-        return a
-
-
-def _assign_chunk(chunk: Chunk, found: _Totals, packed: Sequence[PackedCenters]) -> None:
-    """Label a chunk's rows once per partition."""
-    for total, centers in zip(found.totals, packed, strict=True):
-        total.assign(chunk.x, chunk.weight, None, nearest_pruned(chunk.x, centers)[0])
-
-
-def settled(passes: BasePasses, partitions: Sequence[Partition], steps: int) -> list[Partition]:
-    """Return partitions after some of Lloyd's steps over all rows, all in one pass per step."""
+def settle_partitions(
+    passes: BasePasses, partitions: Sequence[Partition], steps: int
+) -> list[Partition]:
+    """Return partitions after some of Lloyd's steps over all rows, one pass per step for all."""
     shift, d, grid = passes.statistics.shift, passes.n_features, passes.statistics.grid
     centers = [partition.arrays.centers for partition in partitions]
-    sizes = [len(each) for each in centers]
-    for _ in range(steps):
-        found: _Totals = passes.reduce(
+    ends = np.cumsum([len(each) for each in centers]).tolist()
+    for _ in range(steps if partitions else 0):
+        sums: ClusterSums = passes.reduce(
             _assign_chunk,
             [pack_centers(each, shift) for each in centers],
-            start=partial(_empty_totals, sizes, d, grid),
-            combine=_Totals.combine,
+            start=partial(ClusterSums, ends[-1], d, grid),
+            combine=ClusterSums.merge,
         )
         centers = [
-            total.sums.means(each) for total, each in zip(found.totals, centers, strict=True)
+            sums.part(slice(end - len(each), end)).means(each)
+            for each, end in zip(centers, ends, strict=True)
         ]
     return [
         replace(partition, arrays=replace(partition.arrays, centers=each))
@@ -291,54 +277,53 @@ def settled(passes: BasePasses, partitions: Sequence[Partition], steps: int) -> 
     ]
 
 
-def _empty_totals(sizes: Sequence[int], d: int, grid: Any) -> _Totals:
-    return _Totals([AssignmentTotal(size, d, grid) for size in sizes])
+def _assign_chunk(chunk: Chunk, sums: ClusterSums, packed: Sequence[PackedCenters]) -> None:
+    first = 0
+    for centers in packed:
+        labels, _ = nearest_pruned(chunk.x, centers)
+        sums.add(chunk.x, labels + np.int32(first), chunk.weight)
+        first += centers.n_clusters
 
 
 @dataclass
-class _Sums(Additive):
-    """Costs per partition, and what their errors are estimated from."""
+class _CostSums(Additive):
+    """Costs of partitions, and sums from which their errors are estimated."""
 
     costs: ExactSums
-    """Sums of ``w d^2``, one per partition."""
+    """``w d^2``, by partition."""
     squares: ExactSums
-    """Sums of its squares."""
+    """``(w d^2)^2``, by partition."""
     products: ExactSums
-    """Sums of its products with w."""
+    """``w^2 d^2``, by partition."""
     weights: ExactSums
-    """(2,) sums of w and of its square."""
+    """w, and its square."""
     counts: ExactSums
-    """Sums of w by cluster, partitions concatenated."""
+    """w by cluster, partitions concatenated."""
 
     @classmethod
-    def of(cls, sizes: Sequence[int]) -> _Sums:
-        """Return empty sums."""
+    def of(cls, sizes: Sequence[int]) -> _CostSums:
         n = len(sizes)
         return cls(ExactSums(n), ExactSums(n), ExactSums(n), ExactSums(2), ExactSums(sum(sizes)))
 
 
-def unrounded(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
-    """Return squared distances (n,), 0 where a row equals its centre but for the centre's rounding.
+def without_rounding(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
+    """Return squared distances (n,), 0 for rows that differ from their centre by rounding only.
 
-    Parameters
-    ----------
-    distances : (n,) float64
-    x : (n, d) rows
-    dtype : dtype
-        Of the centres.
+    ``dtype`` is that of the centres, to which the means of equal rows are rounded.
     """
     unit = ROUNDED * float(np.finfo(dtype).eps) ** 2
     return np.where(distances > unit * row_squares(x, np.zeros(x.shape[1])), distances, 0.0)
 
 
-def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> None:
-    """Add up the costs of a chunk's rows in each partition."""
+def _count_chunk(chunk: Chunk, sums: _CostSums, packed: Sequence[PackedCenters]) -> None:
     weight = np.ones(len(chunk)) if chunk.weight is None else chunk.weight
     there = weight > 0
     first = 0
     for i, centers in enumerate(packed):
         labels, _ = nearest_pruned(chunk.x, centers)
-        distances = unrounded(exact_distances(chunk.x, centers, labels), chunk.x, centers.dtype)
+        distances = without_rounding(
+            exact_distances(chunk.x, centers, labels), chunk.x, centers.dtype
+        )
         cost = np.where(there, distances, 0.0) * weight
         at = np.full(len(cost), i, np.int32)
         sums.costs.add(cost, None, at)
@@ -351,7 +336,7 @@ def _count_chunk(chunk: Chunk, sums: _Sums, packed: Sequence[PackedCenters]) -> 
 
 
 @dataclass(frozen=True, slots=True)
-class Counted:
+class CountedPartitions:
     """Costs of partitions over some rows."""
 
     partitions: list[Partition]
@@ -362,18 +347,18 @@ class Counted:
     """Weight of these rows."""
 
 
-def counted(passes: BasePasses, partitions: Sequence[Partition]) -> Counted:
-    """Compute the costs of partitions over all rows of the passes, in one pass.
+def count_partitions(passes: BasePasses, partitions: Sequence[Partition]) -> CountedPartitions:
+    """Compute the costs of partitions over all rows, in one pass.
 
-    The error is that of a ratio: of the mean of ``w d^2`` to that of w.
+    The error is that of a ratio: of the mean of ``w d^2`` to the mean of w.
     """
     shift = passes.statistics.shift
     sizes = [partition.n_clusters for partition in partitions]
-    sums: _Sums = passes.reduce(
+    sums: _CostSums = passes.reduce(
         _count_chunk,
         [pack_centers(partition.arrays.centers, shift) for partition in partitions],
-        start=partial(_Sums.of, sizes),
-        combine=_Sums.combine,
+        start=partial(_CostSums.of, sizes),
+        combine=_CostSums.combine,
     )
     costs, (weight, squares) = sums.costs.values, sums.weights.values
     ratios = costs / weight
@@ -388,4 +373,4 @@ def counted(passes: BasePasses, partitions: Sequence[Partition]) -> Counted:
         )
         for i, partition in enumerate(partitions)
     ]
-    return Counted(done, np.sqrt(np.maximum(spread, 0.0)), float(weight))
+    return CountedPartitions(done, np.sqrt(np.maximum(spread, 0.0)), float(weight))

@@ -1,9 +1,9 @@
 """Scores of a clustering: ``lk.scores``.
 
 ``accuracy``, ``nmi``, ``ari`` and ``purity`` compare labels with known classes. ``silhouette``,
-``davies_bouldin`` and ``calinski_harabasz`` measure how far clusters lie apart, by distances to a
-few centres per row, never by those between rows: rows are read once or twice, chunk by chunk, here
-or on a cluster, and any chunks and workers give the same bits.
+``davies_bouldin`` and ``calinski_harabasz`` measure the separation of clusters by distances of rows
+to a few centres, never by distances between rows: rows are read once or twice, chunk by chunk, in
+this process or on a cluster, and the bits do not depend on chunks and workers.
 """
 
 from __future__ import annotations
@@ -60,11 +60,11 @@ __all__ = [
 ]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
-"""Scores of how far clusters lie apart."""
+"""Scores of separation."""
 BY_MEANS = {*NAMES[1:]}
-"""Those about the means of clusters, by a second pass."""
+"""Scores that need the means of clusters, and so a second pass."""
 PAIRS = 1 << 22
-"""Distances between centres that are held at once."""
+"""Maximum number of distances between centres held at a time."""
 
 
 # --- known classes --------------------------------------------------------------------------------
@@ -72,11 +72,11 @@ PAIRS = 1 << 22
 
 @without_causes
 def accuracy(labels: Any, truth: Any) -> float:
-    """Fraction of rows whose cluster stands for their class, by the best one-to-one matching.
+    """Fraction of rows whose cluster is matched to their class, by the best one-to-one matching.
 
     Rows of clusters beyond the number of classes count as wrong (see :func:`purity`). The matching
     is exact (Kuhn, "The Hungarian method for the assignment problem", 1955); it takes a dense table
-    of clusters times classes, 8 bytes each.
+    of clusters by classes, 8 bytes each.
 
     Parameters
     ----------
@@ -91,14 +91,14 @@ def accuracy(labels: Any, truth: Any) -> float:
     Raises
     ------
     ParameterError
-        Other than one integer a row, two lengths, numbers below -1, or no row is left.
+        Not one integer per row, different lengths, numbers below -1, or no row is left.
     NotEnoughMemoryError
         The dense table does not fit into memory.
 
     Warns
     -----
     ParameterWarning
-        One class is left of a truth with -1: its classes may be called -1 and 1.
+        Only one class is left of a truth with -1: its classes may be -1 and 1.
 
     Examples
     --------
@@ -141,58 +141,55 @@ def ari(labels: Any, truth: Any) -> float:
 
 @without_causes
 def purity(labels: Any, truth: Any) -> float:
-    """Fraction of rows that are of the most frequent class of their cluster, above 0 to 1.
+    """Fraction of rows of the most frequent class of their cluster, above 0 to 1.
 
-    It rises with the number of clusters, up to 1 where each row has its own (Manning, Raghavan and
-    Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters and errors are
-    those of :func:`accuracy`; no dense table is needed.
+    It increases with the number of clusters, up to 1 if each row is a cluster (Manning, Raghavan
+    and Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters and errors
+    are those of :func:`accuracy`; no dense table is needed.
     """
     cells = _contingency(labels, truth)
     return float(cells.max(axis=1).sum() / cells.sum())
 
 
 def _contingency(labels: Any, truth: Any) -> csr_matrix:
-    """Return the sparse (clusters, classes) table of numbers of rows."""
+    """Return the sparse (clusters, classes) table of row counts."""
     from sklearn.metrics.cluster import contingency_matrix
 
     return contingency_matrix(*_kept(labels, truth), sparse=True, dtype=np.int64)
 
 
 def _kept(labels: Any, truth: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Check clusters and classes; return those of rows that have both."""
+    """Check labels and classes; return those of rows that have both."""
     labels, truth = check_integers(labels, "labels"), check_integers(truth, "truth")
     if len(labels) != len(truth):
         raise ParameterError(
-            f"labels has {len(labels):,} rows and truth {len(truth):,}: both need one integer "
-            "for each of the same rows."
+            f"labels has {len(labels):,} rows and truth {len(truth):,}; give one integer for each "
+            "of the same rows in both."
         )
     kept = (labels != SKIPPED) & (truth != SKIPPED)
     if not kept.any():
         raise ParameterError(
-            f"no row is left to score: each of {len(kept):,} has the label -1, which leaves a row "
-            "out, in labels or truth."
+            f"no row is left to score: all {len(kept):,} have -1, which excludes a row, in labels "
+            "or truth."
         )
     if (truth == SKIPPED).any() and (truth[kept] == truth[kept][0]).all():
         warn(
-            f"-1 in truth leaves a row out ({np.count_nonzero(~kept):,} rows are), and then all "
-            "rows are of one class. If -1 is a class of its own, number classes from 0.",
+            f"-1 in truth excludes a row ({np.count_nonzero(~kept):,} rows), and all others are of "
+            "one class. If -1 is a class of its own, number classes from 0.",
             ParameterWarning,
         )
     return labels[kept], truth[kept]
 
 
 def check_integers(values: Any, name: str) -> NDArray[Any]:
-    """Clusters or classes of rows as an array (n,) of the integers that were given.
+    """Return clusters or classes of rows as an array (n,) of integers of at least -1.
 
-    Raises
-    ------
-    ParameterError
-        Other than one integer a row, or one below -1; ``name`` is what the text calls them.
+    Raises ParameterError, which calls them ``name``, if they are anything else.
     """
     if isinstance(values, np.ma.MaskedArray):
         raise ParameterError(
-            f"{name} is a masked array; fill it first, e.g. with {name}.filled(-1), which leaves "
-            "masked rows out."
+            f"{name} is a masked array; fill it first, e.g. with {name}.filled(-1), which excludes "
+            "masked rows."
         )
     found = np.asarray(values)
     if found.ndim != 1:
@@ -207,16 +204,16 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
         row = int(np.argmax(found < SKIPPED))
         raise ParameterError(
             f"{name} holds {found[row]} in row {row:,}: number clusters and classes from 0 on; "
-            "-1 leaves a row out."
+            "-1 excludes a row."
         )
     return found
 
 
-# --- how far clusters lie apart -------------------------------------------------------------------
+# --- separation -----------------------------------------------------------------------------------
 
 
 class Options(TypedDict, total=False):
-    """Options of the scores that need no classes."""
+    """Options of scores of separation."""
 
     sample_weight: Any
     client: Client | None
@@ -225,33 +222,33 @@ class Options(TypedDict, total=False):
 
 @without_causes
 def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Simplified silhouette: how much nearer rows are to their own centre than to any other.
+    """Simplified silhouette, from distances of rows to their own centre and to the nearest other.
 
     The mean over rows of (b - a) / max(a, b), with a the distance to the row's own centre and b to
     the nearest of the other centres (Hruschka, de Castro and Campello, "Evolutionary algorithms for
-    clustering gene-expression data", 2004), in one pass over the rows, of labels in two.
+    clustering gene-expression data", 2004). Takes one pass over the rows, two for labels.
     ``sklearn.metrics.silhouette_score`` takes distances between all pairs of rows instead, and
     gives another number.
 
     Parameters
     ----------
     clustering : Model, fitted estimator, or array of integers (n,)
-        Rows belong to clusters as its ``predict`` says, or as labels say, whose centres are the
-        means of their rows; rows of label -1 are left out, as are those that a model skips. A
-        cluster that had no row in the fit is nobody's neighbour.
-    rows : whatever ``open_rows`` takes
-        (n, d) rows, dense or sparse; normalised where the model does.
+        Clusters of the rows: by its ``predict``, or labels, whose centres are the means of their
+        rows. Rows of label -1, or that a model skips, are excluded. Clusters that had no rows in
+        the fit are ignored.
+    rows : anything that ``open_rows`` takes
+        (n, d) rows, dense or sparse; normalised if the model's rows were.
     sample_weight : array-like (n,) or URL, optional
-        A row of weight 2 counts as two rows, one of 0 not at all.
+        A row of weight 2 counts as two rows, one of weight 0 is ignored.
     client : distributed.Client, optional
-        Its cluster computes; None: threads of this process. The bits are the same.
+        Compute on its cluster; None: on threads of this process. The bits are the same.
     n_threads : int, optional
         Threads of this process.
 
     Returns
     -------
     float
-        -1 to 1, more is better.
+        -1 to 1; higher is better.
 
     Raises
     ------
@@ -276,23 +273,24 @@ def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
 
 @without_causes
 def davies_bouldin(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Davies-Bouldin index, as ``sklearn.metrics.davies_bouldin_score``: 0 or more, less is better.
+    """Davies-Bouldin index, as ``sklearn.metrics.davies_bouldin_score``: lower is better.
 
     The mean over clusters of the largest (S_i + S_j) / M_ij, with S the mean distance of a
-    cluster's rows to their mean and M the distance between two means, in two passes over the rows.
-    Clusters without rows do not count. Parameters and errors are those of :func:`silhouette`.
+    cluster's rows to their mean and M the distance between two means: 0 or more. Takes two passes
+    over the rows; clusters without rows are ignored. Parameters and errors are those of
+    :func:`silhouette`.
     """
     return separation(clustering, rows, ("davies_bouldin",), **options)["davies_bouldin"]
 
 
 @without_causes
 def calinski_harabasz(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Calinski-Harabasz index, as ``sklearn.metrics.calinski_harabasz_score``: more is better.
+    """Calinski-Harabasz index, as ``sklearn.metrics.calinski_harabasz_score``: higher is better.
 
-    The variance between the means of clusters over that within, 0 or more, in two passes over the
-    rows; 1 where all rows lie on their means. Clusters without rows do not count. Parameters and
-    errors are those of :func:`silhouette`; a ``ParameterError`` also where there is no more weight
-    than clusters.
+    The variance between the means of clusters over the variance within clusters: 0 or more, and 1
+    if all rows lie on their means. Takes two passes over the rows; clusters without rows are
+    ignored. Parameters and errors are those of :func:`silhouette`; ``ParameterError`` is also
+    raised if the total weight does not exceed the number of clusters.
     """
     return separation(clustering, rows, ("calinski_harabasz",), **options)["calinski_harabasz"]
 
@@ -306,15 +304,15 @@ def separation(
     client: Client | None = None,
     n_threads: int | None = None,
 ) -> dict[str, float]:
-    """Compute the scores of these names, which share passes over the rows."""
+    """Compute some scores of separation, which share passes over the rows."""
     with _opened(clustering, rows, sample_weight, client, n_threads) as (passes, model, labels):
         if model is None:
             assert labels is not None
             return _of_labels(passes, labels, names)
-        clusters, asked = _clusters_of(model, passes.rows.dtype), "silhouette" in names
+        clusters, silhouettes = _clusters_of(model, passes.rows.dtype), "silhouette" in names
         by_means = not BY_MEANS.isdisjoint(names)
-        first = _first_pass(passes, clusters, silhouettes=asked, by_means=by_means)
-        found = {"silhouette": first.silhouette} if asked else {}
+        first = _first_pass(passes, clusters, silhouettes=silhouettes, by_means=by_means)
+        found = {"silhouette": first.silhouette} if silhouettes else {}
         return found | _about_means(passes, clusters, first, names)
 
 
@@ -322,7 +320,7 @@ def separation(
 def _opened(
     clustering: Any, rows: Any, sample_weight: Any, client: Client | None, n_threads: int | None
 ) -> Iterator[tuple[BasePasses, Model | None, NDArray[np.int32] | None]]:
-    """Passes over the rows, with the model or the labels that were given."""
+    """Open the rows; yield passes over them, and the model or the labels."""
     model = getattr(clustering, "model_", clustering)
     if isinstance(model, Model):
         opened = model._open(rows, sample_weight)
@@ -333,12 +331,13 @@ def _opened(
     labels = check_integers(model, "clustering")
     if len(labels) != opened.n_rows:
         raise ParameterError(
-            f"there are {len(labels):,} labels and {opened.n_rows:,} rows: give one for each row."
+            f"clustering has {len(labels):,} labels, and there are {opened.n_rows:,} rows; give "
+            "one label per row."
         )
-    # Numbered without gaps, -1 as it is.
+    # Number labels without gaps; -1 stays.
     kept, numbers = labels != SKIPPED, np.full(len(labels), SKIPPED, np.int32)
     numbers[kept] = np.unique(labels[kept], return_inverse=True)[1]
-    # What is left out may hold anything.
+    # Excluded rows may hold anything.
     on_bad_rows: Any = "skip" if not kept.all() else "raise"
     with open_passes(opened, client=client, n_threads=n_threads, on_bad_rows=on_bad_rows) as passes:
         yield passes, None, numbers
@@ -346,24 +345,24 @@ def _opened(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """Labelling of rows, and the centres to measure distances to; sent to workers."""
+    """Centres of clusters and the labelling of rows, sent to workers."""
 
     centers: PackedCenters
     """Centres of all clusters."""
     others: PackedCenters
-    """Centres of clusters with rows, which may be the nearest other one of a row."""
+    """Centres of clusters with rows."""
     numbers: NDArray[np.int32]
-    """The clusters that these are of."""
+    """Clusters of these centres."""
     labelling: Labelling | None = None
     """Labelling of a model; None for the nearest of ``others``."""
     labels: NDArray[np.int32] | None = None
-    """(n,) labels that were given for all rows."""
+    """(n,) given labels of all rows."""
 
     @classmethod
     def about(
         cls, centers: NDArray[Any], shift: NDArray[Any], used: NDArray[np.bool_], **how: Any
     ) -> Clusters:
-        """Clusters with these centres, (k, d), of which those that are ``used`` have rows."""
+        """Return clusters with these centres (k, d), of which those ``used`` have rows."""
         numbers = np.flatnonzero(used).astype(np.int32)
         _check_number(len(numbers))
         packed = pack_centers(centers, shift)
@@ -372,17 +371,17 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """Clusters, those without rows included."""
+        """Number of clusters, including those without rows."""
         return self.centers.n_clusters
 
 
 def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
-    """Return those of a model for rows of a dtype; clusters without rows in the fit are ignored."""
+    """Return the clusters of a model for rows of a dtype."""
     centers = model._cluster_centers()
     if centers is None:
         raise ParameterError(
-            f"a model of the kind {model.kind!r} has no centres, and these scores are of centres: "
-            "give labels."
+            f"a model of the kind {model.kind!r} has no centres, which these scores need; give "
+            "labels instead."
         )
     used = model.counts > 0
     by_nearest = model._labels_by_nearest and bool(used.all())
@@ -392,7 +391,7 @@ def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
 
 
 def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:
-    """The clusters of a chunk's rows; None where the nearest centre will tell."""
+    """Return the clusters of a chunk's rows; None if they are those of the nearest centres."""
     if clusters.labels is not None:
         return clusters.labels[chunk.numbers()]
     if clusters.labelling is None:
@@ -403,7 +402,7 @@ def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:
 
 
 def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """The nearest and the second nearest centre of every row, however far out it lies."""
+    """Return the two nearest centres of every row, in float64 for rows that are very far."""
     first, _, second, _ = nearest_two_pruned(x, centers)
     far = too_far(squared_distances(x, centers, first), centers.dtype)
     if len(far):
@@ -413,25 +412,21 @@ def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], N
     return first, second
 
 
-def _measured(
+def _silhouettes(
     x: Table, own: NDArray[np.int32] | None, clusters: Clusters
-) -> tuple[NDArray[np.int32], NDArray[np.float64], NDArray[np.float64]]:
-    """Labels of rows, distances to their own centres, and to the nearest other ones."""
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Return labels of rows, and (b - a) / max(a, b); 0 if both centres lie on the row."""
     first, second = _two_nearest(x, clusters.others)
     nearest = clusters.numbers[first]
     own = nearest if own is None else own
     other = np.where(nearest == own, second, first)
-    distances = np.sqrt(squared_distances(x, clusters.centers, own))
-    return own, distances, np.sqrt(squared_distances(x, clusters.others, other))
+    a = np.sqrt(squared_distances(x, clusters.centers, own))
+    b = np.sqrt(squared_distances(x, clusters.others, other))
+    larger = np.maximum(a, b)
+    return own, np.divide(b - a, larger, out=np.zeros_like(larger), where=larger > 0)
 
 
-def _silhouettes(own: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """(b - a) / max(a, b) of every row; 0 where both centres lie on it."""
-    larger = np.maximum(own, other)
-    return np.divide(other - own, larger, out=np.zeros_like(larger), where=larger > 0)
-
-
-# --- all rows -------------------------------------------------------------------------------------
+# --- passes over rows -----------------------------------------------------------------------------
 
 
 @dataclass
@@ -439,66 +434,63 @@ class SeparationTotal(Additive):
     """Total of the first pass."""
 
     sums: ClusterSums | None
-    """Rows by cluster, where means are asked for."""
+    """Sums of rows by cluster, if means are needed."""
     silhouettes: ExactSums
     weight: ExactSums
     n_rows: int = 0
-    """Rows that count."""
+    """Rows of positive weight that are not excluded."""
     bad: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    """Number of rows with NaN or infinity that were given a label, and the first, by chunk."""
+    """By chunk, the number of rows with a label that hold NaN or infinity, and the first row."""
 
     @property
     def silhouette(self) -> float:
-        """Mean silhouette of a row."""
         return self.silhouettes.value / self.weight.value
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint | None) -> SeparationTotal:
-        """Return an empty total."""
         sums = None if grid is None else ClusterSums(k, d, grid)
         return cls(sums, ExactSums(), ExactSums())
 
 
 @dataclass
-class SpreadTotal(Additive):
+class DistanceTotal(Additive):
     """Total of the second pass: distances of rows to the means of their clusters."""
 
     distances: ExactSums
-    """One sum a cluster."""
+    """By cluster."""
     squares: ExactSums
-    """All squared distances together."""
+    """Squared distances of all clusters together."""
 
     @classmethod
-    def of(cls, k: int) -> SpreadTotal:
-        """Return an empty total."""
+    def of(cls, k: int) -> DistanceTotal:
         return cls(ExactSums(k), ExactSums())
 
 
-def _weighed(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Weights of rows, 0 of those that are left out."""
+def _weights(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
+    """Return weights of rows; 0 if excluded."""
     weight = np.ones(len(labels)) if chunk.weight is None else chunk.weight.copy()
     weight[labels == SKIPPED] = 0
     return weight
 
 
 def _first_chunk(
-    chunk: Chunk, total: SeparationTotal, clusters: Clusters, silhouettes: bool
+    chunk: Chunk, total: SeparationTotal, clusters: Clusters, with_silhouettes: bool
 ) -> None:
-    """Label a chunk's rows; add their silhouettes, and themselves to the sums of clusters."""
+    """Label a chunk's rows; add them to the sums of clusters, and their silhouettes."""
     own = _labels(chunk, clusters)
-    if silhouettes:
+    if with_silhouettes:
         given = None if own is None else np.maximum(own, 0)
-        found, near, other = _measured(chunk.x, given, clusters)
-        own = found if own is None else own
+        labels, silhouettes = _silhouettes(chunk.x, given, clusters)
+        own = labels if own is None else own
     elif own is None:
         own, _ = _two_nearest(chunk.x, clusters.centers)
-    weight = _weighed(chunk, own)
+    weight = _weights(chunk, own)
     if clusters.labels is not None and chunk.bad is not None:
         rows = chunk.start + np.flatnonzero(chunk.bad & (own != SKIPPED))
         if len(rows):
             total.bad[chunk.index] = np.array([len(rows), rows[0]])
-    if silhouettes:
-        total.silhouettes.add(_silhouettes(near, other), weight)
+    if with_silhouettes:
+        total.silhouettes.add(silhouettes, weight)
     total.weight.add(np.ones(len(own)), weight)
     total.n_rows += int(np.count_nonzero(weight))
     if total.sums is not None:
@@ -507,13 +499,13 @@ def _first_chunk(
 
 
 def _second_chunk(
-    chunk: Chunk, total: SpreadTotal, clusters: Clusters, means: PackedCenters
+    chunk: Chunk, total: DistanceTotal, clusters: Clusters, means: PackedCenters
 ) -> None:
     """Add the distances of a chunk's rows to the means of their clusters."""
     own = _labels(chunk, clusters)
     if own is None:
         own, _ = _two_nearest(chunk.x, clusters.centers)
-    weight = _weighed(chunk, own)
+    weight = _weights(chunk, own)
     labels = np.maximum(own, 0)
     squares = squared_distances(chunk.x, means, labels)
     total.distances.add(np.sqrt(squares), weight, labels)
@@ -523,7 +515,7 @@ def _second_chunk(
 def _of_labels(
     passes: BasePasses, labels: NDArray[np.int32], names: Sequence[str]
 ) -> dict[str, float]:
-    """Scores of clusters that are given as labels, about the means of their rows."""
+    """Compute scores of clusters that are given as labels, about the means of their rows."""
     k, shift = int(labels.max(initial=-1)) + 1, passes.statistics.shift
     nowhere = np.zeros((k, passes.n_features), passes.statistics.dtype)
     clusters = Clusters.about(nowhere, shift, np.ones(k, bool), labels=labels)
@@ -554,13 +546,13 @@ def _first_pass(
         index = min(total.bad)
         first = bad_row_error(passes.rows, int(total.bad[index][1]), index)
         raise DataError(
-            f"{n_bad:,} rows that have a label hold NaN or infinity: give them the label -1, which "
-            f"leaves a row out. The first: {first}"
+            f"{n_bad:,} rows that have a label hold NaN or infinity; give them the label -1, which "
+            f"excludes a row. The first: {first}"
         )
     if not total.n_rows:
         raise DataError(
-            "no row is left to score: none has a weight, or all have the label -1. Give some "
-            "a weight above 0 and a cluster."
+            "no row is left to score: all have weight 0 or the label -1. Give some rows a weight "
+            "above 0 and a cluster."
         )
     return total
 
@@ -568,7 +560,7 @@ def _first_pass(
 def _about_means(
     passes: BasePasses, clusters: Clusters, first: SeparationTotal, names: Sequence[str]
 ) -> dict[str, float]:
-    """Scores of the means of clusters, by a second pass; nothing where none is asked for."""
+    """Compute the scores that need means of clusters, if any, by a second pass."""
     if BY_MEANS.isdisjoint(names):
         return {}
     assert first.sums is not None
@@ -577,12 +569,12 @@ def _about_means(
     _check_number(k)
     means, counts = first.sums.means_float64(clusters.centers.centers), first.sums.counts[used]
     about = pack_centers(means, clusters.centers.shift.astype(np.float64))
-    spread: SpreadTotal = passes.reduce(
+    spread: DistanceTotal = passes.reduce(
         _second_chunk,
         clusters,
         about,
-        start=partial(SpreadTotal.of, clusters.n_clusters),
-        combine=SpreadTotal.combine,
+        start=partial(DistanceTotal.of, clusters.n_clusters),
+        combine=DistanceTotal.combine,
     )
     means, found = means[used], {}
     if "davies_bouldin" in names:
@@ -592,30 +584,24 @@ def _about_means(
         weight, within = first.weight.value, spread.squares.value
         if weight <= k:
             raise ParameterError(
-                "calinski_harabasz counts weights as numbers of rows: these add up to "
+                "calinski_harabasz takes weights as numbers of rows: they sum to "
                 f"{weight:.6g}, and there are {k:,} clusters. Multiply weights by a constant, or "
                 "take fewer clusters."
             )
         # Sums down an axis add row by row, whatever the processor.
         middle = (means * counts[:, None]).sum(axis=0) / math.fsum(counts)
         between = math.fsum(counts * row_squares(means, middle))
-        # As in scikit-learn, 1 where all rows lie on their centres.
+        # As in scikit-learn, 1 if all rows lie on their means.
         found["calinski_harabasz"] = (
             1.0 if within == 0 else between / (k - 1) / (within / (weight - k))
         )
     return found
 
 
-# --- what scores are made of ----------------------------------------------------------------------
-
-
 def _worst(
     spread: NDArray[np.float64], centers: NDArray[np.float64], threads: Threads
 ) -> NDArray[np.float64]:
-    """Return the largest ratio of every cluster to another one.
-
-    Centres in the same place are not compared, as scikit-learn does.
-    """
+    """Return the largest ratio of every cluster with another one, at another place."""
     k = len(spread)
     packed = pack_centers(centers, np.zeros(centers.shape[1]))
     step = max(1, PAIRS // k)
@@ -631,7 +617,5 @@ def _worst(
 
 def _check_number(n_clusters: int) -> None:
     if n_clusters < 2:
-        had = "1 cluster has" if n_clusters else "no cluster has"
-        raise ParameterError(
-            f"{had} rows: how far clusters lie apart is known of two or more, so take more."
-        )
+        have = "1 cluster has" if n_clusters else "no cluster has"
+        raise ParameterError(f"{have} rows, and scores of separation need at least two clusters.")

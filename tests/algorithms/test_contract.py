@@ -28,10 +28,10 @@ from distributed import Client
 
 import largek_dask as lk
 from largek_dask.algorithms import incremental
-from largek_dask.algorithms.dcd import partition_path
-from largek_dask.algorithms.dcd.passes import CountTotal
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.names import ALGORITHMS as REGISTERED
+from largek_dask.algorithms.partition_path import algorithm as partition_path
+from largek_dask.algorithms.partition_path.passes import CountTotal
 from largek_dask.algorithms.parts import nested
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes import engine

@@ -145,10 +145,8 @@ class BumpsModel(Model):
     def n_features(self) -> int:
         return int(self.arrays.means.shape[1])
 
-    def score(self, rows: Any, *, sample_weight: Any = None, **where: Any) -> float:
-        opened = self._open(rows, sample_weight)
-        with self._passes(opened, where.get("client"), where.get("n_threads")) as passes:
-            found = label_rows(passes, labelling_of(self.arrays), labels=False)
+    def _score(self, passes: Any) -> float:
+        found = label_rows(passes, labelling_of(self.arrays), labels=False)
         return found.sum_of("total_closeness")
 
     def _label(self, passes: Any, out: Any) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:

@@ -50,7 +50,7 @@ class CutModel(Model):
     def n_features(self) -> int:
         return 3
 
-    def score(self, rows: Any, **options: Any) -> float:
+    def _score(self, passes: Any) -> float:
         raise NotImplementedError
 
     def _label(self, passes: Any, out: Any) -> Any:
@@ -100,7 +100,7 @@ def test_every_kind_is_declared_in_full() -> None:
         assert kind.kind == name
         assert is_dataclass(kind.holds)
         assert isinstance(kind.objective, Objective)
-        for member in ("counts", "n_features", "score", "_label", "_check"):
+        for member in ("counts", "n_features", "_score", "_label", "_check"):
             assert getattr(kind, member) is not getattr(Model, member)
 
 
@@ -109,7 +109,7 @@ def test_a_kind_that_lacks_something_is_refused_before_its_fit_has_run() -> None
     arrays = CutArrays(CUTS, np.ones(3))
     whole = types.new_class("Whole", (Model,), exec_body=lambda space: space.update(every))
     assert len(whole(arrays).counts) == 3
-    for name in ("_check", "_label", "counts", "n_features", "score"):
+    for name in ("_check", "_label", "_score", "counts", "n_features"):
         some = {key: value for key, value in every.items() if key != name}
         lacking = types.new_class(
             "Lacking", (Model,), exec_body=lambda space, s=some: space.update(s)

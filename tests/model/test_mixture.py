@@ -243,7 +243,7 @@ def test_probabilities_in_a_store_are_read_as_rows(stored: str, tmp_path: Path) 
     assert (rows.n_rows, rows.n_features, rows.is_sparse) == (N, K, True)
     with pytest.raises(OutputError, match=r"proba\.zarr exists already; nothing was changed"):
         model.predict_proba(stored, out=out)
-    with pytest.raises(ParameterError, match="leave out dense or out"):
+    with pytest.raises(ParameterError, match="omit dense or out"):
         model.predict_proba(stored, out=out, dense=True)
 
 
@@ -378,19 +378,25 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"variances": np.zeros((1, 1))}, "variances must be positive"),
     ({"variances": np.full((1, 1), np.inf)}, "variances must be positive and finite"),
     ({"log_weights": np.zeros(K - 1)}, "log_weights of shape"),
-    ({"log_weights": np.full(K, np.nan)}, "retired components with a weight, or others without"),
-    ({"alive": np.ones(K)}, "no component that is not retired"),
-    ({"alive": np.zeros(K, bool)}, "no component that is not retired"),
-    ({"alive": np.arange(K) > 0}, "retired components with a weight, or others without"),
+    (
+        {"log_weights": np.full(K, np.nan)},
+        "a retired component has a weight, or another one has none",
+    ),
+    ({"alive": np.ones(K)}, "alive is not a mask"),
+    ({"alive": np.zeros(K, bool)}, "alive is not a mask"),
+    ({"alive": np.arange(K) > 0}, "a retired component has a weight, or another one has none"),
     ({"counts": np.ones((K, 1))}, "counts of shape"),
     ({"shift": np.zeros(D)}, "a shift of shape"),
     ({"counts": np.array([1.0, np.nan, 1, 1, 1, 1])}, r"counts with \[1\] = nan"),
     ({"counts": -np.ones(K)}, r"counts with \[0\] = -1.0, .* at least 0"),
     ({"variances": np.full((K, D), np.nan)}, "variances must be positive"),
     ({"variances": np.full((1, 1), 1e-310)}, "inverse variances with"),
-    ({"log_weights": np.full(K, -np.log(K - 1))}, "weights that add up to 1.2, not to 1"),
-    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights that add up to 0.857142857, not to 1"),
-    ({"log_weights": np.full(K, np.inf)}, "retired components with a weight, or others without"),
+    ({"log_weights": np.full(K, -np.log(K - 1))}, "weights sum to 1.2, not to 1"),
+    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights sum to 0.857142857, not to 1"),
+    (
+        {"log_weights": np.full(K, np.inf)},
+        "a retired component has a weight, or another one has none",
+    ),
 ]
 
 

@@ -6,16 +6,15 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd.stability import split_half_stability
+from largek_dask.algorithms.partition_path.stability import compare_halves
 from largek_dask.algorithms.parts.spectrum import scatter_sums, spectral_bounds
 from largek_dask.model.suggest_k import (
     BELOW,
     BEND,
     STABLE,
     Curve,
-    gaussian_ratios,
     spectrum_of,
-    suggest_k,
+    suggest_from,
 )
 from tests.helpers.covering import in_turns, slow
 from tests.oracles.dcd_certain import inertia_of, simple_path
@@ -24,14 +23,23 @@ K = 8
 N = 1_500
 
 
+def suggested(inertia, stability, weight, n_features, spectrum=None, sizes=None, halves=None):
+    sizes = np.arange(1, len(inertia) + 1) if sizes is None else sizes
+    return suggest_from(Curve(sizes, inertia, weight, n_features, spectrum), stability, halves)
+
+
+def gaussian_ratios(inertia, d, spectrum=None):
+    return Curve(np.arange(1, len(inertia) + 1), inertia, 1.0, d, spectrum).gaussian_ratios()
+
+
 def judged(x, k=K, seed=0, with_spectrum=True):
     """What is said of rows, by a path that is found in a simple way."""
     ones = np.ones(len(x))
     inertia = inertia_of(x, ones, simple_path(x, ones, k))
-    stability = split_half_stability(x, None, simple_path, Rng(seed), k)[: len(inertia)]
+    stability = compare_halves(x, None, Rng(seed), k).stability[: len(inertia)]
     bounds = spectral_bounds(*scatter_sums(x, None, x.mean(axis=0)).matrix(), k)
     spectrum = spectrum_of(bounds, x.shape[1]) if with_spectrum else None
-    return suggest_k(inertia, stability, weight=len(x), n_features=x.shape[1], spectrum=spectrum)
+    return suggested(inertia, stability, weight=len(x), n_features=x.shape[1], spectrum=spectrum)
 
 
 def planted(k, d, r):
@@ -135,7 +143,7 @@ def test_few_distinct_rows():
 @pytest.mark.parametrize("inertia", [[0.0], [0.0, 0.0, 0.0], [5.0]])
 def test_nothing_to_compare(inertia):
     k = len(inertia)
-    found = suggest_k(np.array(inertia), np.ones(k), weight=10.0, n_features=2)
+    found = suggested(np.array(inertia), np.ones(k), weight=10.0, n_features=2)
     assert (found.k, found.clear) == (None, False)
     assert "nothing to compare" in found.words
 
@@ -143,9 +151,9 @@ def test_nothing_to_compare(inertia):
 def test_what_is_said_where_halves_tell_nothing():
     curve = np.array([100.0, 10, 9, 8])
     unknown = np.array([1.0, np.nan, np.nan, np.nan])
-    assert "too few rows" in suggest_k(curve, unknown, weight=4.0, n_features=1).words
+    assert "too few rows" in suggested(curve, unknown, weight=4.0, n_features=1).words
     low = np.array([1.0, 0.3, 0.6, 0.2])
-    words = suggest_k(curve, low, weight=50.0, n_features=1).words
+    words = suggested(curve, low, weight=50.0, n_features=1).words
     assert "(adjusted Rand index 0.60 at most, with 3)" in words
 
 
@@ -153,7 +161,7 @@ def test_few_rows_must_show_more():
     """What is a little below a line is chance where rows are few."""
     curve = np.array([100.0, 18.75, 18.0, 17.0])
     many, few = (
-        suggest_k(curve, np.ones(4), weight=weight, n_features=1) for weight in (1e4, 60.0)
+        suggested(curve, np.ones(4), weight=weight, n_features=1) for weight in (1e4, 60.0)
     )
     assert many.gaussian[1] == pytest.approx(0.75, rel=1e-12)
     assert (many.k, many.clear) == (2, True)
@@ -163,12 +171,12 @@ def test_few_rows_must_show_more():
 def test_a_curved_line_has_no_bend():
     """Its objectives fall as 1 / l^2, below those of a Gaussian that is as wide both ways."""
     sizes = np.arange(1.0, 13)
-    found = suggest_k(100 / sizes**2, np.ones(12), weight=1e6, n_features=2)
+    found = suggested(100 / sizes**2, np.ones(12), weight=1e6, n_features=2)
     assert (found.gaussian[2:11] < BELOW).all()
     assert not found.clear
     falls = np.diff(-np.log(1 / sizes**2))
     assert (falls[:-1] / falls[1:] < BEND).all()
-    middle = suggest_k(100 / sizes**2, np.append(np.ones(11), 0.0), weight=1e6, n_features=2)
+    middle = suggested(100 / sizes**2, np.append(np.ones(11), 0.0), weight=1e6, n_features=2)
     assert middle.k is None
     assert "no bend" in middle.words
 
@@ -233,7 +241,7 @@ def falling(sizes, k, steep=8.0):
 
 def test_numbers_may_be_left_out():
     sizes = np.array([1, 2, 3, 4, 8, 16, 32, 64, 95, 100, 105, 128])
-    found = suggest_k(
+    found = suggested(
         falling(sizes, 100), np.ones(len(sizes)), weight=1e6, n_features=4, sizes=sizes
     )
     assert (found.k, found.clear) == (100, True)
@@ -242,18 +250,10 @@ def test_numbers_may_be_left_out():
 
 def test_without_its_window_a_number_does_not_bend():
     sizes = np.array([1, 2, 3, 4, 8, 16, 32, 64, 95, 100, 128])
-    found = suggest_k(
+    found = suggested(
         falling(sizes, 100), np.ones(len(sizes)), weight=1e6, n_features=4, sizes=sizes
     )
     assert not found.clear
-
-
-def test_numbers_that_are_given_are_those_that_are_not():
-    r = np.random.default_rng(3)
-    inertia = np.sort(r.random(12))[::-1] * 100
-    assert gaussian_ratios(inertia, 3)[1:].tolist() == (
-        gaussian_ratios(inertia, 3, None, np.arange(1, 13))[1:].tolist()
-    )
 
 
 @pytest.mark.parametrize(
@@ -262,8 +262,8 @@ def test_numbers_that_are_given_are_those_that_are_not():
 def test_halves_that_name_about_the_same_say_how_sure_it_is(halves, range_):
     sizes = np.arange(1, 13)
     curves = [Curve(sizes, falling(sizes, k), 1e5, 4) for k in halves]
-    assert tuple(curve.named() for curve in curves) == halves
-    found = suggest_k(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=curves)
+    assert tuple(curve.suggested() for curve in curves) == halves
+    found = suggested(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=curves)
     assert (found.k, found.clear, found.halves, found.range) == (6, True, halves, range_)
     assert f"name {halves[0]} and {halves[1]} by themselves" in str(found)
 
@@ -273,7 +273,7 @@ def test_a_half_that_names_another_number_is_a_doubt(other):
     sizes = np.arange(1, 13)
     curve = falling(sizes, other) if other else 1e6 / sizes
     halves = [Curve(sizes, falling(sizes, 6), 1e5, 4), Curve(sizes, curve, 1e5, 4)]
-    assert halves[1].named() == other
-    found = suggest_k(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=halves)
+    assert halves[1].suggested() == other
+    found = suggested(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=halves)
     assert (found.k, found.clear, found.range, found.runner_up) == (None, False, None, None)
     assert str(found).startswith("No clear k: all of the data name 6, halves of them alone")

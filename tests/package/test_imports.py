@@ -55,5 +55,5 @@ def test_a_scheduler_and_a_worker_load_no_optimizer(tmp_path: Path) -> None:
         [sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True, text=True
     )
     loaded = set(done.stdout.split())
-    assert {"numba", "largek_dask.algorithms.dcd.search"} <= loaded
+    assert {"numba", "largek_dask.algorithms.partition_path.operators"} <= loaded
     assert "scipy.optimize" not in loaded

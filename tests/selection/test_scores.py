@@ -136,14 +136,14 @@ def test_rows_that_a_fit_skips() -> None:
     ("labels", "truth"), [([-1, -1], [0, 1]), ([0, 1], [-1, -1]), ([-1, 4], [2, -1])]
 )
 def test_no_row_is_left(score: Callable[[Any, Any], float], labels: Any, truth: Any) -> None:
-    with pytest.raises(ParameterError, match=r"no row is left to score: each of 2 "):
+    with pytest.raises(ParameterError, match=r"no row is left to score: all 2 have "):
         score(labels, truth)
 
 
 def test_classes_called_minus_1_and_1() -> None:
     """As in svmlight files: left alone they would be one class, of which anything is pure."""
     truth = np.array([-1, 1, -1, 1, 1])
-    with pytest.warns(ParameterWarning, match=r"\(2 rows are\).* one class\. If -1 is a class"):
+    with pytest.warns(ParameterWarning, match=r"\(2 rows\).* one class\. If -1 is a class"):
         assert purity([0, 1, 0, 1, 2], truth) == 1
     # No warning: labels of one cluster, or two classes besides.
     assert accuracy([-1, 0, 0], [0, 1, 1]) == 1
@@ -164,7 +164,7 @@ def test_classes_called_minus_1_and_1() -> None:
         (["a", "b", "c"], r"truth holds <U1, not integers"),
         ([0, 1, None], r"truth holds object, not integers"),
         ([0, 1, 2**70], r"truth holds object, not integers"),
-        ([0, -2, -5], r"truth holds -2 in row 1: .* -1 leaves a row out"),
+        ([0, -2, -5], r"truth holds -2 in row 1: .* -1 excludes a row"),
         (np.ma.masked_equal([0, 1, 2], 1), r"truth is a masked array; .*truth\.filled\(-1\)"),
     ],
 )

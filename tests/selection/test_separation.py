@@ -209,7 +209,7 @@ def test_bad_rows_with_a_label(name: str) -> None:
         SCORES[name](labels, x)
     labels[8] = -1
     with pytest.raises(
-        DataError, match=r"1 rows that have a label hold NaN or infinity: .*row 7 .*columns 0, 1"
+        DataError, match=r"1 rows that have a label hold NaN or infinity; .*row 7 .*columns 0, 1"
     ):
         SCORES[name](labels, x)
 
@@ -277,7 +277,7 @@ def test_rows_far_out() -> None:
 @every_score
 def test_one_cluster_has_no_score(name: str) -> None:
     km = lk.KMeans(1, random_state=0).fit(X)
-    with pytest.raises(ParameterError, match=r"1 cluster has rows: .* of two or more"):
+    with pytest.raises(ParameterError, match=r"1 cluster has rows, .* at least two clusters"):
         SCORES[name](km, X)
     with pytest.raises(ParameterError, match="1 cluster has rows"):
         SCORES[name](np.zeros(len(X), int), X)
@@ -287,7 +287,7 @@ def test_one_cluster_has_no_score(name: str) -> None:
 
 def test_light_rows_have_no_calinski_harabasz() -> None:
     weight = np.full(len(X), 1 / len(X))
-    with pytest.raises(ParameterError, match="add up to 1, and there are 9 clusters"):
+    with pytest.raises(ParameterError, match="sum to 1, and there are 9 clusters"):
         SCORES["calinski_harabasz"](fitted(), X, sample_weight=weight)
     # The other two do not know how much all rows weigh.
     for name in ("silhouette", "davies_bouldin"):
@@ -308,7 +308,7 @@ def test_input_that_is_refused(name: str) -> None:
     ):
         with pytest.raises(ParameterError, match=r"^clustering"):
             score(bad, X)
-    with pytest.raises(ParameterError, match="1,199 labels and 1,200 rows"):
+    with pytest.raises(ParameterError, match=r"1,199 labels, .* 1,200 rows"):
         score(fitted_labels()[1:], X)
     with pytest.raises(ParameterError, match="clustering holds -2 in row 4"):
         score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)

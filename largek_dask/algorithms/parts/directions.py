@@ -1,4 +1,4 @@
-"""Approximate first principal directions of rows, and the share of variance outside of them.
+"""Approximate leading principal directions of rows, and the share of variance outside of them.
 
 By subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with
 randomness: probabilistic algorithms for constructing approximate matrix decompositions, SIAM Review
@@ -38,25 +38,11 @@ def principal_directions(
     n_directions: int,
     known: Directions | None = None,
 ) -> Directions | None:
-    """Return the approximate first principal directions of rows.
+    """Return up to d orthonormal principal directions of rows (n, d); None if there are fewer.
 
-    Parameters
-    ----------
-    x : (n, d)
-        Rows of any real type; the first ``SAMPLE_ROWS`` in random order suffice.
-    weight : (n,) float64 or None
-    origin : (d,) of the compute dtype
-        Near their mean.
-    rng : Rng
-    n_directions : int
-        m, at most d.
-    known : Directions, optional
-        The first ones, about the same origin, if known; only the others are computed.
-
-    Returns
-    -------
-    Directions or None
-        m orthonormal ones; None if the rows span fewer dimensions.
+    ``SAMPLE_ROWS`` rows in random order suffice. ``origin`` (d,), of the compute dtype, is near
+    their mean. If the first directions are ``known``, about the same origin, only the others are
+    computed.
     """
     dtype, d = origin.dtype, x.shape[1]
     before = np.empty((0, d), dtype) if known is None else known.vectors
@@ -64,43 +50,43 @@ def principal_directions(
     # Signs are the same on any machine, unlike normal numbers.
     signs = rng.generator(0, "directions").integers(0, 2, (n_directions, d)) * 2.0 - 1.0
     columns = np.ascontiguousarray((x - origin).T, dtype=dtype)
-    nowhere = np.zeros(len(x), dtype)
-    vectors = _beside(before, signs[len(before) :])
+    zero = np.zeros(len(x), dtype)
+    vectors = _complement(before, signs[len(before) :])
     for _ in range(ITERATIONS):
         if len(vectors) < m:
             return None
-        seen = project(x, Directions.of(vectors.astype(dtype), origin))
+        projected = project(x, Directions.of(vectors.astype(dtype), origin))
         if weight is not None:
             # Relative to the mean, so that products do not depend on the unit of weights.
-            seen = (seen * (weight / weight.mean())[:, None]).astype(dtype)
-        turned = Directions.of(np.ascontiguousarray(seen.T), nowhere)
-        vectors = _beside(before, project(columns, turned).T)
+            projected = (projected * (weight / weight.mean())[:, None]).astype(dtype)
+        transposed = Directions.of(np.ascontiguousarray(projected.T), zero)
+        vectors = _complement(before, project(columns, transposed).T)
     if len(vectors) < m:
         return None
     return Directions.of(np.concatenate([before, vectors.astype(dtype)]), origin)
 
 
-def _beside(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """Return an orthonormal basis of what vectors span outside of the ones before them."""
+def _complement(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:
+    """Return an orthonormal basis of the part of the vectors' span orthogonal to ``before``."""
     return orthonormal(np.concatenate([before, vectors]))[len(before) :]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Variance outside of directions."""
+    """Variance of rows outside of directions."""
 
     share: float
-    """Share of the rows' variance, 0 to 1."""
+    """Share of the variance, 0 to 1."""
     of_a_row: float
-    """Mean squared length outside."""
+    """Mean squared length per row."""
 
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
     """Return the variance of rows (n, d) outside of directions."""
-    whole, seen = ExactSums(1), ExactSums(1)
+    whole, inside = ExactSums(1), ExactSums(1)
     whole.add(row_squares(x, directions.origin), weight)
-    seen.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)
-    outside = min(whole.value, max(0.0, whole.value - seen.value))
+    inside.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)
+    outside = min(whole.value, max(0.0, whole.value - inside.value))
     if outside == 0:
         return LeftOut(0.0, 0.0)
     total = len(x) if weight is None else float(np.sum(weight))

@@ -1,7 +1,6 @@
-"""All rows in one piece in the driver's process, for algorithms that visit rows one by one.
+"""All rows in the driver's process, for algorithms that visit rows one by one.
 
-If every row depends on the one before, several processes are of no use: one kernel runs over rows
-that are held in the driver's process.
+If every step depends on the row before, several processes are of no use.
 """
 
 from __future__ import annotations
@@ -16,53 +15,28 @@ from largek_dask.algorithms.base import Passes, Rng, RowSample, TableShape
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
 
-__all__ = [
-    "GatheredRows",
-    "bytes_of_gathered",
-    "bytes_of_held",
-    "check_held",
-    "gather_rows",
-]
+__all__ = ["GatheredRows", "bytes_of_gathered", "bytes_of_held", "check_held", "gather_rows"]
 
 
 def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
-    """Refuse rows that take more memory than a fit may use.
+    """Raise ParameterError if held rows take more memory than a fit may use.
 
-    Parameters
-    ----------
-    passes : Passes
-    n_bytes : int
-        Bytes of the rows as they are held.
-    name, instead : str
-        The algorithm with the parameter that holds rows, and what to use for large tables.
-
-    Raises
-    ------
-    ParameterError
-        The message has both sizes.
+    ``name`` is the algorithm with the parameter that holds rows, ``instead`` its replacement for
+    large tables.
     """
     if passes.state_limit is not None and n_bytes > passes.state_limit:
         raise ParameterError(
-            f"{name} works on rows in the memory of the process that drives the fit: "
+            f"{name} holds all rows in the memory of the process that drives the fit: "
             f"{passes.n_rows} rows of {passes.n_features} features take {n_bytes} bytes, and "
             f"memory_limit is {passes.state_limit}. Raise memory_limit, or use {instead}."
         )
 
 
 def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
-    """Return the bytes of rows that the driver's process holds, for plans.
+    """Return the bytes of n rows in the driver's process, for plans.
 
-    Parameters
-    ----------
-    table : TableShape
-        Table of the rows.
-    n : int
-    itemsize : int
-        Bytes per number.
-    beside : int
-        Further bytes per row; its index and weight count in any case.
-    copies : int
-        Copies at the same time: two while rows are read, as they come in any order.
+    Each row has an index, a weight and ``beside`` further bytes. While rows are read there are two
+    ``copies`` of the values, as they arrive in any order.
     """
     return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
 
@@ -77,7 +51,7 @@ class GatheredRows:
     """Rows of positive weight, in the order of the table."""
 
     x: NDArray[Any]
-    """(n, d) dense, compute dtype."""
+    """(n, d) dense, C-contiguous, compute dtype."""
     weight: NDArray[np.float64] | None
     """(n,) positive; None if every row weighs 1."""
     passes: Passes
@@ -90,7 +64,7 @@ class GatheredRows:
 
 
 def gather_rows(passes: Passes, rng: Rng) -> GatheredRows:
-    """Hold the rows here; they are read once and stay until others are requested."""
+    """Return all rows; they are read once and stay until others are requested."""
     n = passes.n_rows
     held = passes.subset(RowSample(rng, "all rows", n, ascending=True))
     x, weight, _ = held.take()

@@ -17,8 +17,8 @@ Entry = TypeVar("Entry")
 class History(Generic[Entry]):
     """Passes over the same rows, kept in an algorithm's state.
 
-    An anchor is a pass whose result depends on the rows and on itself alone, not on row state.
-    Entries that share arrays share them in checkpoints, too, and after a resume.
+    An anchor is a pass whose result does not depend on row state. Arrays that entries share are
+    also shared in checkpoints and after a resume.
     """
 
     generation: int = 0
@@ -37,16 +37,9 @@ class History(Generic[Entry]):
     def then(
         self, entry: Entry, *, anchor: bool = False, back_to: int | None = None
     ) -> History[Entry]:
-        """Return the history with one more pass.
+        """Return the history with one more pass; after an anchor no earlier entry is needed.
 
-        Parameters
-        ----------
-        entry : object
-            Entry of the pass.
-        anchor : bool
-            No earlier entry is needed.
-        back_to : int, optional
-            Number of entries that are still valid: the pass went back to the state after them.
+        ``back_to`` is the number of valid entries, if the pass returned to the state after them.
         """
         before = () if anchor else self.entries[:back_to]
         return History(self.generation + 1, (*before, entry))
@@ -71,5 +64,5 @@ class History(Generic[Entry]):
         rebuild: ChunkFunction,
         start: Callable[[], Any],
     ) -> RowState:
-        """Do the same for a pass that only reads what ``rebuild`` wrote, with such totals."""
+        """Return the row state of a pass that only reads what ``rebuild`` wrote into its totals."""
         return replace(self.next_state(name, broadcast), rebuild=rebuild, rebuild_start=start)

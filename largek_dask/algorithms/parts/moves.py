@@ -1,10 +1,10 @@
-"""Moves of centres, from where one is hardly missed to where a second one pays most.
+"""Moves of centres from where removal costs least to where a second centre gains most.
 
-Lloyd's steps never move a centre past another one, so a start that gave a dense region too few
-centres keeps them. A move takes the centre whose removal costs least (every row of it goes to its
-second nearest) and splits a cluster with it. What a split gains is estimated on a sample of rows:
-on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same
-rows, where moves that do not pay are undone (:mod:`~largek_dask.algorithms.truncated`).
+Lloyd's steps never move a centre past another one, so a region that got too few centres at the
+start never gets more. A move takes the centre whose removal costs least (every row of it goes to
+its second nearest) and splits a cluster with it. The gain of a split is estimated on a sample: on
+rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same rows if
+moves that do not pay are undone (:mod:`~largek_dask.algorithms.truncated`).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from largek_dask.kernels.distances import pack_centers, scores, squared_distance
 __all__ = ["Moves", "Splits", "choose_moves", "losses_of_merging", "nearest_others"]
 
 Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
-"""Squared distances of some centres to all."""
+"""Function that returns the squared distances of some centres to all."""
 
 PAIRED_VALUES = 1 << 16
-"""Approximate number of values of the centres that are compared in one call."""
+"""Approximate number of centre values compared in one call."""
 GAPS_AT_ONCE = 1 << 22
-"""Approximate number of distances between centres at a time. Those of 12,800 to all of 32,000
-would take 1.6 GB, and twice that for sorting."""
+"""Approximate number of distances between centres held at a time. Those of 12,800 centres to all of
+32,000 would take 1.6 GB, and twice that for sorting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Moves:
     split: NDArray[np.int64]
     """(m,) clusters that keep one half each."""
     removed: NDArray[np.int64]
-    """(m,) centres that take over the other half, and leave their own rows."""
+    """(m,) centres that leave their own rows and take over the other half."""
     halves: NDArray[Any]
     """(m, 2, d)"""
     gain: float
@@ -82,16 +82,16 @@ def choose_moves(
     cheapest : (c,) int64
         Clusters that may be removed, in ascending order of their losses.
     near : (c, m) integers
-        Nearest other centres of each of these, which take over its rows, and so cannot be removed.
+        Nearest other centres of each of these, which take over its rows and so cannot be removed.
     most : int
-        Moves at most.
+        Maximum number of moves.
     factor : float
         Minimum ratio of a gain to the loss.
     split_takers : bool
-        Whether clusters that take over rows may be split.
+        Clusters that take over rows may be split.
     """
     candidates = iter(enumerate(cheapest.tolist()))
-    # Results for locked clusters hold while these stay.
+    # Estimates stay valid while locked clusters do not change.
     locked, gone = np.zeros(len(losses), np.bool_), np.zeros(len(losses), np.bool_)
     chosen: list[int] = []
     removed: list[int] = []
@@ -123,8 +123,7 @@ def nearest_others(
 ) -> NDArray[np.int64]:
     """Return (len(which), up to m) nearest other centres of each of ``which``.
 
-    ``gaps`` gives the squared distances of some centres to all, if these cannot be computed from
-    ``centers``.
+    ``gaps`` gives the distances if they cannot be computed from ``centers``.
     """
     k = len(centers)
     found = np.empty((len(which), min(m, k - 1)), np.int64)
@@ -164,9 +163,9 @@ def losses_of_merging(
 ) -> NDArray[np.float64]:
     """Return (k,) upper bounds of the cost of removing each centre, by merging clusters in pairs.
 
-    Means follow their rows. Where each row goes to its second nearest centre and none of these
-    moves, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical grouping
-    to optimize an objective function, JASA 1963). ``gaps`` as in :func:`nearest_others`.
+    Here means move to their new rows. If each row goes to its second nearest centre and these do
+    not move, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical
+    grouping to optimize an objective function, JASA 1963). ``gaps`` as in :func:`nearest_others`.
     """
     (k, d), packed = centers.shape, pack_centers(centers, shift)
     losses = np.empty(k)

@@ -1,7 +1,7 @@
 """Nested batches of rows, held in the driver's process or read where they are.
 
 J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: rows cost more in the
-step in which they enter, so every share of the work should have an equal part of the rows that
+step in which they enter, so every thread or worker should have an equal part of the rows that
 entered in each step. Here a batch is the same share of every chunk, in the order of that chunk's
 one seeded permutation; so batches of any size are prefixes of one another.
 
@@ -33,8 +33,8 @@ SAMPLE_VALUES = 1 << 25
 GATHERED_VALUES = 1 << 25
 """Maximum values of a gathered batch."""
 GATHERED_WORK = 1 << 31
-"""Most multiplications of one assignment of a gathered batch, if others could share the work:
-tens of milliseconds, about as long as a pass over a cluster takes."""
+"""Maximum multiplications of one assignment of a gathered batch, if workers could share them: tens
+of milliseconds, about as long as a pass over a cluster takes."""
 
 COPIES = 3
 """Copies of a sample from which centres are drawn: as read, in one piece, and in order."""
@@ -42,7 +42,7 @@ COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class NestedBatch:
-    """The rows of one batch, as a pass reaches them."""
+    """Access to the rows of one batch."""
 
     passes: Passes
     """Passes over the batch's rows, or over more rows."""
@@ -64,7 +64,7 @@ class NestedRows:
         return RowSlice(self.rng, 0, rows, self.passes.n_rows)
 
     def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
-        """Return the batch of the first rows of the order, some of which were the batch before."""
+        """Return the batch of the first rows, of which ``rows_before`` were the previous batch."""
         if gathered:
             if rows_before not in (0, rows):
                 # Entering rows come after those of the previous batch.
@@ -73,28 +73,14 @@ class NestedRows:
         everything = rows == self.passes.n_rows
         return NestedBatch(self.passes, None if everything else self.first(rows), False)
 
-    def worth_gathering(self, rows: int, k: int, n_passes: int = 1) -> bool:
-        """Return True if a step on so few rows is as fast in one place as a pass over a cluster.
-
-        Or than ``n_passes`` of them, each over its part of the rows.
-        """
-        return worth_gathering(self.passes, rows, k, n_passes)
-
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
-        """Return the first rows of positive weight.
+        """Return the first rows (m, d) of positive weight, their weights, and the rows read.
 
-        More than requested if few have positive weight, or chunks are so small, that there would be
-        fewer than k; fewer if they would take too much memory.
-
-        Returns
-        -------
-        x : (m, d)
-        weight : (m,) float64
-        rows : int
-            Number of rows of the order that were read.
+        They are more than requested if there would be fewer than k, as few have positive weight or
+        chunks are small; fewer if they would take too much memory.
         """
         n = self.passes.n_rows
-        size = min(rows, self._room(k))
+        size = min(rows, room_of_sample(self.passes, k))
         while True:
             x, weight, rows_of_x = self.passes.subset(self.first(size)).take()
             weight = np.ones(len(x)) if weight is None else weight
@@ -108,26 +94,22 @@ class NestedRows:
     def spaced_sample(self, rows: int, least: int, k: int, each: int) -> Passes:
         """Return up to ``each`` rows per cluster of k, evenly spaced among the first ones.
 
-        These are the first ``least`` or, if they are too few, a doubled number of them, up to
-        ``rows``.
+        These are the first ``least``, doubled up to ``rows`` while they are too few.
         """
-        most = min(rows, self._room(k))
+        most = min(rows, room_of_sample(self.passes, k))
         size = min(least, most)
         while size < each * k and 2 * size <= most:
             size *= 2
         return self.passes.subset(SpacedRows(self.first(size), each * k))
 
-    def _room(self, k: int) -> int:
-        return room_of_sample(self.passes, k)
-
 
 def worth_gathering(table: Passes | PlannedTable, rows: int, k: int, n_passes: int = 1) -> bool:
-    """See :meth:`NestedRows.worth_gathering`."""
+    """Return True if a step on few rows is as fast in one process as by passes over a cluster."""
     values = rows * table.row_values
     alone = table.n_threads == 1
     return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
 
 
 def room_of_sample(table: TableShape, k: int) -> int:
-    """Return the maximum rows of a sample, which is to hold one per cluster."""
+    """Return the maximum rows of a sample, at least one per cluster."""
     return max(k, SAMPLE_VALUES // table.row_values)

@@ -1,13 +1,12 @@
 """Relocation of centres without rows to the rows farthest from their own centres.
 
-Scikit-learn's ``KMeans`` does the same; here it is independent of order: candidates are distinct
-rows, ranked by exact squared distance, ties by global row index. So two equal rows count once, as
-one row of weight 2 does.
+Scikit-learn's ``KMeans`` does the same; here the result is independent of order: candidates are
+distinct rows, ranked by exact squared distance, ties by global row index. So two equal rows count
+once, as one row of weight 2 does.
 
-A row takes a centre only from a cluster that holds other rows as well: a cluster of equal rows
-needs no second centre, however far the rounded mean of these rows is from them. If
-every cluster is of that kind there are no more distinct rows than clusters with rows, and their
-number is known.
+A row gets a centre only if its cluster also holds other rows: a cluster of equal rows needs no
+second centre, however far the rounded mean of these rows is from them. If every cluster is of that
+kind, there are no more distinct rows than clusters with rows, and the distinct rows are known.
 """
 
 from __future__ import annotations
@@ -27,15 +26,9 @@ __all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
 
 
 class FarthestRows:
-    """Distinct rows far from their centres, and the clusters that hold more than one.
+    """Up to ``size`` distinct rows far from their centres, and clusters that hold distinct rows.
 
-    Parameters
-    ----------
-    size : int
-        Number of rows to keep.
-    k, d : int
-    dtype : numpy dtype
-        Compute dtype, in which rows are compared.
+    Rows are compared in the compute ``dtype``.
     """
 
     __slots__ = ("distances", "labels", "rows", "several", "single", "single_x", "size", "x")
@@ -45,21 +38,21 @@ class FarthestRows:
         self.distances = np.empty(0, np.float64)
         """Squared distances of the farthest rows, descending."""
         self.rows = np.empty(0, np.int64)
-        """Their global indices: of equal rows the first."""
+        """Their global indices; of equal rows the first."""
         self.labels = np.empty(0, np.int32)
         """Their clusters."""
         self.x = np.empty((0, d), dtype)
         """Their coordinates, no two alike."""
         self.several = np.zeros(k, np.bool_)
-        """Clusters that hold different rows."""
+        """Clusters that hold distinct rows."""
         self.single = np.empty(0, np.int32)
         """The other clusters that hold rows, ascending."""
         self.single_x = np.empty((0, d), dtype)
-        """Value of all rows of each of these."""
+        """The value of all rows of each of these."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this total when it is sent."""
+        """Bytes of the arrays, which are sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 
@@ -70,9 +63,9 @@ class FarthestRows:
         labels: NDArray[np.int32],
         x: Table,
     ) -> None:
-        """Offer rows: squared distances, global indices, clusters (n,), coordinates (n, d)."""
+        """Add rows: squared distances, global indices, clusters (n,), coordinates (n, d)."""
         x = x.astype(self.x.dtype)
-        best = _farthest(distances, rows, x, self.size, self._least())
+        best = _farthest(distances, rows, x, self.size, self.least)
         distances = np.concatenate([self.distances, distances[best]])
         rows = np.concatenate([self.rows, rows[best]])
         labels = np.concatenate([self.labels, labels[best]])
@@ -81,14 +74,13 @@ class FarthestRows:
         self.distances, self.rows = distances[best], rows[best]
         self.labels, self.x = labels[best], together[best]
 
-    def _least(self) -> float:
-        """Return the distance below which no row is kept."""
+    @property
+    def least(self) -> float:
+        """Squared distance below which no row is kept."""
         return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
 
-    def tell_apart(
-        self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table
-    ) -> None:
-        """Find clusters that hold different rows; all rows have to be shown."""
+    def compare(self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table) -> None:
+        """Find clusters that hold distinct rows; has to be called with all rows."""
         order = np.flatnonzero(~self.several[labels])
         if not len(order):
             return
@@ -106,10 +98,10 @@ class FarthestRows:
         differ = numbers != np.repeat(numbers[starts], sizes)
         self.several[labels[order[differ]]] = True
         firsts = order[starts]
-        self._compare(labels[firsts], dense_rows(x[firsts]).astype(self.x.dtype))
+        self._compare_singles(labels[firsts], dense_rows(x[firsts]).astype(self.x.dtype))
 
-    def _compare(self, labels: NDArray[np.int32], x: NDArray[Any]) -> None:
-        """Account for one row of each of these clusters, ascending."""
+    def _compare_singles(self, labels: NDArray[np.int32], x: NDArray[Any]) -> None:
+        """Compare one row of each of these clusters, ascending, with the known one."""
         labels = np.concatenate([self.single, labels])
         x = np.concatenate([self.single_x, x])
         order = np.argsort(labels, kind="stable")
@@ -126,7 +118,7 @@ class FarthestRows:
         """Add ``b`` into ``a``."""
         a.add(b.distances, b.rows, b.labels, b.x)
         a.several |= b.several
-        a._compare(b.single, b.single_x)
+        a._compare_singles(b.single, b.single_x)
         return a
 
 
@@ -150,7 +142,7 @@ def _farthest(
 
 
 def _numbers(x: Table) -> NDArray[np.int64]:
-    """Return (n,) numbers that are equal for equal rows (n, d) of floats."""
+    """Return (n,) numbers that are equal if rows (n, d) are."""
     if isinstance(x, SparseBlock):
         known: dict[tuple[bytes, bytes], int] = {}
         numbers = np.empty(len(x), np.int64)
@@ -179,9 +171,9 @@ def farthest_chunk(
     centers: PackedCenters,
     several: NDArray[np.bool_] | None,
 ) -> None:
-    """Offer the chunk's rows that are not on their centre.
+    """Add the chunk's rows that are not on their centre.
 
-    ``several`` are the clusters to search; None: all, and find out which hold rows that differ.
+    ``several`` are the clusters to search; None: all, to find those that hold distinct rows.
     """
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
@@ -192,11 +184,11 @@ def farthest_chunk(
         labels, distances, rows, x = labels[present], distances[present], rows[present], x[present]
     away = distances > 0
     if several is None:
-        total.tell_apart(distances, labels, x)
+        total.compare(distances, labels, x)
     else:
         away &= several[labels]
     # Rows that cannot be kept need not be copied.
-    keep = np.flatnonzero(away & (distances >= total._least()))
+    keep = np.flatnonzero(away & (distances >= total.least))
     total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
 
@@ -208,7 +200,7 @@ class Relocation(NamedTuple):
     n_moved: int
     """Number of centres without rows that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
-    """The distinct rows (n, d), and the centre that each has already; None: some share one."""
+    """Clusters (n,) and their rows (n, d), if all rows of a cluster are equal; otherwise None."""
 
 
 def relocate_empty(
@@ -224,22 +216,16 @@ def relocate_empty(
     ----------
     passes : Passes
     packed : PackedCenters
-        Centres that the rows are assigned to now.
+        Centres to which the rows are assigned now.
     centers : ndarray of shape (k, d)
-        Centres to change a copy of (the means of the rows assigned to ``packed``).
+        Centres to change in a copy (the means of the rows assigned to ``packed``).
     empty : ndarray of int64
-        Clusters without rows.
+        Clusters without rows. Some stay empty if too few clusters hold distinct rows.
     rows : RowSlice, optional
         The rows that are assigned to centres; None: all.
-
-    Returns
-    -------
-    Relocation
-        Fewer centres are moved than are empty if too few rows share a centre with rows that
-        differ from them.
     """
 
-    def look(several: NDArray[np.bool_] | None) -> FarthestRows:
+    def search(several: NDArray[np.bool_] | None) -> FarthestRows:
         found: FarthestRows = passes.reduce(
             farthest_chunk,
             packed,
@@ -250,14 +236,14 @@ def relocate_empty(
         )
         return found
 
-    found = look(None)
+    found = search(None)
     several = found.several
     if not several.any():
         return Relocation(centers, 0, (found.single, found.single_x))
     x = found.x[several[found.labels]]
     if len(x) < len(found.x) == found.size:
-        # Rows that need no centre of their own have displaced others.
-        x = look(several).x
+        # Rows that need no centre of their own took the places of others.
+        x = search(several).x
     moved = centers.copy()
     moved[empty[: len(x)]] = x
     n_moved = int(np.count_nonzero((moved[empty] != centers[empty]).any(axis=1)))
@@ -265,9 +251,9 @@ def relocate_empty(
 
 
 def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
-    """Return True if centres are back where they were two steps ago, which would go on for ever.
+    """Return True if centres are back where they were two steps ago, and would cycle for ever.
 
-    Rows that differ by less than a step of the sums' grid have one mean, so two centres that were
-    moved to them meet there, and one of them is without rows again.
+    Rows that differ by less than a step of the sums' grid have the same mean, so two centres that
+    were moved to them coincide there, and one of them has no rows again.
     """
     return before is not None and np.array_equal(centers, before)

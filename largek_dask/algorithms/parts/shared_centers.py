@@ -1,4 +1,4 @@
-"""Rounds of rows that share their centres, against the labels of a partition."""
+"""Rounds of rows that share their centres, compared with the labels of a partition."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 
-__all__ = ["Labels", "RoundTotal", "pack", "partition_chunk", "round_chunk", "round_of"]
+__all__ = ["Labels", "SharedRoundTotal", "pack", "partition_chunk", "round_chunk", "round_of"]
 
 
 @dataclass
 class Labels(Tally):
-    """Labels of all rows, by the index of each chunk's first row, if asked for."""
+    """Labels of all rows, by the index of each chunk's first row, if requested."""
 
     labels: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
 
 @dataclass
-class RoundTotal(Additive):
+class SharedRoundTotal(Additive):
     """Total over the rows of a round."""
 
     counts: NDArray[np.int64]
     """(k,) rows of each cluster of the partition, in chunks without weights."""
     weights: ExactSums
-    """(k,) weights of those that have some."""
+    """(k,) sums of weights of its rows in other chunks."""
     change: ClusterSums
     """The rows' move to the clusters whose centres are now nearest."""
     n_rows: int = 0
@@ -46,8 +46,8 @@ class RoundTotal(Additive):
         return counts + self.weights.values if self.n_weighted else counts
 
     @classmethod
-    def of(cls, *shape: Any) -> RoundTotal:
-        """Return an empty total of k, d and the grid of sums."""
+    def of(cls, *shape: Any) -> SharedRoundTotal:
+        """Return an empty total for k, d and the grid of sums."""
         return cls(np.zeros(shape[0], np.int64), ExactSums(shape[0]), ClusterSums(*shape))
 
 
@@ -66,16 +66,16 @@ def partition_chunk(
     chunk.keep(labels=labels)
 
 
-def round_chunk(chunk: Chunk, total: RoundTotal, c: PackedCenters) -> None:
-    """Compare the round's rows of a chunk with the present centres and with the partition."""
+def round_chunk(chunk: Chunk, total: SharedRoundTotal, c: PackedCenters) -> None:
+    """Add the move of a chunk's rows of the round from their labels to the nearest centres."""
     assert chunk.state is not None
     known = chunk.state["labels"]
     known = known if chunk.rows is None else known[chunk.rows]
     size = max(1, -(-len(chunk) // chunk.threads.n))
 
-    def share(begin: int) -> RoundTotal:
+    def share(begin: int) -> SharedRoundTotal:
         change = total.change
-        part = total if begin == 0 else RoundTotal.of(*change.sums.shape, change.grid)
+        part = total if begin == 0 else SharedRoundTotal.of(*change.sums.shape, change.grid)
         for at, x, weight in chunk.pieces(slice(begin, begin + size)):
             old, (labels, _) = known[at], nearest_pruned(x, c)
             labels[old < 0] = -1
@@ -92,14 +92,16 @@ def round_chunk(chunk: Chunk, total: RoundTotal, c: PackedCenters) -> None:
         total.merge(part)
 
 
-def round_of(passes: Passes, packed: PackedCenters, labels: RowState, rows: RowSlice) -> RoundTotal:
-    """Return the total of a round of rows, a pass."""
+def round_of(
+    passes: Passes, packed: PackedCenters, labels: RowState, rows: RowSlice
+) -> SharedRoundTotal:
+    """Return the total of a round of rows, in one pass."""
     k, d = packed.n_clusters, packed.n_features
-    total: RoundTotal = passes.reduce(
+    total: SharedRoundTotal = passes.reduce(
         round_chunk,
         packed,
-        start=partial(RoundTotal.of, k, d, passes.statistics.grid),
-        combine=RoundTotal.combine,
+        start=partial(SharedRoundTotal.of, k, d, passes.statistics.grid),
+        combine=SharedRoundTotal.combine,
         state=labels,
         rows=rows,
         joined=not passes.is_sparse,
@@ -108,5 +110,5 @@ def round_of(passes: Passes, packed: PackedCenters, labels: RowState, rows: RowS
 
 
 def pack(c: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
-    """Return centres as rows meet them, rounded to the compute dtype."""
+    """Pack centres, rounded to the compute dtype."""
     return pack_centers(c.astype(shift.dtype), shift)

@@ -1,11 +1,10 @@
-"""Lower bounds of the objective of every partition, by the spectrum of the scatter matrix.
+"""Lower bounds of the objective of every partition, from the spectrum of the scatter matrix.
 
-The between-clusters part of the scatter of l clusters has the rank l - 1 at most, so it is no more
-than the sum of the l - 1 largest eigenvalues, and the rest, the objective of k-means, no less
-than the sum of all others (C. Ding and X. He, "K-means clustering via principal component
-analysis", ICML 2004, theorem 3.1; H. Zha et al., "Spectral relaxation for k-means clustering",
-NIPS 2001). Beyond d clusters that is 0. Everything that may have been rounded is counted against
-the bound.
+The between-cluster scatter of l clusters has rank at most l - 1, so it is at most the sum of the
+l - 1 largest eigenvalues, and the rest, the objective of k-means, at least the sum of all others
+(C. Ding and X. He, "K-means clustering via principal component analysis", ICML 2004, theorem 3.1;
+H. Zha et al., "Spectral relaxation for k-means clustering", NIPS 2001). Beyond d clusters that is
+0. Bounds of all rounding errors are subtracted.
 """
 
 from __future__ import annotations
@@ -23,28 +22,17 @@ from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
 __all__ = ["MOST_FEATURES", "lower_bounds", "scatter_chunk", "scatter_sums", "spectral_bounds"]
 
 MOST_FEATURES = 256
-"""Features beyond which it is not computed: the scatter matrix takes d^2 / 2 products per row."""
+"""Features beyond which there are no bounds: the scatter matrix takes d^2 / 2 products per row."""
 
 Floats = NDArray[np.float64]
 
 
 def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
-    """Return lower bounds of the objectives of all partitions into 1 to k clusters.
+    """Return (k,) lower bounds of the sum of ``w ||x - c||^2`` for 1 to k clusters, in one pass.
 
-    One pass is taken. The bound of one cluster is its objective, less the rounding error.
-    With one feature ``kernels.one_dimension`` gives the optima themselves.
-
-    Parameters
-    ----------
-    passes : Passes
-    n_clusters : int
-        k
-
-    Returns
-    -------
-    (k,) float64
-        Bounds of the sum of ``w ||x - c||^2``, never rising; 0 if unknown: beyond d clusters, for
-        sparse rows and for more than `MOST_FEATURES` features (no pass is taken).
+    They do not increase. The bound for one cluster is its objective, less the rounding error.
+    Unknown bounds are 0: beyond d clusters, and for sparse rows or more than `MOST_FEATURES`
+    features, which take no pass.
     """
     d = passes.n_features
     if passes.is_sparse or d > MOST_FEATURES:
@@ -59,33 +47,21 @@ def lower_bounds(passes: Passes, n_clusters: int) -> Floats:
 
 
 def scatter_chunk(chunk: Chunk, total: ScatterSums, shift: NDArray[Any]) -> None:
-    """Add the products of a chunk's rows."""
     total.add(chunk.x, chunk.weight, shift)
 
 
 def scatter_sums(x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> ScatterSums:
-    """Return products of rows (n, d) in memory, bit for bit those of a pass over them."""
+    """Return the sums of rows (n, d) in memory, bit for bit those of a pass over them."""
     total = ScatterSums(x.shape[1])
     total.add(x, weight, shift)
     return total
 
 
 def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
-    """Return sums of all but the 0, 1, ... k - 1 largest eigenvalues, less their error bounds.
+    """Return (k,) sums of all but the 0, ..., k - 1 largest eigenvalues, less their error bounds.
 
-    Parameters
-    ----------
-    scatter : (d, d) float64
-        About the mean.
-    error : float
-        Bound of the Frobenius norm of the error of ``scatter``.
-    n_clusters : int
-        k
-
-    Returns
-    -------
-    (k,) float64
-        0 or more, never rising.
+    ``scatter`` (d, d) is about the mean; ``error`` bounds the Frobenius norm of its error. The sums
+    are 0 or more and do not increase.
     """
     d = len(scatter)
     out = np.zeros(n_clusters)
@@ -98,8 +74,8 @@ def spectral_bounds(scatter: Floats, error: float, n_clusters: int) -> Floats:
         left += values[i]
         size += abs(values[i])
         if i < n_clusters:
-            # by Cauchy and Schwarz over these eigenvalues; and the rounding of their sum
+            # By Cauchy and Schwarz over these eigenvalues; and the rounding of their sum.
             lost = sqrt(d - i) * off + (d - i) * 2.0**-52 * size
             out[i] = max(0.0, left - lost * (1 + 2.0**-20))
-    # rounding may be less with fewer terms: a bound for more clusters also holds for fewer
+    # A bound for more clusters also holds for fewer.
     return np.maximum.accumulate(out[::-1])[::-1].copy()

@@ -1,10 +1,11 @@
-"""Splits of clusters in two, judged on rows that they were not fitted to, and moves by them.
+"""Splits of clusters in two, evaluated on rows that they were not fitted to, and moves by them.
 
-A split always seems to pay on the rows it was made from, and moves that trust it make a result
-worse; the kernel (:mod:`largek_dask.kernels.dense.splits`) estimates on all rows of the cluster,
-for a search that undoes moves that did not pay.
+A split always seems to pay on the rows it was fitted to, and moves by such estimates make a result
+worse. (The kernel :mod:`largek_dask.kernels.dense.splits` estimates on all rows of the cluster, for
+a search that undoes moves that did not pay.)
 
-All clusters are split at once: two centres each, and every row sees only the two of its cluster.
+All clusters are split at once: two centres each, and every row is compared with the two centres of
+its cluster only.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from largek_dask.kernels.threads import on_threads
 __all__ = ["held_out_moves", "held_out_splits", "split_up"]
 
 SPLIT_ROWS = 256
-"""Most rows of a cluster on which a split is found and judged."""
+"""Maximum rows of a cluster on which a split is fitted and evaluated."""
 LEAST_SPLIT_ROWS = 16
-"""Fewer rows do not show what a split would gain."""
+"""Minimum rows from which a gain is estimated."""
 SPLIT_STEPS = 4
 """Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Minimum rows whose centres one thread finds."""
+"""Minimum rows that one thread labels."""
 MOVED_SHARE = 10
 """At most one centre in this many moves at a time."""
 LOCKED = 4
@@ -52,17 +53,10 @@ def held_out_moves(
     sse: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Moves:
-    """Find moves of centres that pay, by trying splits on a sample.
+    """Return moves of centres that pay, by trying splits on a sample without rows of weight 0.
 
-    Parameters
-    ----------
-    sample : Passes
-        A subset without rows of weight 0.
-    centers : (k, d) compute dtype
-    counts, sse : (k,) float64
-        Weight of each cluster, and the squared distances within it.
-    losses : (k,) float64
-        Cost of removing each centre.
+    ``counts`` and ``sse`` are the weight of each cluster, and the squared distances within it;
+    ``losses`` (k,) is the cost of removing each centre.
     """
     k, grid = len(centers), sample.statistics.grid
     x, weight, rows = sample.take()
@@ -82,22 +76,11 @@ def held_out_moves(
 def split_up(
     sample: Passes, centers: NDArray[Any], counts: NDArray[np.float64], n_clusters: int
 ) -> NDArray[Any]:
-    """Return more centres: the clusters that gain most by it get two.
+    """Split the clusters that gain most, up to ``n_clusters`` (k to 2 k) centres.
 
-    Parameters
-    ----------
-    sample : Passes
-        A subset without rows of weight 0.
-    centers : (k, d) compute dtype
-    counts : (k,) float64
-        Weight of each cluster.
-    n_clusters : int
-        Number of centres to return, k to 2 k; fewer if fewer clusters have rows.
-
-    Returns
-    -------
-    (n_clusters, d) compute dtype
-        The first k are the given ones, or one half of their clusters.
+    The sample has no rows of weight 0; ``counts`` (k,) are the weights of the clusters. There are
+    fewer centres if fewer clusters have rows. The first k centres are the given ones, or one half
+    of their clusters.
     """
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
@@ -120,30 +103,12 @@ def held_out_splits(
     order: NDArray[np.int64] | None = None,
     n_threads: int = 1,
 ) -> Splits:
-    """Split clusters in two on a sample of rows.
+    """Split clusters (m,), ascending, in two on a sample of rows (n, d) of positive weight.
 
-    Parameters
-    ----------
-    x : (n, d) compute dtype
-        Sample; of a cluster the first rows by ``order`` are taken.
-    weight : (n,) float64
-        Positive.
-    centers : (k, d) compute dtype
-    clusters : (m,) int64
-        Clusters to split, ascending.
-    grid : FixedPoint
-        Grid of the rows that the sample is from.
-    order : (n,) int64, optional
-        Order of the rows, each number once; by default as they lie.
-    n_threads : int
-        Threads that may compute; no result depends on it.
-
-    Returns
-    -------
-    Splits
-        Gains are squared distances saved, as a share of the cluster's weight; -inf if there are
-        too few rows. The half about the row farthest from the centre is the second one, to which
-        a centre is moved.
+    The first rows of a cluster by ``order`` (n,) are taken; by default as they lie. ``grid`` is
+    that of all rows. Gains are squared distances saved per weight of the cluster; -inf if there are
+    too few rows. The half about the row farthest from the centre is the second one, to which a
+    centre is moved.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -178,7 +143,6 @@ def held_out_splits(
 
 
 def _labels(x: Table, packed: PackedCenters, n_threads: int) -> NDArray[np.int32]:
-    """Return (n,) nearest centres, computed in as many pieces as there are threads."""
     step = max(LEAST_PIECE, -(-len(x) // n_threads))
     begins = range(0, max(1, len(x)), step)
 
@@ -202,7 +166,7 @@ def _split(
     """
     m = len(centers)
     of = np.repeat(np.arange(m, dtype=np.int32), np.diff(edges))
-    # Every second row fits the split, the others judge it.
+    # The split is fitted to every second row and evaluated on the others.
     fits = rank % 2 == 0
     fitting = np.where(fits, of, -1).astype(np.int32)
     whole = _means(x, fitting, weight, centers, grid)
@@ -217,10 +181,10 @@ def _split(
     chosen = _nearer_of_two(x, packed, of)
     after = squared_distances(x, packed, chosen)
     before = squared_distances(x, pack_centers(whole, grid.shift), of)
-    judging = np.where(fits, -1, of)
+    held_out = np.where(fits, -1, of)
     gains, mass = ExactSums(m), ExactSums(m)
-    gains.add(before - after, weight, judging)
-    mass.add(np.ones(len(x)), weight, judging)
+    gains.add(before - after, weight, held_out)
+    mass.add(np.ones(len(x)), weight, held_out)
     enough = np.diff(edges) >= LEAST_SPLIT_ROWS
     share = np.divide(gains.values, mass.values, out=np.full(m, -np.inf), where=enough)
     return share, flat.reshape(two.shape)[:, ::-1]
@@ -240,7 +204,7 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
 
 
 def _nearer_of_two(x: Table, packed: PackedCenters, of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return (n,) which of centres ``2 of`` and ``2 of + 1`` is nearer; ties: the first."""
+    """Return (n,) the nearer of centres ``2 of`` and ``2 of + 1``; of ties the first."""
     first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
     return 2 * of + (second < first)
 

@@ -1,4 +1,4 @@
-"""Variances of the rows, and the least variance of a mixture's components that sums resolve."""
+"""Variances of the rows, and lower limits of the variances of a mixture's components."""
 
 from __future__ import annotations
 
@@ -17,40 +17,39 @@ from largek_dask.kernels.exact.squares import FeatureSquares
 __all__ = ["Spread", "spread_of"]
 
 MARGIN = 8
-"""Bits between the smallest variance and its rounding error: F then changes by less
-than 2^-18 of a row's part of it."""
+"""Bits between the smallest variance and its rounding error: F then changes by less than 2^-18 of
+a row's part of it."""
 LEAST = 2.0**-960
-"""Smallest variance at all: it and its inverse are normal numbers."""
+"""Smallest variance: it and its inverse are normal numbers."""
 
 Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Variances of the rows, features apart."""
+    """Variances of the rows by feature."""
 
     variances: Real
     """(d,)"""
     sizes: Real
-    """(d,) distances of their means from 0."""
+    """(d,) absolute values of their means."""
     extents: NDArray[np.int64]
-    """(d,) no row is farther than 2 to the power of these from the shift."""
+    """(d,) exponents of 2: maximum distances of rows from the shift."""
 
     @property
     def mean(self) -> float:
-        """Mean of the variances."""
         return float(np.cumsum(self.variances)[-1]) / len(self.variances)
 
     def floor(
         self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
     ) -> Real:
-        """Return (1,) or for "diag" (d,) lower limits of the variances of components.
+        """Return (1,), or for "diag" (d,), lower limits of the variances of components.
 
         The largest of: ``reg_covar`` times the variance of the rows (of the feature, or, with one
-        variance per component, of the mean of all features); ``least_variance``; and what sums
-        resolve. A mean is known to some bits below the feature's extent; as it moves by about the
-        spread of the rows, squares about it are off by the product of the two. If all rows are
-        equal in a feature, that is the rounding of their value, or of 1 instead of 0.
+        variance per component, the mean over all features); ``least_variance``; and the resolution
+        of the sums. A mean is known to some bits below the feature's extent; as it moves by about
+        the spread of the rows, squares about it are off by the product of the two. If all rows are
+        equal in a feature, the resolution is the rounding of their value, or of 1 instead of 0.
         """
         known = rows.statistics
         variances, sizes, extents = self.variances, self.sizes, self.extents
@@ -68,14 +67,11 @@ class Spread:
 def spread_of(rows: Passes) -> Spread:
     """Return the variances of the rows, in one pass.
 
-    Raises
-    ------
-    DataError
-        Their weighted sums of squared distances overflow.
+    Raises DataError if their weighted sums of squared distances overflow.
     """
     known = rows.statistics
     weight = max(1.0, known.total_weight)
-    # Four times a square: corrections of sums about other means.
+    # Four times a square, as sums are corrected to be about other means.
     with np.errstate(over="ignore"):
         largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
     if not np.isfinite(largest):
@@ -89,7 +85,7 @@ def spread_of(rows: Passes) -> Spread:
     about_shift = found.sums.values / known.total_weight
     off = known.mean - known.shift.astype(np.float64)
     variances = about_shift - off * off
-    # Of rows that are all equal rounding may leave something.
+    # If all rows are equal, rounding may leave a positive number.
     variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
     extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
     extents = np.where(found.largest > 0, extents, known.grid.extent)

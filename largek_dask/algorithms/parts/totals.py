@@ -21,16 +21,16 @@ from largek_dask.kernels.threads import Threads
 __all__ = ["Additive", "AssignmentTotal", "Tally", "count_rows"]
 
 LOOKED_UP = 8
-"""Most bytes of rows that have changed cluster, per row of the block, up to which these are
-looked up first. Of 1,000,000 rows of 18 features, 8,000 of which have, that takes 1.8 instead of
-3.1 ms; with 3 kB per row it takes longer (measured)."""
+"""Bytes of rows that changed cluster, per row of the block, up to which they are looked up first.
+With 8,000 of 1,000,000 rows of 18 features that takes 1.8 instead of 3.1 ms; with 3 kB per row it
+takes longer (measured)."""
 LOOKED_UP_BYTES = 1 << 20
-"""Bytes of these rows that are copied side by side at a time."""
+"""Bytes of these rows that are copied at a time."""
 
 LEAST_COUNTED = 1 << 15
 """Minimum rows that a thread adds up."""
 WORTH_COUNTING = 8
-"""Rows per cluster above which it pays to add up on several threads, each in its own sums."""
+"""Rows per cluster above which several threads, each with its own sums, are faster."""
 
 A = TypeVar("A", bound="Additive")
 
@@ -40,13 +40,13 @@ class Additive:
     """A total that is added to another one field by field.
 
     A field is one of these: a number; exact sums, or anything else with ``merge``; an array, or
-    None if empty; a dict of these, by chunk or by name. What is added is never changed, nor later
-    through this one.
+    None if empty; a dict of these, by chunk or by name. The other total is never changed, nor
+    shared with this one.
     """
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays when this total is sent."""
+        """Bytes of the arrays, which are sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
@@ -64,7 +64,7 @@ class Additive:
 
 def _added(mine: Any, theirs: Any) -> Any:
     if mine is None:
-        assert not hasattr(theirs, "merge"), "it would be changed by what is added next"
+        assert not hasattr(theirs, "merge"), "the next addition would change it"
         return theirs
     if theirs is None:
         return mine
@@ -88,40 +88,26 @@ def _nbytes(value: Any) -> int:
 
 @dataclass
 class Tally(Additive):
-    """Figures of one step, over all rows that it sees.
-
-    Algorithms with more figures declare more fields.
-    """
+    """Figures of one step over its rows; algorithms with more figures declare more fields."""
 
     n_rows: int = 0
     """Rows that were assigned."""
     n_changed: int = 0
     """Rows of positive weight whose label changed, or that had none before."""
     n_evaluated: int = 0
-    """Number of distances computed."""
+    """Distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
 
 
 class AssignmentTotal(Generic[T]):
-    """Sufficient statistics of rows as they are labelled, and the tally of one step.
+    """Sufficient statistics of labelled rows, and the tally of one step.
 
-    Parameters
-    ----------
-    k, d : int
-    grid : FixedPoint
-        Steps of coordinates and weights.
-    new_tally : callable
-        Makes an empty tally; it travels with the total.
-    by_cluster : bool
-        Keep the squares of each cluster; False: of all rows together.
-
-    Notes
-    -----
-    ``sums`` and ``squares`` describe the rows as they are labelled now and may be retained between
-    passes. The tally belongs to one step: a total that was not touched in this step still carries
-    an older one, which no longer counts (:meth:`begin`).
+    ``sums`` and ``squares`` (of each cluster, or together) describe the rows under their present
+    labels and may be retained between passes. The tally, which ``new_tally`` makes, belongs to one
+    step: a total that was not touched in this step still has an older one, which no longer counts
+    (:meth:`begin`).
     """
 
     __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
@@ -138,14 +124,14 @@ class AssignmentTotal(Generic[T]):
         self.sums = ClusterSums(k, d, grid)
         self.by_cluster = by_cluster
         self.squares = ExactSums(k if by_cluster else 1)
-        """``weight * ||x - shift||^2``, added up."""
+        """Sums of ``weight * ||x - shift||^2``."""
         self.step = -1
         self.new_tally = new_tally
         self.tally = new_tally()
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this total when it is sent."""
+        """Bytes of the arrays, which are sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
@@ -169,24 +155,11 @@ class AssignmentTotal(Generic[T]):
         new: NDArray[np.int32],
         counted: bool = False,
     ) -> NDArray[np.bool_]:
-        """Count rows for their new clusters instead of their old ones.
+        """Count rows (n, d) for their new clusters instead of their old ones; -1 is none.
 
-        Parameters
-        ----------
-        x : (n, d)
-        weight : (n,) float64 or None
-        old : (n,) int32 or None
-            Clusters before; -1 or None: none.
-        new : (n,) int32
-            Clusters now; -1: none.
-        counted : bool
-            The total holds the rows as ``old`` describes them; False: it holds none of them.
-
-        Returns
-        -------
-        changed : (n,) bool
-            Rows whose cluster changed. A row of weight 0 is absent: its label must not hold back a
-            stop.
+        ``counted``: the total holds the rows in their old clusters; otherwise it holds none of
+        them. Returns the rows whose cluster changed. Rows of weight 0 are not among these, as their
+        labels must not keep the fit from converging.
         """
         if counted and old is not None:
             self._move_sums(x, weight, old, new)
@@ -210,7 +183,7 @@ class AssignmentTotal(Generic[T]):
         old: NDArray[np.int32],
         new: NDArray[np.int32],
     ) -> None:
-        """Move all rows between sums on the way, or only those that differ, if these are few."""
+        """Move rows between sums; those that differ are looked up first if they are few."""
         differ = np.flatnonzero(old != new)
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
         if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
@@ -255,21 +228,7 @@ def count_rows(
     counted: bool,
     threads: Threads,
 ) -> None:
-    """Update a total for rows' new labels.
-
-    Parameters
-    ----------
-    x, weight
-        Rows and their weights.
-    old : (n,) int32 or None
-        Their labels before.
-    labels : (n,) int32
-    total : AssignmentTotal[T]
-    counted : bool
-        The total holds the rows with their labels before.
-    threads : Threads
-        Sums are exact, so they may be added up in any order.
-    """
+    """Run :meth:`AssignmentTotal.assign` on several threads; sums are exact in any order."""
     n = len(labels)
     step = max(LEAST_COUNTED, -(-n // threads.n))
     if counted and old is not None and step < n:

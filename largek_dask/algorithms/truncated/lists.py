@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
@@ -42,7 +42,7 @@ Places = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Neighbours(Derives):
+class Neighbours(Recomputable):
     """Nearest centres of each centre, as the centres that they are computed from."""
 
     centers: NDArray[Any]

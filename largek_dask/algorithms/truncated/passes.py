@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
-from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
 from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
@@ -69,7 +69,7 @@ Labels = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
-class Pass(Derives):
+class Pass(Recomputable):
     """One pass: the centres that rows meet, and changes of row state before it.
 
     Pickles leave out what is packed; it is packed again where they arrive.
@@ -506,7 +506,7 @@ def pass_over(
         state=history.next_state(STATE, _broadcast, anchor=pass_.is_anchor, retain=retain),
         joined=True,
     )
-    if history.last is not None and history.last.is_derived:
+    if history.last is not None and history.last.has_cached:
         # All of these have been replayed.
         for earlier in history.entries:
             earlier.forget()

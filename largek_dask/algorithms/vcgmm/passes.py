@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
 from largek_dask.algorithms.choices import Covariance
-from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.selection import draws_of
@@ -62,8 +62,8 @@ Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class NearComponents(Derives):
-    """Source of the table of nearest components of each component."""
+class NearComponents(Recomputable):
+    """TwoNearest components of each component, as the data that they are computed from."""
 
     components: Components
     width: int
@@ -89,8 +89,11 @@ class NearComponents(Derives):
 
 
 @dataclass(frozen=True)
-class EMPass(Derives):
-    """One pass; pickles leave out what is packed, and workers pack it again."""
+class EMPass(Recomputable):
+    """One pass.
+
+    Pickles leave out what is packed; it is packed again where they arrive.
+    """
 
     kind: Literal["lists", "nearest", "cells", "all", "given"]
     """"lists": rows meet the list of their best candidate. The others are anchors, which do not
@@ -353,7 +356,7 @@ def pass_over(
     )
     for earlier in history.entries:
         # They may have been replayed.
-        if earlier.is_derived:
+        if earlier.has_cached:
             earlier.forget()
     if not wanted:
         return total, None

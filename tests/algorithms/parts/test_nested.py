@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng, RowSlice
-from largek_dask.algorithms.parts.nested import NestedRows
+from largek_dask.algorithms.parts.nested import NestedRows, worth_gathering
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import integers, rows_of
 
@@ -46,7 +46,7 @@ def first(rows, n=N):
 def test_little_work_is_gathered_and_on_one_thread_whatever_memory_holds(
     rows, row_values, k, n_threads, worth
 ):
-    assert NestedRows(Asked(row_values, n_threads), RNG).worth_gathering(rows, k) is worth
+    assert worth_gathering(Asked(row_values, n_threads), rows, k) is worth
 
 
 def test_a_sample_takes_no_more_memory_than_there_is_unless_clusters_need_it():

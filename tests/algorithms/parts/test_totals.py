@@ -234,7 +234,7 @@ def test_additive__adds_sums_by_name_and_leaves_what_is_added_as_it_is():
     assert list(second.chunks) == [1]
     size = sum(sums.nbytes for sums in together.sums.values())
     assert together.nbytes == size + 3 * 4 * 8
-    with pytest.raises(AssertionError, match="changed by what is added next"):
+    with pytest.raises(AssertionError, match="would change it"):
         Named({}, {}).merge(second)
 
 

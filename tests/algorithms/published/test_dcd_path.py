@@ -22,7 +22,7 @@ from largek_dask.kernels.convex import AuxiliaryFunction, MeasuredRows
 from largek_dask.kernels.threads import ALONE
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
-from tests.algorithms.dcd.rules import optimum
+from tests.algorithms.partition_path.rules import optimum
 from tests.helpers.covering import in_turns
 from tests.oracles import dcd as oracles
 from tests.passes.toys import rows_of

@@ -154,4 +154,4 @@ def test_what_replayed_passes_are_made_into_is_let_go():
         assert passes.last.rebuilt == 1
     np.testing.assert_array_equal(labels, nearest(x, pack_centers(x[1:5], shift)))
     assert len(history) == 3
-    assert not any(one.is_derived for one in history.entries)
+    assert not any(one.has_cached for one in history.entries)

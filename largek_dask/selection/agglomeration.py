@@ -1,10 +1,10 @@
-"""Agglomeration of clusters, two at a time: a partition into every smaller number of them.
+"""Agglomeration of clusters, two at a time: partitions into every smaller number of clusters.
 
-From the centres and weights of k clusters alone, without reading rows, the pair is joined that
-loses least by it (J. H. Ward, Hierarchical grouping to optimize an objective function, JASA 1963).
-The cost of a join is exact as long as rows stay together, so the losses are a curve of the
-objective against the number of clusters, in steps of one. It lies above the optimum, as rows may
-do better elsewhere; where groups are torn apart below some number, losses jump there.
+From the centres and weights of k clusters alone, without reading rows, the pair is merged that
+raises the objective least (J. H. Ward, Hierarchical grouping to optimize an objective function,
+JASA 1963). The cost of a merge is exact as long as rows stay together, so the losses give a curve
+of the objective against the number of clusters, in steps of one. It lies above the optimum, as rows
+are not reassigned; losses jump where separate groups have to be merged.
 """
 
 from __future__ import annotations
@@ -17,72 +17,58 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.distances import pack_centers, squared_distances
 from largek_dask.kernels.exact.transcendental import log as logarithms
+from largek_dask.model.suggest_k import window
 
-__all__ = ["Merges", "bent_sizes", "merged_down", "window"]
-
-WINDOW = 20
-"""Divisor of a number of clusters that gives the half width of the window around it."""
+__all__ = ["Merges", "bent_sizes", "merge_down"]
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merges:
-    """Joins of clusters, in order."""
+    """Merges of clusters, in order."""
 
     centers: Floats
     """(k, d) initial centres."""
     counts: Floats
     """(k,) weights of their clusters."""
     kept: NDArray[np.int64]
-    """(m,) cluster of each pair that then has both clusters' rows: the one of lower index."""
+    """(m,) cluster of each pair that gets the rows of both: the one of lower index."""
     gone: NDArray[np.int64]
-    """(m,) the other one."""
+    """(m,) the other cluster of each pair."""
     losses: Floats
-    """(m,) increase of the sum of ``w ||x - c||^2`` by each join."""
+    """(m,) increase of the sum of ``w ||x - c||^2`` by each merge."""
 
     def centers_of(self, n_clusters: int) -> Floats:
         """Return (l, d) centres of l clusters; l from k - m to k."""
         centers, counts = self.centers.copy(), self.counts.copy()
-        there = np.ones(len(centers), np.bool_)
-        for i, j in zip(*self._pairs(len(centers) - n_clusters), strict=True):
-            _join(centers, counts, i, j)
-            there[j] = False
-        return centers[there]
-
-    def _pairs(self, n: int) -> tuple[list[int], list[int]]:
-        return self.kept[:n].tolist(), self.gone[:n].tolist()
+        n = len(centers) - n_clusters
+        for i, j in zip(self.kept[:n].tolist(), self.gone[:n].tolist(), strict=True):
+            _merge(centers, counts, i, j)
+        return np.delete(centers, self.gone[:n], axis=0)
 
     def curve(self, inertia: float) -> Floats:
         """Return (m + 1,) objectives of k, k - 1, ... clusters; ``inertia`` is that of k."""
         return np.cumsum(np.concatenate([[inertia], self.losses]))
 
 
-def merged_down(
+def merge_down(
     centers: NDArray[Any], counts: Floats, shift: NDArray[Any], n_clusters: int
 ) -> Merges:
-    """Join clusters until ``n_clusters`` are left.
+    """Merge clusters with these centres (k, d) and weights (k,) until ``n_clusters`` are left.
 
-    Parameters
-    ----------
-    centers : (k, d)
-    counts : (k,) float64
-        Weights; a cluster of weight 0 is joined at no cost.
-    shift : (d,)
-        Origin of the kernels.
-    n_clusters : int
-        1 to k.
+    A cluster of weight 0 is merged at no cost. ``shift`` is the origin of the kernels.
     """
     begun = np.asarray(centers, np.float64), np.asarray(counts, np.float64)
-    search = _Search(begun[0].copy(), begun[1].copy(), np.asarray(shift, np.float64))
-    joins = [search.join() for _ in range(len(centers) - n_clusters)]
-    kept, gone, losses = zip(*joins, strict=True) if joins else ((), (), ())
+    partners = _Partners(begun[0].copy(), begun[1].copy(), np.asarray(shift, np.float64))
+    merges = [partners.merge() for _ in range(len(centers) - n_clusters)]
+    kept, gone, losses = zip(*merges, strict=True) if merges else ((), (), ())
     return Merges(
         *begun, np.array(kept, np.int64), np.array(gone, np.int64), np.array(losses, np.float64)
     )
 
 
-def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
+def _merge(centers: Floats, counts: Floats, i: int, j: int) -> None:
     """Give cluster i the rows of cluster j as well."""
     both = counts[i] + counts[j]
     if both > 0:
@@ -90,25 +76,24 @@ def _join(centers: Floats, counts: Floats, i: int, j: int) -> None:
     counts[i] = both
 
 
-class _Search:
-    """Cheapest partner of each cluster, updated after each join."""
+class _Partners:
+    """Cheapest partner of each cluster, updated after each merge."""
 
     def __init__(self, centers: Floats, counts: Floats, shift: Floats) -> None:
         self.centers, self.counts, self.shift = centers, counts, shift
-        self.there = np.ones(len(centers), np.bool_)
+        self.present = np.ones(len(centers), np.bool_)
         self.partner = np.zeros(len(centers), np.int64)
         self.least = np.full(len(centers), np.inf)
         for i in range(len(centers)):
-            self._look(i)
+            self._update(i)
 
-    def _look(self, i: int) -> None:
-        """Find the cheapest partner of cluster i."""
+    def _update(self, i: int) -> None:
         losses = self._losses(i)
         self.partner[i] = np.argmin(losses)
         self.least[i] = losses[self.partner[i]]
 
     def _losses(self, i: int) -> Floats:
-        """Return (k,) costs of joining cluster i with each other one; infinity if it is gone."""
+        """Return (k,) costs of merging cluster i with each other one; infinity if it is gone."""
         packed = pack_centers(self.centers[i : i + 1], self.shift)
         gaps = squared_distances(self.centers, packed, np.zeros(len(self.centers), np.int32))
         both = self.counts[i] + self.counts
@@ -116,52 +101,35 @@ class _Search:
             self.counts[i] * self.counts, both, out=np.zeros(len(both)), where=both > 0
         )
         losses *= gaps
-        losses[~self.there] = np.inf
+        losses[~self.present] = np.inf
         losses[i] = np.inf
         return losses
 
-    def join(self) -> tuple[int, int, float]:
-        """Join the two that lose least; of equal pairs the first."""
+    def merge(self) -> tuple[int, int, float]:
+        """Merge the pair that raises the objective least; of equal pairs the first."""
         one = int(np.argmin(self.least))
         i, j = sorted((one, int(self.partner[one])))
         loss = float(self.least[one])
-        _join(self.centers, self.counts, i, j)
-        self.there[j] = False
+        _merge(self.centers, self.counts, i, j)
+        self.present[j] = False
         self.least[j] = np.inf
         losses = self._losses(i)
-        orphans = np.flatnonzero(self.there & np.isin(self.partner, (i, j)))
+        orphans = np.flatnonzero(self.present & np.isin(self.partner, (i, j)))
         nearer = losses < self.least
         self.partner[nearer], self.least[nearer] = i, losses[nearer]
         for orphan in {i, *orphans.tolist()}:
-            self._look(orphan)
+            self._update(orphan)
         return i, j, loss
-
-
-def window(n_clusters: int) -> int:
-    """Return how far to both sides of a number of clusters a curve is examined for a bend."""
-    return max(1, n_clusters // WINDOW)
 
 
 def bent_sizes(
     merges: Merges, inertia: float, least: int, most: int, bend: float, n: int
 ) -> list[int]:
-    """Return numbers of clusters at which a curve of joins bends, the most bent first.
+    """Return up to n numbers of clusters at which a curve of merges bends, the most bent first.
 
-    Parameters
-    ----------
-    merges : Merges
-    inertia : float
-        Objective before the first join.
-    least, most : int
-        Range of numbers, both ends included.
-    bend : float
-        Minimum ratio of the curve's fall before a number to its fall behind it.
-    n : int
-        Maximum number of results. None is within two windows of one that is bent more.
-
-    Notes
-    -----
-    A window shows that there is a bend; the largest jump of losses in it shows where.
+    Numbers from ``least`` to ``most`` whose fall before is at least ``bend`` times the fall after
+    them; none within two windows of one that bends more. ``inertia`` is the objective before the
+    first merge. A window shows that there is a bend; the largest jump of losses in it shows where.
     """
     k = len(merges.centers)
     curve = merges.curve(inertia)
@@ -185,7 +153,7 @@ def bent_sizes(
 
 
 def _sharpest(losses: Floats, k: int, size: int) -> int:
-    """Return the number in the window with the largest ratio of a join's cost to the one before."""
+    """Return the number in the window with the largest ratio of a merge's cost to the last one."""
     w = window(size)
     near = [at for at in range(size - w, size + w + 1) if at >= 2 and 0 < k - at < len(losses)]
 

@@ -4,11 +4,11 @@ import pickle
 from dataclasses import dataclass
 from functools import cached_property
 
-from largek_dask.algorithms.parts.derived import Derives
+from largek_dask.algorithms.parts.cached import Recomputable
 
 
 @dataclass(frozen=True)
-class Square(Derives):
+class Square(Recomputable):
     side: int
 
     @cached_property
@@ -25,15 +25,15 @@ class Cube(Square):
 
 def test_what_is_derived_neither_travels_nor_stays():
     cube = Cube(3)
-    assert not cube.is_derived
+    assert not cube.has_cached
     assert cube.volume == 27
     assert set(cube.__dict__) == {"side", "area", "volume"}
-    assert cube.is_derived
+    assert cube.has_cached
     other = pickle.loads(pickle.dumps(cube))
     assert other == cube
     assert set(other.__dict__) == {"side"}
     assert other.volume == 27
     cube.forget()
     assert set(cube.__dict__) == {"side"}
-    assert not cube.is_derived
+    assert not cube.has_cached
     assert cube.area == 9

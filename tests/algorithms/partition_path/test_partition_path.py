@@ -16,13 +16,13 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd import partition_path
-from largek_dask.algorithms.dcd.search import Search
-from largek_dask.algorithms.dcd.stages import PLANS, Book, pieces
+from largek_dask.algorithms.partition_path import algorithm as partition_path
+from largek_dask.algorithms.partition_path.operators import Operators
+from largek_dask.algorithms.partition_path.stages import PLANS, PathSearch, pieces
 from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.descent import CenteredRows
 from tests.algorithms.conftest import bits, blobs
-from tests.algorithms.dcd.rules import check_path, optimum
+from tests.algorithms.partition_path.rules import check_path, optimum
 from tests.helpers.covering import in_turns, slow
 
 EFFORTS = ("fast", "balanced", "best")
@@ -141,18 +141,20 @@ def test_more_effort_is_never_worse_and_sometimes_better() -> None:
 @pytest.mark.parametrize("effort", EFFORTS)
 def test_stages_only_lower_partitions(effort: str) -> None:
     x = blobs(400, 6, 15, seed=8, spread=1.0).astype(np.float64)
-    plan, search = PLANS[effort], Search(CenteredRows.of(x - x.mean(axis=0)))  # type: ignore[index]
-    book, rng, stages = Book.begin(plan, search), Rng(3, 0), set()
+    plan, operators = PLANS[effort], Operators(CenteredRows.of(x - x.mean(axis=0)))  # type: ignore[index]
+    search, rng, stages = PathSearch.begin(plan, operators), Rng(3, 0), set()
     for step, piece in enumerate(pieces(plan, 12, 10, 400)):
-        before = book.costs.copy()
-        book.work(piece, rng, step)
-        assert all(b <= a for a, b in zip(before, book.costs, strict=False))
-        assert len(book.costs) >= len(before)
-        again = Book.of(plan, search, book.kept())
+        before = search.costs.copy()
+        search.run(piece, rng, step)
+        assert all(b <= a for a, b in zip(before, search.costs, strict=False))
+        assert len(search.costs) >= len(before)
+        again = PathSearch.of(plan, operators, search.kept())
         assert (again.costs, again.changes, again.grown, again.shrunk) == (
-            book.costs, book.changes, book.grown, book.shrunk,
+            search.costs, search.changes, search.grown, search.shrunk,
         )  # fmt: skip
-        for size, (centers, cost) in enumerate(zip(book.partitions, book.costs, strict=True), 1):
+        for size, (centers, cost) in enumerate(
+            zip(search.partitions, search.costs, strict=True), 1
+        ):
             squares = ((x - x.mean(axis=0))[:, None] - centers) ** 2
             assert len(centers) == size
             assert squares.sum(axis=2).min(axis=1).sum() == pytest.approx(cost, rel=1e-12)
@@ -160,7 +162,7 @@ def test_stages_only_lower_partitions(effort: str) -> None:
         stages.add(piece.stage)
     expected = {"up"} if effort == "fast" else {"up", "down", "again up", "again down", "crossed"}
     assert stages == expected | ({"swaps"} if effort == "best" else set())
-    assert len(book.costs) == 12
+    assert len(search.costs) == 12
 
 
 # --- cut short ------------------------------------------------------------------------------------
@@ -221,12 +223,12 @@ def test_max_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The clock is ours: it goes on by a second whenever a partition is settled."""
     seconds = [0.0]
 
-    def finish(self: Search, *given: Any) -> Any:
+    def finish(self: Operators, *given: Any) -> Any:
         seconds[0] += 1.0
         return original(self, *given)
 
-    original = Search.finish
-    monkeypatch.setattr(Search, "finish", finish)
+    original = Operators.finish
+    monkeypatch.setattr(Operators, "finish", finish)
     real = time.monotonic
 
     def now() -> float:
@@ -241,27 +243,27 @@ def test_max_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2 <= len(km.path_) <= 12
     seconds[0] = 0.0
     monkeypatch.setattr(
-        Book, "begin", lambda *given: seconds.__setitem__(0, 99.0) or _begin(*given)
+        PathSearch, "begin", lambda *given: seconds.__setitem__(0, 99.0) or _begin(*given)
     )
     with pytest.warns(DegenerateDataWarning, match="partitions end at 1 clusters"):
         km = fit(X, 40, max_time=12)
     assert (km.stop_reason_, len(km.path_)) == ("max_time_without_search", 1)
 
 
-_begin = Book.begin
+_begin = PathSearch.begin
 
 
 def test_interrupted_inside_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-C while partitions are settled: what the last complete piece has left comes back."""
-    original, calls = Search.grow, [0]
+    original, calls = Operators.grow, [0]
 
-    def grow(self: Search, *given: Any) -> Any:
+    def grow(self: Operators, *given: Any) -> Any:
         calls[0] += 1
         if calls[0] == 9:
             raise KeyboardInterrupt
         return original(self, *given)
 
-    monkeypatch.setattr(Search, "grow", grow)
+    monkeypatch.setattr(Operators, "grow", grow)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         km = fit(X, 40)

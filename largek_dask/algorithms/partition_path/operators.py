@@ -1,13 +1,13 @@
-"""Partitions made from others: one cluster more, one less, one exchanged, two recombined.
+"""Operators that make a partition from others: add, remove or swap a cluster, recombine two.
 
-All work is on rows in memory. Results are settled: no row has a nearer centre, and no move of a
-single row pays (:mod:`~largek_dask.kernels.single_moves`).
+All work on rows in memory. Results are settled: no row has a nearer centre, and no move of a single
+row pays (:mod:`~largek_dask.kernels.single_moves`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import log
 
 import numpy as np
@@ -34,7 +34,7 @@ from largek_dask.kernels.descent import (
 from largek_dask.kernels.single_moves import count_moves, move_rows
 from largek_dask.kernels.threads import ALONE, Threads
 
-__all__ = ["LOWER", "Search"]
+__all__ = ["LOWER", "Operators"]
 
 Floats = NDArray[np.float64]
 
@@ -51,94 +51,76 @@ MOST_ROUNDS = 50
 
 
 @dataclass(slots=True)
-class Search:
-    """Ways from one partition to the next.
-
-    Each is given its randomness, so that a search can continue after any step.
-    """
+class Operators:
+    """Ways from one partition to the next; the caller passes each its random generator."""
 
     rows: CenteredRows
     threads: Threads = ALONE
-    n_settled: int = field(default=0)
+    n_settled: int = 0
     """Number of partitions that were settled, or abandoned."""
-    n_steps: int = field(default=0)
+    n_steps: int = 0
     """Number of Lloyd steps."""
 
-    # --- the end of every change ------------------------------------------------------------------
+    # --- settling, the end of every operator ------------------------------------------------------
 
-    def at(self, centers: Floats) -> tuple[PartitionState, TwoNearest]:
-        """Return the partition with these centres, as it is."""
+    def label(self, centers: Floats) -> tuple[PartitionState, TwoNearest]:
+        """Return the partition with these centres, without moving them."""
         return label_rows(self.rows, centers)
 
-    def settled_from(self, centers: Floats) -> PartitionState | None:
-        """Return a settled partition from any centres; None if rows are too few for them."""
-        partition, _ = label_rows(self.rows, centers)
+    def settle_from(self, centers: Floats) -> PartitionState | None:
+        """Return the settled partition from some centres; None if a cluster ends without rows."""
+        partition, _ = self.label(centers)
         partition.stale[:] = True
         return self.finish(partition)
 
     def finish(self, partition: PartitionState) -> PartitionState | None:
-        """Settle it, and move single rows until no move pays; None if clusters are empty."""
-        self._run(partition)
+        """Settle it, and move single rows until no move pays; None if a cluster has no rows."""
+        self._settle([partition])
         for _ in range(MOST_ROUNDS):
             if not move_rows(self.rows, partition):
                 break
-            self._run(partition)
+            self._settle([partition])
         return partition if partition.counts.all() else None
 
-    def _run(
-        self, partition: PartitionState, most_steps: int = 1000, calm: int = 0
-    ) -> PartitionState:
-        self._run_all([partition], most_steps, calm)
-        return partition
-
-    def _run_all(
+    def _settle(
         self, partitions: Sequence[PartitionState], most_steps: int = 1000, calm: int = 0
     ) -> None:
         def run(partition: PartitionState) -> int:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
-        # added up here: concurrent additions by threads would be lost
+        # Added up here, as concurrent additions by threads would be lost.
         self.n_steps += sum(self.threads.map(run, partitions))
 
-    def best_of(self, partitions: Sequence[PartitionState]) -> PartitionState | None:
-        """Return the lowest of some partitions: all take a few steps, the best of them continue."""
+    def _settle_best(self, partitions: Sequence[PartitionState]) -> PartitionState | None:
+        """Settle the best of some partitions: all take a few steps, the lowest continue."""
         self.n_settled += len(partitions)
-        self._run_all(partitions, SHORT)
+        self._settle(partitions, SHORT)
         best = _lowest(partitions, FINISHED)
-        self._run_all(best, calm=len(self.rows) // CALM)
+        self._settle(best, calm=len(self.rows) // CALM)
         best = _lowest(best)
         return self.finish(best[0]) if best else None
 
-    # --- changes ----------------------------------------------------------------------------------
+    # --- operators --------------------------------------------------------------------------------
 
     def grow(
         self, partition: Floats, generator: np.random.Generator, drawn: int, kept: int, steps: int
     ) -> PartitionState | None:
-        """Add one cluster.
+        """Add one cluster to the partition with these centres (k, d).
 
-        Parameters
-        ----------
-        partition : (k, d)
-            Centres.
-        generator : Generator
-        drawn : int
-            Rows drawn by weight times squared distance, one in each of this many equal parts
-            of that mass, as candidates for one more centre.
-        kept : int
-            Candidates that become partitions: of four times as many that would save most, each
-            moved to a local optimum of the auxiliary problem, the best that differ.
-        steps : int
-            Maximum steps to that optimum.
+        Candidates for the new centre are ``drawn`` rows by weight times squared distance, one in
+        each of as many equal parts of that mass. Four times ``kept`` of them, those that would save
+        most, move up to ``steps`` steps to a local optimum of the auxiliary problem; the ``kept``
+        best that differ become partitions.
         """
-        base, nearest = self.at(partition)
-        rows = self._far_rows(nearest.first, generator, drawn)
+        base, nearest = self.label(partition)
+        rows = self._draw_far(nearest.first, generator, drawn)
         if not len(rows):
             return None
-        points = self.better_points(base, nearest.first, self.rows.x[rows], kept, steps)
-        return self.best_of([add_center(self.rows, base, y) for y in points])
+        points = self._best_points(base, nearest.first, self.rows.x[rows], kept, steps)
+        return self._settle_best([add_center(self.rows, base, y) for y in points])
 
-    def better_points(
+    def _best_points(
         self, base: PartitionState, r: Floats, points: Floats, kept: int, steps: int
     ) -> Floats:
         """Return the best local optima of the auxiliary problem from some points."""
@@ -155,12 +137,11 @@ class Search:
 
     def shrink(self, partition: Floats, tried: int) -> PartitionState | None:
         """Remove one cluster: of those that are cheapest to leave out, the one that ends lowest."""
-        base, nearest = self.at(partition)
-        k = len(partition)
-        weight = self.rows.weight
-        losses = np.bincount(base.labels, weight * (nearest.second - nearest.first), minlength=k)
+        base, nearest = self.label(partition)
+        weighted = self.rows.weight * (nearest.second - nearest.first)
+        losses = np.bincount(base.labels, weighted, minlength=len(partition))
         cheapest = np.argsort(losses, kind="stable")[:tried]
-        return self.best_of([drop_center(self.rows, base, int(j)) for j in cheapest])
+        return self._settle_best([drop_center(self.rows, base, int(j)) for j in cheapest])
 
     def swap(
         self, partition: Floats, generator: np.random.Generator, tries: int
@@ -169,50 +150,38 @@ class Search:
 
         P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
         """
-        best, found = self.at(partition)[0], None
+        best, found = self.label(partition)[0], None
         mass = np.cumsum(self.rows.weight * best.upper**2)
         for _ in range(tries):
-            out, place = int(generator.integers(len(partition))), generator.random()
+            out, share = int(generator.integers(len(partition))), generator.random()
             if not mass[-1] > 0.0:
                 break
-            row = min(int(np.searchsorted(mass, place * mass[-1], "right")), len(mass) - 1)
-            trial = drop_center(self.rows, best, out)
-            trial = self._run(add_center(self.rows, trial, self.rows.x[row]), SHORT - 1)
+            row = self.rows.x[_row_at(mass, share)]
+            trial = add_center(self.rows, drop_center(self.rows, best, out), row)
+            self._settle([trial], SHORT - 1)
             self.n_settled += 1
             if trial.cost < 1.01 * best.cost:
-                self._run(trial)
+                self._settle([trial])
             if not trial.cost < best.cost * LOWER:
                 continue
             lower = self.finish(trial)
             if lower is not None:
                 best = found = lower
-                mass = np.cumsum(self.rows.weight * self.at(best.centers)[1].first)
+                mass = np.cumsum(self.rows.weight * self.label(best.centers)[1].first)
         return found
 
-    def standstill(
+    def possible_gains(
         self, partition: Floats, generator: np.random.Generator, scanned: int
     ) -> tuple[int, float]:
-        """Return the number of rows worth moving, and the best of some swaps.
+        """Return the number of rows whose move pays, and the least change by some swaps.
 
-        Parameters
-        ----------
-        partition : (k, d)
-            Centres.
-        generator : Generator
-            Draws rows by weight times squared distance.
-        scanned : int
-            Number of these rows; each is tried in place of each centre.
-
-        Returns
-        -------
-        moves : int
-        swap : float
-            Change of the objective by the best one, nothing moved after; NaN without any.
+        Each of ``scanned`` rows, drawn by weight times squared distance, is tried in place of each
+        centre, with nothing moved afterwards; NaN without any.
         """
         self.threads.check()
-        base, nearest = self.at(partition)
+        base, nearest = self.label(partition)
         moves = count_moves(self.rows, base)
-        points = self.rows.x[self._far_rows(nearest.first, generator, scanned)]
+        points = self.rows.x[self._draw_far(nearest.first, generator, scanned)]
         if not len(points) or len(partition) < 2:
             return moves, np.nan
         reach = np.sqrt(nearest.first) + np.sqrt(nearest.second)
@@ -223,22 +192,22 @@ class Search:
         )  # fmt: skip
         return moves, float(costs.min())
 
-    def _far_rows(
+    def _draw_far(
         self, squares: Floats, generator: np.random.Generator, drawn: int
     ) -> NDArray[np.int64]:
         """Draw rows by weight times a squared distance, evenly spaced; each once."""
         mass = np.cumsum(self.rows.weight * squares)
         if not mass[-1] > 0.0:
             return np.empty(0, np.int64)
-        places = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
-        return np.unique(np.searchsorted(mass, places, "right").clip(0, len(mass) - 1))
+        at = (np.arange(drawn) + generator.random(drawn)) / drawn * mass[-1]
+        return np.unique(np.searchsorted(mass, at, "right").clip(0, len(mass) - 1))
 
-    def fresh(self, k: int, generator: np.random.Generator) -> PartitionState | None:
+    def start(self, k: int, generator: np.random.Generator) -> PartitionState | None:
         """Return a partition from greedy k-means++ centres."""
         uniforms = generator.random((k, 2 + int(log(k))))
         rows = greedy_rows(self.rows.columns, self.rows.weight, readonly(uniforms))
         self.n_settled += 1
-        return self.settled_from(self.rows.x[rows])
+        return self.settle_from(self.rows.x[rows])
 
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
@@ -248,7 +217,7 @@ class Search:
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).
         """
-        # Loaded where it is needed: it takes half a second, of every process that fits or computes.
+        # Imported only here: it takes half a second.
         from scipy.optimize import linear_sum_assignment
 
         gaps = ((one[:, None] - other) ** 2).sum(axis=2)
@@ -256,12 +225,15 @@ class Search:
         first = generator.random(len(one)) < 0.5
         centers = np.where(first[:, None], one[a], other[b])
         centers = np.delete(centers, int(generator.integers(len(centers))), axis=0)
-        _, nearest = self.at(centers)
-        mass = np.cumsum(self.rows.weight * nearest.first)
-        place = generator.random() * mass[-1]
-        row = min(int(np.searchsorted(mass, place, "right")), len(mass) - 1)
+        mass = np.cumsum(self.rows.weight * self.label(centers)[1].first)
+        row = self.rows.x[_row_at(mass, generator.random())]
         self.n_settled += 1
-        return self.settled_from(np.concatenate([centers, self.rows.x[row][None]]))
+        return self.settle_from(np.concatenate([centers, row[None]]))
+
+
+def _row_at(mass: Floats, share: float) -> int:
+    """Return the row at a share of the mass, which is cumulative."""
+    return min(int(np.searchsorted(mass, share * mass[-1], "right")), len(mass) - 1)
 
 
 def _lowest(partitions: Sequence[PartitionState], kept: int = 1) -> list[PartitionState]:

@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd.samples import Sample, draw_far, draw_sample
-from largek_dask.algorithms.path_memory import available_memory, check_path_memory, path_memory
+from largek_dask.algorithms.partition_path.samples import Sample, draw_far, draw_sample
 from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
+from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
 from tests.oracles import squared_distances
@@ -103,12 +102,12 @@ def test_same_rows_whatever_the_chunks_and_threads_are():
         for n_threads in (1, 3):
             with passes_of(x, sizes, n_threads=n_threads) as passes:
                 assert passes.n_chunks == len(sizes)
-                sample = draw_sample(passes, Rng(3), 150)
+                sample = draw_sample(passes, Rng(3), 150, 64)
                 far = draw_far(passes, centers, 30)
                 found.append([a.tobytes() for a in (sample.rows, sample.factors, far)])
     assert all(other == found[0] for other in found)
     with passes_of(x) as passes:
-        assert draw_sample(passes, Rng(4), 150).rows.tobytes() != found[0][0]
+        assert draw_sample(passes, Rng(4), 150, 64).rows.tobytes() != found[0][0]
 
 
 def test_far_from_every_centre_but_not_from_the_mean():
@@ -119,7 +118,7 @@ def test_far_from_every_centre_but_not_from_the_mean():
     x[1234] = 0
     centers = np.array([[100] * D, [-100] * D], np.float32)
     with passes_of(x) as passes:
-        sample = draw_sample(passes, Rng(0), 50)
+        sample = draw_sample(passes, Rng(0), 50, 64)
         assert 1234 not in sample.rows
         far = draw_far(passes, centers, 5)
     np.testing.assert_array_equal(far, farthest(x, centers, 5))
@@ -155,35 +154,12 @@ def test_skipped_rows_are_never_drawn():
 def test_equal_rows_and_no_rows():
     x = np.full((N, D), 3, np.float32)
     with passes_of(x) as passes:
-        sample = draw_sample(passes, Rng(0), 10)
+        sample = draw_sample(passes, Rng(0), 10, 64)
         assert len(sample.rows) == 10
         np.testing.assert_allclose(sample.factors.sum(), N)
         assert len(draw_far(passes, x[:1], 5)) == 0
         assert len(draw_far(passes, x[:1] + 1, 5)) == 1
-        assert len(draw_far(passes, x[:1] + 1, 0)) == 0
         with pytest.raises(ParameterError, match="at least 1 row"):
-            draw_sample(passes, Rng(0), 0)
+            draw_sample(passes, Rng(0), 0, 64)
     with pytest.raises(DataError), passes_of(x, weight=np.zeros(N)) as passes:
-        draw_sample(passes, Rng(0), 10)
-
-
-# --- memory -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("d", "threads", "itemsize"), [(18, 1, 4), (18, 8, 8), (784, 2, 4)])
-def test_the_largest_number_that_fits_is_named(d, threads, itemsize):
-    room = 50_000_000
-    fits = max(n for n in range(1, 2000) if path_memory(n, d, itemsize, threads) <= room)
-    check_path_memory(fits, d, threads, itemsize, room)
-    for n in (fits + 1, 10**6):
-        with pytest.raises(NotEnoughMemoryError, match=f"Ask for {fits} clusters at most"):
-            check_path_memory(n, d, threads, itemsize, room)
-
-
-def test_where_none_fits_and_where_all_do():
-    with pytest.raises(NotEnoughMemoryError, match="more memory"):
-        check_path_memory(3, 1000, 1, 8, 10)
-    assert 0 < available_memory() < 2**60
-    check_path_memory(100, 18, 2)
-    with pytest.raises(NotEnoughMemoryError, match="holds one partition"):
-        check_path_memory(10**7, 18, 2)
+        draw_sample(passes, Rng(0), 10, 64)

@@ -11,10 +11,15 @@ import pytest
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd import passes as module
-from largek_dask.algorithms.dcd.passes import begin_path, count_pass, count_ties, path_step
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
+from largek_dask.algorithms.partition_path import passes as module
+from largek_dask.algorithms.partition_path.passes import (
+    begin_path,
+    count_pass,
+    count_ties,
+    path_step,
+)
 from largek_dask.algorithms.path_arrays import centers_in, packed, rows_of_path
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.distances import (

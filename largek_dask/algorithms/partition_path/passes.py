@@ -1,11 +1,12 @@
 """Passes over all rows for every partition at once: one reading, however many partitions.
 
-A block of rows that fits the processor's cache meets the centres of one partition after the other.
-There is no row state: labels are found again in every pass. So k (k + 1) / 2 centres need only
-their sums, and a pass reads as much as one of Lloyd's algorithm.
+A block of rows that fits the processor's cache is compared with the centres of one partition after
+the other. It is rounded to the grid of the sums once, and then added to a cluster of each
+partition. There is no row state, as every pass labels the rows again. So k (k + 1) / 2 centres need
+only their sums, and a pass reads as much as one of Lloyd's algorithm.
 
-Partitions end at Lloyd's fixed point here, each by itself: one that has settled is left out of the
-passes that follow. Single rows are not moved from cluster to cluster as they are in memory.
+Each partition ends at a fixed point of Lloyd's algorithm and is left out of later passes. Single
+rows are not moved from cluster to cluster as they are in memory.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ __all__ = [
 ]
 
 BLOCK_VALUES = 1 << 17
-"""Values of a block of rows, which stays in the second-level cache; with fewer rows the overhead of
-calls would be noticeable."""
+"""Values of a block of rows: 1.5 MB in single precision with the rounded values, which is about a
+second-level cache; with fewer rows the overhead of calls would be noticeable."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
@@ -86,15 +87,7 @@ class PathState:
 
 
 def begin_path(path: NDArray[Any], length: int) -> PathState:
-    """Return the state before any partition has met the rows.
-
-    Parameters
-    ----------
-    path : (length (length + 1) / 2, d)
-        Packed centres, of the compute dtype of the rows.
-    length : int
-        Partitions.
-    """
+    """Return the state before the first pass, from packed centres of the compute dtype."""
     assert len(path) == rows_of_path(length)
     return PathState(
         path,
@@ -112,20 +105,19 @@ class PathTotal(Additive):
     sums: ClusterSums
     """Sums of the clusters of one partition after the other."""
     squares: ExactSums
-    """``weight * ||x - shift||^2``, added up."""
+    """Sum of ``weight * ||x - shift||^2``."""
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
-        """Return a total without rows."""
         return cls(ClusterSums(n_clusters, d, grid), ExactSums())
 
 
 def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
     """Assign all rows to every partition that has not settled, and move its centres to the means.
 
-    One pass. A cluster without rows keeps its centre. A partition settles when its centres no
-    longer change, or their ``movement`` is at most ``tol``; the moved centres are then kept, as in
-    every other step. If no partition is left nothing is read.
+    One pass; none if all have settled. A cluster without rows keeps its centre. A partition settles
+    when its centres no longer change, or their ``movement`` is at most ``tol``; the moved centres
+    are kept, as in every other step.
     """
     live = state.live
     if not live:
@@ -201,7 +193,6 @@ class CountTotal(Additive):
 
     @classmethod
     def empty(cls, length: int, d: int, grid: FixedPoint) -> CountTotal:
-        """Return a total without rows."""
         return cls(
             ClusterSums(rows_of_path(length), d, grid),
             {at: ExactSums() for at in range(length)},
@@ -212,14 +203,8 @@ class CountTotal(Additive):
 def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
     """Return the exact objective of every partition, and how stationary it is, in one pass.
 
-    Parameters
-    ----------
-    passes : Passes
-    path : (length (length + 1) / 2, d)
-        Packed centres, of the compute dtype of the rows. The objective of each partition is that
-        of a model with these centres, to the bit.
-    length : int
-        Partitions.
+    ``path`` has packed centres of the compute dtype. The objective of each partition is that of a
+    model with these centres, to the bit.
     """
     statistics = passes.statistics
     lengths = range(1, length + 1)
@@ -256,20 +241,12 @@ def count_ties(
 ) -> int:
     """Count rows that have two nearest centres at the same squared distance, in float64.
 
-    Parameters
-    ----------
-    x : (n, d) of the compute dtype
-    packed : PackedCenters
-    found : tuple
-        Result of ``nearest_two`` for the rows.
-
-    Notes
-    -----
-    In the product form rows whose two smallest scores lie within the error of the scores have been
-    decided in float64, so both labels are right, and distances that are equal are so as well after
-    rounding. In the direct form a score is right to (d + 3) roundings of its own size: with an
-    error e, centres that tie for the least D have scores up to (1 + e) D, and none is below
-    (1 - e) D. Rows whose two smallest are as close as that are decided here.
+    ``found`` is the result of ``nearest_two`` for the rows (n, d), which have the compute dtype. In
+    the product form, rows whose two smallest scores lie within the error of the scores have been
+    decided in float64, so both labels are right, and equal distances are also equal after rounding.
+    In the direct form a score is right to (d + 3) roundings of its own size: with an error e,
+    centres that tie for the least D have scores up to (1 + e) D, and none is below (1 - e) D. Rows
+    whose two smallest scores are as close as that are decided here.
     """
     labels, first, second_labels, second = found
     if packed.n_clusters == 1:
@@ -296,7 +273,7 @@ def _packed(
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Return the places of the clusters of successive partitions."""
+    """Return the slices of the clusters of successive partitions."""
     ends = np.cumsum(lengths).tolist()
     return [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from largek_dask.algorithms.dcd.partition_path import PartitionPath
+from largek_dask.algorithms.partition_path.algorithm import PartitionPath
 
 __all__ = ["PartitionPath"]

@@ -7,9 +7,13 @@ import pytest
 from sklearn.metrics import adjusted_rand_score
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.dcd.stability import MOST_ROWS, _sample, split_half_stability
-from largek_dask.algorithms.parts.agreement import rand_of_labels
-from tests.oracles.dcd_certain import simple_path, squares
+from largek_dask.algorithms.partition_path.stability import (
+    MOST_ROWS,
+    _draw,
+    compare_halves,
+    rand_of_labels,
+)
+from tests.oracles.dcd_certain import squares
 
 
 def blobs(r, n, k, d=2, apart=12.0):
@@ -17,60 +21,44 @@ def blobs(r, n, k, d=2, apart=12.0):
     return centers[r.integers(k, size=n)] + r.normal(size=(n, d))
 
 
-class Seen:
-    """A way to find paths that keeps what it was given."""
-
-    def __init__(self):
-        self.halves, self.paths = [], []
-
-    def __call__(self, rows, weights, k):
-        assert weights.tolist() == [1.0] * len(rows)
-        self.halves.append(rows)
-        self.paths.append(simple_path(rows, weights, k))
-        return self.paths[-1]
-
-
 def test_groups_that_are_there_are_found_by_both_halves():
     x = blobs(np.random.default_rng(0), 600, 4)
-    seen = Seen()
-    found = split_half_stability(x, None, seen, Rng(0), 7)
+    halves = compare_halves(x, None, Rng(0), 7)
+    found = halves.stability
     assert found[0] == 1
     assert found[3] == 1
     assert (found[4:] < 0.99).all()
     # both halves together are the table
-    assert [len(half) for half in seen.halves] == [300, 300]
-    together = np.concatenate(seen.halves)
+    assert [len(half) for half in halves.rows] == [300, 300]
+    together = np.concatenate(halves.rows)
     assert np.array_equal(np.sort(together, axis=0), np.sort(x, axis=0))
     for size in range(1, 8):
-        one, other = (squares(x, path[size - 1]).argmin(axis=1) for path in seen.paths)
+        one, other = (squares(x, path[size - 1]).argmin(axis=1) for path in halves.paths)
         assert found[size - 1] == pytest.approx(adjusted_rand_score(one, other), abs=1e-12)
 
 
-def test_a_seed_makes_the_sample():
+def test_a_seed_makes_the_draw():
     x = np.random.default_rng(1).normal(size=(3 * MOST_ROWS, 2))
-    seen = [Seen() for _ in range(3)]
-    found = [
-        split_half_stability(x, None, by, Rng(seed), 3)
-        for by, seed in zip(seen, (5, 5, 6), strict=True)
-    ]
-    assert found[0].tobytes() == found[1].tobytes() != found[2].tobytes()
-    assert {len(half) for by in seen for half in by.halves} == {MOST_ROWS // 2}
-    assert len(np.unique(np.concatenate(seen[0].halves), axis=0)) == MOST_ROWS
+    halves = [compare_halves(x, None, Rng(seed), 3) for seed in (5, 5, 6)]
+    found = [each.stability.tobytes() for each in halves]
+    assert found[0] == found[1] != found[2]
+    assert {len(half) for each in halves for half in each.rows} == {MOST_ROWS // 2}
+    assert len(np.unique(np.concatenate(halves[0].rows), axis=0)) == MOST_ROWS
 
 
 def test_rows_are_drawn_as_often_as_they_weigh():
     weight = np.array([3.0, 0, 1, 2, 0, 5])
     for seed in range(5):
-        rows = _sample(weight, 6, Rng(seed))
+        rows = _draw(weight, 6, Rng(seed))
         assert np.bincount(rows, minlength=6).tolist() == weight.tolist()
         # no more than rows where weights are no integers
-        rows = _sample(weight * 0.3, 6, Rng(seed))
+        rows = _draw(weight * 0.3, 6, Rng(seed))
         counts = np.bincount(rows, minlength=6)
         assert counts.sum() == 4
         assert (np.abs(counts - 4 * weight / 11) < 1).all()
     heavy = np.ones(2 * MOST_ROWS)
     heavy[7], heavy[9] = MOST_ROWS, 0
-    counts = np.bincount(_sample(heavy, len(heavy), Rng(0)), minlength=len(heavy))
+    counts = np.bincount(_draw(heavy, len(heavy), Rng(0)), minlength=len(heavy))
     assert counts.sum() == MOST_ROWS
     assert abs(counts[7] - MOST_ROWS / 3) < 2
     assert counts[9] == 0
@@ -93,13 +81,13 @@ def test_rounding_leads_to_no_row_that_weighs_nothing():
     weight = np.array([0.3, 0.3, 0.0])
     at = (np.arange(2) + Last().random()) * (weight.sum() / 2)
     assert at[1] == weight.sum()
-    assert _sample(weight, 3, Last()).tolist() == [0, 1]
+    assert _draw(weight, 3, Last()).tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
 def test_few_rows_end_a_path(n):
     x = np.arange(n, dtype=float)[:, None]
-    found = split_half_stability(x, None, simple_path, Rng(0), 4)
+    found = compare_halves(x, None, Rng(0), 4).stability
     assert found[0] == 1
     ends = max(1, n // 2)
     assert np.isfinite(found[:ends]).all()
@@ -108,7 +96,7 @@ def test_few_rows_end_a_path(n):
 
 def test_few_distinct_rows_end_a_path():
     x = np.repeat([[0.0], [5.0]], 50, axis=0)
-    found = split_half_stability(x, np.full(100, 2.0), simple_path, Rng(0), 4)
+    found = compare_halves(x, np.full(100, 2.0), Rng(0), 4).stability
     assert found[:2].tolist() == [1, 1]
     assert np.isnan(found[2:]).all()
 

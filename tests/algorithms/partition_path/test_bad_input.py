@@ -11,8 +11,8 @@ import pytest
 import scipy.sparse as sp
 
 import largek_dask as lk
-from largek_dask.algorithms import path_memory as memory
-from largek_dask.algorithms.dcd import partition_path
+from largek_dask.algorithms import path_problem
+from largek_dask.algorithms.partition_path import algorithm as partition_path
 from largek_dask.errors import (
     BadRowsError,
     DegenerateDataWarning,
@@ -21,7 +21,7 @@ from largek_dask.errors import (
 )
 from largek_dask.passes.base import BasePasses
 from tests.algorithms.conftest import blobs
-from tests.algorithms.dcd.rules import check_path, optimum
+from tests.algorithms.partition_path.rules import check_path, optimum
 from tests.helpers.checks import computing_workers, watched_passes
 from tests.helpers.covering import in_turns
 
@@ -97,7 +97,7 @@ def test_published_methods_refuse_the_same(algorithm: Any, unread: list[str]) ->
 def test_partitions_that_memory_does_not_hold(
     monkeypatch: pytest.MonkeyPatch, unread: list[str]
 ) -> None:
-    monkeypatch.setattr(memory, "available_memory", lambda: 1_000_000)
+    monkeypatch.setattr(path_problem, "available_memory", lambda: 1_000_000)
     x = np.zeros((2_000, 50), np.float32)
     with pytest.raises(NotEnoughMemoryError, match=r"Ask for (\d+) clusters at most") as told:
         fit(x, 500)
@@ -108,6 +108,8 @@ def test_partitions_that_memory_does_not_hold(
     with pytest.raises(NotEnoughMemoryError):
         fit(x, fits + 1)
     assert len(fit(x, fits, effort="fast", max_iter=300).path_) == fits
+    with pytest.raises(NotEnoughMemoryError, match=r"more memory.*holds one partition"):
+        fit(np.zeros((5, 10_000), np.float32), 3)
 
 
 # --- rows -----------------------------------------------------------------------------------------

@@ -1,0 +1,128 @@
+"""Stability of partitions: agreement of those found on two halves of a sample.
+
+Two halves of a sample are clustered separately, and the whole sample is labelled with the centres
+of either. If there are k groups, both find them and the labels agree; if k is one too many, the
+halves split different groups, or the same one elsewhere (A. Ben-Hur, A. Elisseeff and I. Guyon, "A
+stability based method for discovering structure in clustered data", 2002; T. Lange et al.,
+"Stability-based validation of clustering solutions", Neural Computation 16, 2004).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.partition_path.operators import Operators
+from largek_dask.algorithms.partition_path.stages import PathSearch, Plan, pieces
+from largek_dask.kernels.descent import CenteredRows
+from largek_dask.kernels.distances import nearest, pack_centers
+from largek_dask.kernels.threads import ALONE, Threads
+
+__all__ = ["MOST_ROWS", "SplitHalves", "agreement_of", "compare_halves", "rand_of_labels"]
+
+MOST_ROWS = 4_096
+"""Rows of the sample, both halves together."""
+PLAN = Plan(drawn=64)
+"""Plan of the search on either half: the cheapest one."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SplitHalves:
+    """Two halves of a sample, and the partitions found on each."""
+
+    stability: Floats
+    """(k,) adjusted Rand index of the labels of the whole sample, by the nearest centres of either
+    half; 1 for one cluster, NaN if a half has fewer distinct rows."""
+    rows: Sequence[Floats]
+    """Rows of each half, (m, d); none if there are too few for halves."""
+    paths: Sequence[Sequence[Floats]]
+    """Centres (l, d) for l = 1, 2, ... by half."""
+
+
+def compare_halves(
+    x: Floats, weight: Floats | None, rng: Rng, n_clusters: int, threads: Threads = ALONE
+) -> SplitHalves:
+    """Find the partitions of two halves of a sample of rows (n, d), into 1 to k clusters.
+
+    A row of weight 3 is drawn as three rows are; if weights are not integers, at most n rows are
+    drawn. Not all weights may be 0.
+    """
+    sample = x[_draw(weight, len(x), rng)]
+    stability = np.full(n_clusters, np.nan)
+    stability[0] = 1.0
+    half = len(sample) // 2
+    if half == 0:
+        return SplitHalves(stability, (), ())
+    halves = sample[:half], sample[half:]
+    paths = [_search(each, rng, n_clusters, threads) for each in halves]
+    shift = sample.sum(axis=0) / len(sample)
+    for size in range(1, min(map(len, paths))):
+        stability[size] = agreement_of(sample, [path[size] for path in paths], shift)
+    return SplitHalves(stability, halves, paths)
+
+
+def _search(x: Floats, rng: Rng, k: int, threads: Threads) -> list[Floats]:
+    center = x.sum(axis=0) / len(x)
+    search = PathSearch.begin(
+        PLAN, Operators(CenteredRows.of(x - center, np.ones(len(x))), threads)
+    )
+    for step, piece in enumerate(pieces(PLAN, k, k, len(x))):
+        search.run(piece, rng, step)
+    return [centers + center for centers in search.partitions]
+
+
+def agreement_of(
+    x: Any, centers: Sequence[NDArray[Any]], shift: NDArray[np.floating[Any]]
+) -> float:
+    """Return the adjusted Rand index of the labels of rows by two sets of centres."""
+    one, other = (
+        nearest(x, pack_centers(np.asarray(each, shift.dtype), shift)) for each in centers
+    )
+    return rand_of_labels(one, other)
+
+
+def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
+    """Return the adjusted Rand index (Hubert and Arabie, "Comparing partitions", 1985, eq. 5).
+
+    Of two labellings (n,) of the same rows by numbers from 0 on: -0.5 to 1; 1 for the same
+    partition, also if both have one part only, or one per row.
+    """
+    width = int(other.max()) + 1
+    cells = np.bincount(one.astype(np.int64) * width + other)
+    sizes = [each[each > 0].tolist() for each in (cells, np.bincount(one), np.bincount(other))]
+    if len(sizes[0]) == len(sizes[1]) == len(sizes[2]):
+        return 1.0
+    n = len(one)
+    # Ordered pairs, as integers of Python: products of them exceed 64 bits.
+    both, first, second = (sum(size**2 for size in each) - n for each in sizes)
+    # Σ over cells minus its expectation, over its maximum minus that; times the pairs.
+    pairs = n * (n - 1)
+    expected = 2 * first * second
+    return float((2 * both * pairs - expected) / ((first + second) * pairs - expected))
+
+
+def _draw(weight: Floats | None, n: int, rng: Rng) -> NDArray[np.int64]:
+    """Draw rows in random order, evenly spaced by weight along a random order of all rows.
+
+    Even spacing takes every row as often as it weighs, to the next integer: all rows once if as
+    many are requested and weights are equal.
+    """
+    generator = rng.generator(0, "stability")
+    order = generator.permutation(n)
+    if weight is None:
+        return order[:MOST_ROWS]
+    mass = np.cumsum(weight[order])
+    are_integers = bool((weight == np.floor(weight)).all())
+    count = int(min(MOST_ROWS, mass[-1] if are_integers else np.count_nonzero(weight)))
+    at = (np.arange(count) + generator.random()) * (mass[-1] / count)
+    # rounding may lead to the end, where rows may weigh nothing
+    last = int(np.flatnonzero(weight[order])[-1])
+    drawn: NDArray[np.int64] = order[np.minimum(np.searchsorted(mass, at, side="right"), last)]
+    return generator.permutation(drawn)

@@ -1,0 +1,300 @@
+"""Stages of the search, and the partitions found so far.
+
+A search is a sequence of stages, and a stage a sequence of pieces, after any of which a fit can
+stop and continue:
+
+up
+    From l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
+    requested number.
+down
+    From l + 1 to l: remove a cluster that costs little. This stage lowers partitions most for its
+    work.
+again
+    Once more up and down, from partitions that have become lower since.
+swaps
+    A random centre out, a far row in.
+crossed
+    Recombination within the population of each number of clusters: greedy k-means++ starts, and
+    the partitions of all earlier stages.
+
+The length of a stage is counted in partitions, never in time, so the result does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.choices import Effort
+from largek_dask.algorithms.partition_path.operators import LOWER, Operators
+from largek_dask.algorithms.path_arrays import centers_in, packed
+from largek_dask.kernels.descent import PartitionState
+
+__all__ = ["PLANS", "STAGES", "Kept", "PathSearch", "Piece", "Plan", "pieces"]
+
+Floats = NDArray[np.float64]
+
+STAGES = ("up", "down", "swaps", "crossed")
+MOST_LABELS = 1_600_000_000
+"""Maximum of recombinations times clusters times rows: a minute or so."""
+LEAST_FAILURES = 24
+"""Successive recombinations that may fail, at least, however few clusters there are."""
+SAME = 1e-7
+"""Two partitions are taken as equal if their objectives differ by less than this share."""
+PIECES = 24
+"""Approximate maximum of pieces of a stage, for any number of clusters."""
+GROWN, GROWN_STEPS = 2, 2
+"""Candidates for one more centre that become partitions; steps of the auxiliary problem."""
+DROPPED = 2
+"""Clusters whose removal is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Extent of each stage."""
+
+    members: int = 0
+    """Largest population of a number of clusters; 0: there is no stage but "up"."""
+    swaps: int = 0
+    """Tries for each number of clusters."""
+    starts: int = 0
+    """Greedy k-means++ starts that enter it."""
+    recombinations: int = 0
+    """Maximum recombinations for one number of clusters; with ``recombines_all`` times the clusters
+    and summed over all numbers."""
+    failures: int = 0
+    """Successive failures per cluster that end recombination; 0: all are made."""
+    recombines_all: bool = False
+    """Recombine at every number of clusters; otherwise only at the requested one."""
+    drawn: int = 100
+    """Rows that are candidates for one more centre."""
+    work: int = 60
+    """Approximate cost of a number of clusters, in labellings of all rows (measured), for plans."""
+
+
+PLANS: dict[Effort, Plan] = {
+    "fast": Plan(),
+    "balanced": Plan(members=8, starts=4, recombinations=15, work=130),
+    "best": Plan(
+        members=10,
+        starts=6,
+        recombinations=35_000,
+        failures=3,
+        recombines_all=True,
+        swaps=6,
+        work=1500,
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a stage."""
+
+    stage: str
+    """One of ``STAGES``, or "again up" or "again down"."""
+    sizes: tuple[int, ...]
+    """Numbers of clusters, in order of work."""
+    recombinations: int = 0
+    """Maximum recombinations for each."""
+
+
+def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
+    """Yield the pieces of a search up to ``length`` clusters, of which ``wanted`` are requested."""
+    rising, falling = range(2, length + 1), range(length, 1, -1)
+    yield from _cut("up", rising)
+    if not plan.members:
+        return
+    yield from _cut("down", falling[1:])
+    yield from _round(rising, falling)
+    if plan.swaps:
+        yield from _cut("swaps", falling)
+        yield from _round(rising, falling)
+    sizes, recombinations = range(wanted, wanted - 1, -1), plan.recombinations
+    if plan.recombines_all:
+        sizes = range(wanted, 1, -1)
+        recombinations = min(plan.recombinations, MOST_LABELS // n_rows) // max(1, sum(sizes))
+    yield from _cut("crossed", sizes, recombinations)
+    yield from _round(rising, falling)
+
+
+def _round(rising: range, falling: range) -> Iterator[Piece]:
+    yield Piece("again up", tuple(rising))
+    yield Piece("again down", tuple(falling[1:]))
+
+
+def _cut(stage: str, sizes: range, recombinations: int = 0) -> Iterator[Piece]:
+    each = max(1, -(-len(sizes) // PIECES))
+    for begin in range(0, len(sizes), each):
+        yield Piece(stage, tuple(sizes[begin : begin + each]), recombinations)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A search as arrays, between two pieces."""
+
+    partitions: Floats
+    """(l (l + 1) / 2, d) packed centres."""
+    costs: Floats
+    """(l,) objectives."""
+    tried: NDArray[np.int64]
+    """(3, l) ``changes``, ``grown`` and ``shrunk``."""
+    members: Floats
+    """Packed centres of all populations."""
+    member_sizes: NDArray[np.int64]
+    """Number of clusters of each member."""
+    member_costs: Floats
+    """Objective of each."""
+    n_settled: int
+    """Number of partitions that were settled, or abandoned."""
+    n_steps: int
+    """Number of Lloyd steps."""
+    is_searched: bool = True
+    """Partitions are not known to be optimal, so there may be lower ones."""
+
+    @classmethod
+    def optimal(cls, partitions: Floats, costs: Floats) -> Kept:
+        """Return optimal partitions, which need no search."""
+        tried = np.full((3, len(costs)), -1, np.int64)
+        none, sizes = np.zeros((0, partitions.shape[1])), np.zeros(0, np.int64)
+        return cls(partitions, costs, tried, none, sizes, np.zeros(0), 0, 0, is_searched=False)
+
+
+@dataclass(slots=True)
+class PathSearch:
+    """Partitions found so far, and the attempts made to lower them.
+
+    Lists are indexed by the number of clusters less one.
+    """
+
+    plan: Plan
+    operators: Operators
+    partitions: list[Floats] = field(default_factory=list)
+    """Centres (l, d)."""
+    costs: list[float] = field(default_factory=list)
+    changes: list[int] = field(default_factory=list)
+    """Times that each partition was improved."""
+    grown: list[int] = field(default_factory=list)
+    """``changes`` of the partition below when it was last grown; -1: never."""
+    shrunk: list[int] = field(default_factory=list)
+    """``changes`` of the partition above when it was last shrunk; -1: never."""
+    population: list[list[tuple[float, Floats]]] = field(default_factory=list)
+    """Objectives and centres of different partitions, the lowest first."""
+
+    @classmethod
+    def begin(cls, plan: Plan, operators: Operators) -> PathSearch:
+        """Return a search with the partition into one cluster."""
+        search = cls(plan, operators)
+        search.offer(1, operators.settle_from(np.zeros((1, operators.rows.x.shape[1]))))
+        return search
+
+    @classmethod
+    def of(cls, plan: Plan, operators: Operators, kept: Kept) -> PathSearch:
+        """Return a search that continues from arrays."""
+        length = len(kept.costs)
+        partitions = [centers_in(kept.partitions, size + 1) for size in range(length)]
+        search = cls(plan, operators, partitions, kept.costs.tolist(), *kept.tried.tolist())
+        search.population = [[] for _ in range(length)]
+        operators.n_settled, operators.n_steps = kept.n_settled, kept.n_steps
+        sizes = kept.member_sizes.tolist()
+        members = np.split(kept.members, np.cumsum(sizes)[:-1]) if sizes else []
+        for size, cost, centers in zip(sizes, kept.member_costs.tolist(), members, strict=True):
+            search.population[size - 1].append((cost, centers))
+        return search
+
+    def kept(self) -> Kept:
+        """Return the search as arrays."""
+        members = [member for group in self.population for member in group]
+        none = np.zeros((0, self.operators.rows.x.shape[1]))
+        return Kept(
+            packed(self.partitions),
+            np.array(self.costs),
+            np.array([self.changes, self.grown, self.shrunk], np.int64),
+            np.concatenate([none, *(centers for _, centers in members)]),
+            np.array([len(centers) for _, centers in members], np.int64),
+            np.array([cost for cost, _ in members]),
+            self.operators.n_settled,
+            self.operators.n_steps,
+        )
+
+    @property
+    def length(self) -> int:
+        """Clusters of the last partition found so far; all below exist."""
+        return len(self.costs)
+
+    def run(self, piece: Piece, rng: Rng, step: int) -> None:
+        """Run a piece."""
+        stage = piece.stage.removeprefix("again ")
+        for size in piece.sizes:
+            if size > self.length + (stage == "up"):
+                continue
+            generator = rng.generator(step, piece.stage, size)
+            if stage == "up":
+                self._grow(size, generator)
+            elif stage == "down":
+                self._shrink(size)
+            elif stage == "swaps":
+                centers = self.partitions[size - 1]
+                self.offer(size, self.operators.swap(centers, generator, self.plan.swaps))
+            else:
+                self._recombine(size, generator, piece.recombinations)
+
+    def offer(self, size: int, partition: PartitionState | None) -> None:
+        """Keep a partition if it is the lowest of its size."""
+        if partition is None or len(partition.centers) != size:
+            return
+        self._add_member(size, partition)
+        if size == self.length + 1:
+            for values, first in ((self.changes, 0), (self.grown, -1), (self.shrunk, -1)):
+                values.append(first)
+            self.partitions.append(partition.centers)
+            self.costs.append(partition.cost)
+        elif partition.cost < self.costs[size - 1] * LOWER:
+            self.partitions[size - 1], self.costs[size - 1] = partition.centers, partition.cost
+            self.changes[size - 1] += 1
+
+    def _add_member(self, size: int, partition: PartitionState) -> None:
+        """Let a partition enter the population of its size, if it differs from all in it."""
+        while len(self.population) < size:
+            self.population.append([])
+        members, cost = self.population[size - 1], partition.cost
+        if all(abs(cost - other) > SAME * cost for other, _ in members):
+            members.append((cost, partition.centers))
+            members.sort(key=lambda member: member[0])
+            del members[self.plan.members :]
+
+    def _grow(self, size: int, generator: np.random.Generator) -> None:
+        below, changes = self.partitions[size - 2], self.changes[size - 2]
+        if size <= self.length and self.grown[size - 1] == changes:
+            return
+        drawn = self.plan.drawn
+        self.offer(size, self.operators.grow(below, generator, drawn, GROWN, GROWN_STEPS))
+        if size <= self.length:
+            self.grown[size - 1] = changes
+
+    def _shrink(self, size: int) -> None:
+        if size >= self.length or self.shrunk[size - 1] == self.changes[size]:
+            return
+        self.shrunk[size - 1] = self.changes[size]
+        self.offer(size, self.operators.shrink(self.partitions[size], DROPPED))
+
+    def _recombine(self, size: int, generator: np.random.Generator, recombinations: int) -> None:
+        """Try new starts, then recombine until too many successive attempts have failed."""
+        if size < 2:
+            return
+        plan, members = self.plan, self.population[size - 1]
+        most_failures = max(LEAST_FAILURES, plan.failures * size) if plan.failures else np.inf
+        for _ in range(min(plan.starts, recombinations)):
+            self.offer(size, self.operators.start(size, generator))
+        failed = 0
+        for _ in range(recombinations):
+            if len(members) < 2 or failed >= most_failures:
+                break
+            a, b = generator.choice(len(members), 2, replace=False)
+            best = members[0][0]
+            self.offer(size, self.operators.recombine(members[a][1], members[b][1], generator))
+            failed = 0 if members[0][0] < best * LOWER else failed + 1
