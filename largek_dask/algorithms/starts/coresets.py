@@ -98,24 +98,15 @@ def draw_coresets(
     if n < 1:
         raise ParameterError(f"a coreset is of at least 1 row, got {n}.")
     center = None if uniform else passes.statistics.mean
-    evaluated = 0 if uniform else passes.statistics.n_rows
     out = []
     for drawn in draws_by_mass(passes, generators, n, center, spaced=not independent):
         rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
         factors = times / (n * drawn.probabilities[first])
         expected = n * drawn.by_line[:, first]
         missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
-        out.append(
-            Coreset(
-                readonly(rows),
-                readonly(factors),
-                readonly(missing),
-                n,
-                uniform,
-                independent,
-                evaluated,
-            )
-        )
+        arrays = readonly(rows), readonly(factors), readonly(missing)
+        evaluated = 0 if uniform else passes.statistics.n_rows
+        out.append(Coreset(*arrays, n, uniform, independent, evaluated))
     return out
 
 

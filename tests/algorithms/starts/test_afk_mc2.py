@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.starts import afk_mc2
+from largek_dask.algorithms.starts import samples
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start, states_of_chain
 from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.data.sources import open_rows
@@ -71,7 +71,7 @@ def test_as_centre_by_centre(k, chain, d):
 
 
 def test_same_centres_whatever_the_chunks_and_threads(monkeypatch):
-    monkeypatch.setattr(afk_mc2, "LEAST_PIECE", 16)
+    monkeypatch.setattr(samples, "LEAST_PIECE", 16)
     x = blobs(1500, 9, 20, spread=2.0)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3)
     whole = start(x, 60, weight=weight)

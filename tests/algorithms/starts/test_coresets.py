@@ -10,7 +10,12 @@ import pytest
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.starts import weighted_sampling
 from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.algorithms.starts.weighted_sampling import FULL, PLACE_BITS, _places, draw_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import (
+    FULL,
+    POSITION_BITS,
+    _positions,
+    draw_by_mass,
+)
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -47,8 +52,8 @@ def test_as_by_exact_fractions(weighted, uniform, independent):
     by_weight = coreset_probabilities(x, w)
     by_square = [2 * a - b for a, b in zip(q, by_weight, strict=True)]
     lines = [by_weight] if uniform else [by_weight, by_square]
-    bits = Rng(7).generator(0, "coreset").integers(1 << PLACE_BITS, size=n).tolist()
-    places = [Fraction(b, 1 << PLACE_BITS) for b in bits]
+    bits = Rng(7).generator(0, "coreset").integers(1 << POSITION_BITS, size=n).tolist()
+    places = [Fraction(b, 1 << POSITION_BITS) for b in bits]
     if not independent:
         places = [(i + place) / n for i, place in enumerate(places)]
     rows, counts = np.unique(rows_at(places, lines), return_counts=True)
@@ -92,7 +97,7 @@ def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
         assert same(found[0], found[1])
         assert same(found[0], found[2])
         assert all(1 << 46 <= line.mass < 1 << 62 for line in lines)
-    assert len({line.rung for line in lines}) > 2, "one scale did for all"
+    assert len({line.scale for line in lines}) > 2, "one scale did for all"
 
 
 def test_weights_are_repeated_rows():
@@ -128,7 +133,7 @@ class Given:
         self.numbers = numbers
 
     def integers(self, end, size):
-        assert end == 1 << PLACE_BITS
+        assert end == 1 << POSITION_BITS
         assert size == len(self.numbers)
         return np.array(self.numbers)
 
@@ -137,7 +142,7 @@ def test_places_on_the_edges_of_rows():
     """An edge belongs to the next row that has any mass; and however little that is, it has one."""
     weight = np.array([0, 1, 0, 1e-20, 0, 1, 0])
     x = np.arange(7.0)[:, None]
-    last = (1 << PLACE_BITS) - 1
+    last = (1 << POSITION_BITS) - 1
     for chunk in (1, 2, 7):
         with LocalPasses(rows_of(x, [chunk] * (7 // chunk) + [1] * (7 % chunk), weight)) as passes:
             drawn = draw_by_mass(passes, Given(0, last // 2 - 2, last // 2 + 1, last), 4)
@@ -150,15 +155,15 @@ def test_places_on_the_edges_of_rows():
     in_turns([(1,), (FULL - 1,), (3, FULL - 1), (FULL // 3, 2**32 - 1)], [False, True, True]),
 )
 def test_places_are_whole_numbers_of_any_length(masses, spaced):
-    bits = np.random.default_rng(0).integers(1 << PLACE_BITS, size=3000)
-    bits[:4] = 0, 1, (1 << PLACE_BITS) - 1, 1 << PLACE_BITS - 1
+    bits = np.random.default_rng(0).integers(1 << POSITION_BITS, size=3000)
+    bits[:4] = 0, 1, (1 << POSITION_BITS) - 1, 1 << POSITION_BITS - 1
     n, seen = len(bits), 0
-    lines = _places(Given(*bits), n, masses, spaced)
-    for which, (mass, places) in enumerate(zip(masses, lines, strict=True)):
-        assert (np.diff(places.at) >= 0).all()
-        assert set(places.draws.tolist()) <= set(range(n))
-        for draw, at in zip(places.draws.tolist(), places.at.tolist(), strict=True):
-            place = Fraction(int(bits[draw]), 1 << PLACE_BITS)
+    lines = _positions([Given(*bits)], n, masses, spaced=spaced)
+    for which, (mass, (draws, positions)) in enumerate(zip(masses, lines, strict=True)):
+        assert (np.diff(positions) >= 0).all()
+        assert set(draws.tolist()) <= set(range(n))
+        for draw, at in zip(draws.tolist(), positions.tolist(), strict=True):
+            place = Fraction(int(bits[draw]), 1 << POSITION_BITS)
             if spaced:
                 place = (draw + place) / n
             place = place * len(masses) - which

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.starts.dense_sample import (
+from largek_dask.algorithms.starts.samples import (
     BEST_STEPS,
     FIRST_STEPS,
     _candidates,

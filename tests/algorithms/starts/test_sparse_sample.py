@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.starts.samples import different_rows, rounds_start, sparse_start
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.starts.sparse_sample import different_rows, rounds_start, sparse_start
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter
 from largek_dask.kernels.blocks import SparseBlock

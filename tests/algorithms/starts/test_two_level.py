@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.algorithms.starts.dense_sample import shares, two_level_start
+from largek_dask.algorithms.starts.samples import shares, two_level_start
 
 
 @pytest.mark.parametrize("k", [200, 300])
