@@ -17,7 +17,7 @@ from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 
 __all__ = ["Auto", "Choice"]
@@ -95,7 +95,7 @@ class Auto:
             path = PartitionPath("best", aim="last")
             return Choice(path, 1, "few clusters: every number of them is gone through")
         search = Truncated(rounds=ROUNDS[self.effort])
-        few = n_clusters <= TUNING.dense_clusters
+        few = n_clusters <= DENSE_CLUSTERS
         how = "all centres" if few else "only the centres near its own"
         return Choice(search, SEARCHES[self.effort], f"each row meets {how}, and centres are moved")
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import projected
 from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample
 from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
-from largek_dask.algorithms.projected import Projected
+from largek_dask.algorithms.truncated import projected
+from largek_dask.algorithms.truncated.projected import ProjectedSearch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.projection import Directions, project
@@ -196,7 +196,7 @@ def test_where_there_are_none_to_begin_in(x):
 
 def test_rows_that_do_not_fit(x, monkeypatch):
     """And of those that do there are fewer than 64 a cluster."""
-    monkeypatch.setattr("largek_dask.algorithms.projected.MOST_VALUES", 2 * FEW * N - 1)
+    monkeypatch.setattr("largek_dask.algorithms.truncated.projected.MOST_VALUES", 2 * FEW * N - 1)
     assert widths(fit(x)) == [FEW, 0]
     assert widths(fit(x, directions=2 * FEW)) == [0]
 
@@ -234,14 +234,14 @@ def test_auto__is_for_few_directions_that_hold_most(monkeypatch):
 def test_what_a_round_begins_with_is_what_rows_cost(x, monkeypatch):
     """Before it, costs are those in the directions and what lies outside as of the last round."""
     seen = []
-    real = Projected._with_means
+    real = ProjectedSearch._with_means
 
     def spied(self, passes, view, state):
         after = real(self, passes, view, state)
         seen.append((after.step, after.centers, after.cost))
         return after
 
-    monkeypatch.setattr(Projected, "_with_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_means", spied)
     km = fit(x)
     assert len(seen) > 5
     costs = {h["step"]: h["cost"] for h in km.history_}
@@ -317,10 +317,10 @@ def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, m
         seen.append((sample.take().x, labels, after.centers))
         return after
 
-    real = Projected._with_sample_means
+    real = ProjectedSearch._with_sample_means
     monkeypatch.setattr("largek_dask.passes.subset.project", watched)
     monkeypatch.setattr(gather, "project", watched)
-    monkeypatch.setattr(Projected, "_with_sample_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_sample_means", spied)
     km = fit(many, k, max_iter=1)
     [(x, labels, centers)] = seen
     assert looked == [len(x)]
@@ -353,7 +353,7 @@ def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeyp
     ahead = fit(x, directions=RANK, max_iter=last)
     assert not spans_more(ahead)
     assert ahead.history_[-1]["cost"] == pytest.approx(ahead.inertia_, rel=0.05)
-    monkeypatch.setattr(Projected, "_is_ahead", lambda *_: False)
+    monkeypatch.setattr(projected, "_of_all_rows", lambda *_: np.inf)
     behind = fit(x, directions=RANK, max_iter=last)
     assert spans_more(behind)
     assert ahead.inertia_ < behind.inertia_

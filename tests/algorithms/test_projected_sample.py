@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import projected
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.projected import Projected
+from largek_dask.algorithms.truncated import projected
+from largek_dask.algorithms.truncated.projected import ProjectedSearch
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
@@ -75,14 +75,14 @@ def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
 
 @pytest.mark.parametrize("k", [DENSE], indirect=True)
 def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch):
-    seen, real = [], Projected._with_means
+    seen, real = [], ProjectedSearch._with_means
 
     def spied(self, passes, view, state):
         after = real(self, passes, view, state)
         seen.append((after.step, after.centers, after.counts, after.cost, after.n_rows))
         return after
 
-    monkeypatch.setattr(Projected, "_with_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_means", spied)
     km = fit(x, k)
     costs = {step["step"]: step["cost"] for step in km.history_}
     sampled = [each for each in seen if each[-1]]

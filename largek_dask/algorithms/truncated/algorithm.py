@@ -39,9 +39,14 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.projected import Projected, ProjectedState
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.projected import ProjectedSearch, ProjectedState
+from largek_dask.algorithms.truncated.schedule import (
+    DENSE_CLUSTERS,
+    PASS_WORK,
+    ROW_WORK,
+    USUAL_LENGTHS,
+)
 from largek_dask.algorithms.truncated.search import (
     ROW_BYTES,
     TruncatedSearch,
@@ -142,8 +147,8 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         return TruncatedSearch(self.problem, self.neighbours, self.moves, self.rounds)
 
     @property
-    def _projected(self) -> Projected:
-        return Projected(self._search, self.directions)
+    def _projected(self) -> ProjectedSearch:
+        return ProjectedSearch(self._search, self.directions)
 
     def init(self, passes: Passes, rng: Rng) -> EitherState:
         """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
@@ -166,7 +171,7 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
         """Label rows by ``model(state)``, in one or two passes over few centres."""
         if isinstance(state, ProjectedState):
-            return self._search.labels(passes, rng, self._projected.lifted(passes, state))
+            state = self._projected.in_all_features(passes, state)
         return self._search.labels(passes, rng, state)
 
     def footprint(self, table: PlannedTable) -> Footprint:
@@ -174,40 +179,31 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
 
         A checkpoint has the centres, and their movements, of the passes since the last anchor.
         """
-        search = self._search
-        k, looks = search.problem.n_clusters, "now and then, for rows whose bounds are worn out"
+        k = self.problem.n_clusters
+        full_search = "now and then, for rows whose bounds are worn out"
         if self.neighbours != "auto":
-            distances = self.neighbours + TUNING.row_work
-        elif k <= TUNING.dense_clusters or table.is_sparse:
-            distances, looks = float(k), "every row, at every step"
+            distances = self.neighbours + ROW_WORK
+        elif k <= DENSE_CLUSTERS or table.is_sparse:
+            distances, full_search = float(k), "every row, at every step"
         else:
             distances = WORK_OF_A_ROW * sqrt(k)
+        # The largest sample that is searched with its state; and, held with it, another one for
+        # splits, or projected rows.
+        splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
+        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
+        others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
+        others = max(others, self._projected.held_bytes(table, table.itemsize))
+        # In the labels' passes rows meet the centres of coarse cells, and then lists.
+        met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
+        label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
             row_bytes=ROW_BYTES,
-            model_copies=DENSE_COPIES if search.setting(table).dense else COPIES,
-            held_bytes=self._held_bytes(table, k),
+            model_copies=DENSE_COPIES if self._search.setting(table).dense else COPIES,
+            held_bytes=searched + others,
             passes_before=0,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
-            full_search=looks,
+            full_search=full_search,
             # Sparse rows meet all centres in any case.
-            label_share=None if table.is_sparse else _label_share(k),
+            label_share=None if table.is_sparse else label_share,
         )
-
-    def _held_bytes(self, table: PlannedTable, k: int) -> int:
-        """Return the bytes of the largest searched sample, its state, and other rows held with it.
-
-        These are projected rows, and later another sample, for splits.
-        """
-        splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
-        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
-        beside = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
-        beside = max(beside, self._projected.held_bytes(table, table.itemsize, 2 * ROW_BYTES))
-        return searched + beside
-
-
-def _label_share(k: int) -> float:
-    """Estimate the most that ``labels`` takes, as a share of a pass over all centres."""
-    cells = sqrt(k)
-    met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
-    return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)

@@ -15,16 +15,13 @@ Whenever a round begins, means in all features give the cost of the rows and the
 All projected rows are held, or a sample of as many as there is room for. A sample is searched only
 as long as its rounds gain more than a twentieth of what all rows will take off the cost, as their
 means are better known.
-
-:class:`Projected` wraps any search that offers :class:`Search`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +36,7 @@ from largek_dask.algorithms.base import (
     RowState,
     TableShape,
 )
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
     LeftOut,
@@ -47,11 +44,20 @@ from largek_dask.algorithms.parts.directions import (
     principal_directions,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
+from largek_dask.algorithms.truncated.passes import STATE, stored_state
+from largek_dask.algorithms.truncated.schedule import (
+    Schedule,
+    first_schedule,
+    on_all_rows,
+    sample_sizes,
+)
+from largek_dask.algorithms.truncated.search import ROW_BYTES, TruncatedSearch, sample_sizes_of
+from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
-__all__ = ["Project", "Projected", "ProjectedState", "Standing"]
+__all__ = ["ProjectedSearch", "ProjectedState"]
 
 NARROWEST = 32
 """Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
@@ -81,77 +87,8 @@ LEAST_VALUES = 1 << 22
 """Rows times features above which projection can save time. Not measured."""
 
 
-FOUND = ("centers", "counts", "coarse", "cost", "n_read")
-"""Fields of a state that a search in all features continues from."""
-Project = Callable[[Passes | None], Passes]
-"""Projects some rows; given None, all that are searched."""
-
-
-class Standing(NamedTuple):
-    """Progress of a search."""
-
-    cost: float
-    """Cost of all rows, as estimated by the searched ones."""
-    n_rows: int
-    """Rows of the next step."""
-    is_settled: bool
-    """A round over all rows is about to begin, or the search has ended."""
-    has_ended: bool
-    goes_back: bool
-    """The next step restores the labels with which the last round began."""
-
-
-class Search(Protocol):
-    """Search with its own samples and rounds, which can continue in other features.
-
-    Its states have ``step``, ``centers``, and ``coarse`` centres.
-    """
-
-    @property
-    def problem(self) -> KMeansProblem:
-        """Problem to solve."""
-
-    row_state: ClassVar[str]
-    """Name of its row state."""
-
-    def first_sample(self, passes: Passes, rng: Rng, least: int) -> Passes:
-        """Return the rows that it begins on, at least so many, in random order."""
-
-    def begin(self, passes: Passes, rng: Rng, shape: tuple[int, int], project: Project) -> Any:
-        """Return the state before the first step among projected rows of this shape."""
-
-    def few(self, passes: Passes, rng: Rng, state: Any) -> Passes | None:
-        """Return the rows of the next step, in all features, if these are a small sample."""
-
-    def step_on(
-        self, passes: Passes, rng: Rng, state: Any, sample: Passes
-    ) -> tuple[Any, Info, NDArray[np.int32], float]:
-        """Run one step on a sample; also return its labels, and the ratio of all weight to its."""
-
-    def step(self, passes: Passes, rng: Rng, state: Any) -> tuple[Any, Info]:
-        """Run one step."""
-
-    def standing(self, state: Any) -> Standing:
-        """Return the progress of the search."""
-
-    def labels_of(self, passes: Passes, state: Any) -> NDArray[np.int32]:
-        """Return the labels of all rows after the last step."""
-
-    def rescaled(self, state: Any, factor: float) -> Any:
-        """Return the state with all costs multiplied."""
-
-    def continued(self, passes: Passes, state: Any, **found: Any) -> Any:
-        """Return the state of a search of these rows that continues another one.
-
-        ``found``: fields of the new state that were found for these rows.
-        """
-
-    def model(self, state: Any) -> CenterArrays:
-        """Return the best model of a state."""
-
-
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountedLabels:
     """Labels with which rows were last counted for means in all features."""
 
     generation: int = 0
@@ -161,9 +98,9 @@ class Counted:
 
     None: unknown, as after a resume, since checkpoints have only fields of ``init``."""
 
-    def then(self, labels: NDArray[np.int32]) -> Counted:
+    def then(self, labels: NDArray[np.int32]) -> CountedLabels:
         """Return the record after counting these labels."""
-        counted = Counted(self.generation + 1)
+        counted = CountedLabels(self.generation + 1)
         object.__setattr__(counted, "labels", labels)
         return counted
 
@@ -172,7 +109,7 @@ class Counted:
 class ProjectedState:
     """State between two steps among rows projected onto few directions."""
 
-    search: Any
+    search: TruncatedState
     """State of the search itself, of m features."""
     vectors: NDArray[Any]
     """(m, d) the directions."""
@@ -192,7 +129,7 @@ class ProjectedState:
     """Cost of all rows with ``centers``."""
     round_cost: float = float("inf")
     """The same when the last round began; infinity: there was none in these directions."""
-    counted: Counted = Counted()
+    counted: CountedLabels = CountedLabels()
     """Labels that were counted when the last round began."""
     is_ahead: bool = False
     """True if the search is better than the known means in all features, which is possible while
@@ -207,7 +144,7 @@ class ProjectedState:
     @property
     def step(self) -> int:
         """Number of steps so far."""
-        return int(self.search.step)
+        return self.search.step
 
     @property
     def directions(self) -> Directions:
@@ -220,16 +157,16 @@ class ProjectedState:
         return 1 + self.counted.generation
 
     @property
-    def tells_little(self) -> bool:
+    def is_mostly_outside(self) -> bool:
         """True if most of the cost is outside: directions of variance do not separate rows."""
         return self.beside > MOST_BESIDE * self.cost
 
 
 @dataclass(frozen=True)
-class Projected:
+class ProjectedSearch:
     """A search that begins in few directions of the rows, and ends in all features."""
 
-    search: Search
+    search: TruncatedSearch
     directions: int | Literal["auto"]
     """Number of directions; "auto": as few as hold most of the variance, if that saves time."""
 
@@ -241,21 +178,18 @@ class Projected:
 
     def _first_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
         """Return the first directions, and the variance outside; None: begin in all features."""
-        m, init = self.directions, self.search.problem.init
-        if not isinstance(init, str) or init != "auto" or passes.is_sparse or m == 0:
+        m, init, found = self.directions, self.search.problem.init, None
+        if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
-        if m == "auto":
-            found = self._narrowest(passes, rng)
-        elif m >= passes.n_features or rows_to_hold(passes.n_rows, m, self._k) is None:
-            return None
-        else:
-            found = self._more_directions(passes, rng, m)
+        if m != "auto":
+            if 0 < m < passes.n_features and rows_to_hold(passes.n_rows, m, self._k) is not None:
+                found = self._more_directions(passes, rng, m)
+        elif passes.n_rows * passes.n_features >= LEAST_VALUES:
+            found = self._fewest_directions(passes, rng)
         return None if found is None or self._misses_far_rows(passes, rng, found[0]) else found
 
-    def _narrowest(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
+    def _fewest_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
         """Return as few directions as hold most of the variance, if that saves time."""
-        if passes.n_rows * passes.n_features < LEAST_VALUES:
-            return None
         m, known = NARROWEST, None
         while saves(passes, m, self._k):
             found = self._more_directions(passes, rng, m, known)
@@ -285,7 +219,9 @@ class Projected:
 
     def _sample(self, passes: Passes, rng: Rng) -> Passes:
         """Return rows in random order from which directions are computed."""
-        return self.search.first_sample(passes, rng, min(passes.n_rows, 2 * SAMPLE_ROWS))
+        first = sample_sizes_of(passes, self._k)[0]
+        n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
+        return self.search.start_sample(passes, rng, n)
 
     def _misses_far_rows(self, passes: Passes, rng: Rng, directions: Directions) -> bool:
         """Return True if rows are so far out that a held sample may miss those that carry the cost.
@@ -306,46 +242,79 @@ class Projected:
         if found is None:
             return None
         directions, outside = found
-        m, known = len(directions.vectors), passes.statistics
-        n_rows = rows_to_hold(passes.n_rows, m, self._k) or 0
-        view = partial(_view, passes, rng, directions, n_rows)
-        search = self.search.begin(passes, rng, (n_rows or known.n_rows, m), view)
+        n_held = rows_to_hold(passes.n_rows, len(directions.vectors), self._k) or 0
+        search = self._begin(passes, rng, directions, n_held)
         return ProjectedState(
             search=search,
             vectors=directions.vectors,
             origin=directions.origin,
             centers=_back_project(search.centers, directions),
-            counts=np.zeros(len(search.centers)),
+            counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
             left_out=outside.share,
             # Back-projected centres lie in the directions: rows cost their whole variance outside.
-            beside=outside.of_a_row * known.total_weight,
-            n_rows=n_rows,
+            beside=outside.of_a_row * passes.statistics.total_weight,
+            n_rows=n_held,
         )
 
-    def step(self, passes: Passes, rng: Rng, state: ProjectedState) -> tuple[Any, Info]:
+    def _begin(
+        self, passes: Passes, rng: Rng, directions: Directions, n_held: int
+    ) -> TruncatedState:
+        """Return the state of the search before its first step among projected rows."""
+        k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
+        setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
+        schedule = first_schedule(setting, sizes)
+        if schedule.stage.name == "first":
+            # Fetching its rows takes longer than searching the next sample in few directions.
+            schedule = first_schedule(setting, sizes[1:])
+        few = self._small_sample(passes, rng, schedule)
+        view = _projected_rows(passes, rng, directions, n_held, few)
+        sample = self.search.start_sample(view, rng, sizes[0]) if few is None else view
+        if schedule.task.kind == "start":
+            # The first step makes better ones.
+            centers = np.resize(sample.take().x[:k], (k, m))
+            coarse = centers[:1]
+        else:
+            centers, coarse, _ = self.search.start(view, rng, sample)
+        return TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
+
+    def _small_sample(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes | None:
+        """Return the rows of the next step, in all features, if these are a small sample."""
+        if schedule.searched or schedule.n_rows >= schedule.setting.n_rows:
+            return None
+        return self.search.start_sample(passes, rng, schedule.n_rows)
+
+    def step(
+        self, passes: Passes, rng: Rng, state: ProjectedState
+    ) -> tuple[ProjectedState | TruncatedState, Info]:
         """Run one step; return a state of the search itself once it continues in all features.
 
         At the end of a round, means in all features are found. A step on a small sample projects
         only that, and finds means at once.
         """
-        few = self.search.few(passes, rng, state.search)
-        view = _view(passes, rng, state.directions, state.n_rows, few)
+        few = self._small_sample(passes, rng, state.search.schedule)
+        view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
         if few is not None:
-            search, info, labels, scale = self.search.step_on(passes, rng, state.search, view)
-            state = self._with_sample_means(few, labels, replace(state, search=search), scale)
+            search, info, done = self.search.step_on(passes, rng, state.search, view)
+            assert done.labels is not None
+            state = replace(state, search=search)
+            state = self._with_sample_means(few, done.labels, state, done.scale)
             return state, _record(info, state)
-        before = self._rescaled(passes, view, state)
+        before = _rescaled(passes, view, state)
         search, info = self.search.step(view, rng, before.search)
-        now = self.search.standing(search)
-        state = replace(before, search=search, is_ahead=self._is_ahead(before, now.cost))
-        if not now.is_settled:
+        schedule = search.schedule
+        expected = before.scale * schedule.cost + before.beside
+        expected = _of_all_rows(expected, self._k, before.search.schedule.n_rows)
+        is_ahead = before.counted.generation == 0 and expected < before.expected
+        state = replace(before, search=search, is_ahead=is_ahead)
+        has_ended = schedule.stage.name == "end"
+        if not has_ended and not (search.everywhere and schedule.opens_round):
             return state, _record(info, state)
-        if not now.goes_back:
+        if not search.restores:
             state = self._with_means(passes, view, state)
         info = _record(info, state)
-        if now.has_ended or state.tells_little or _is_done(before, state):
-            return self._widened(passes, rng, state, view), info
+        if has_ended or state.is_mostly_outside or _is_done(before, state):
+            return self._in_more_directions(passes, rng, state, view), info
         return state, info
 
     def model(self, state: ProjectedState) -> CenterArrays:
@@ -356,12 +325,21 @@ class Projected:
         centers = _back_project(own.centers, state.directions)
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
-    def lifted(self, passes: Passes, state: ProjectedState) -> Any:
+    def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
         """Return the state of the search, continued in all features."""
-        found = {name: getattr(state, name) for name in FOUND}
-        return self.search.continued(passes, state.search, **found)
+        schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
+        return TruncatedState(
+            state.step,
+            replace(schedule, cost=state.cost),
+            state.centers,
+            state.counts,
+            passes.statistics.shift,
+            state.coarse,
+            cost=state.cost,
+            n_read=state.n_read,
+        )
 
-    def held_bytes(self, table: TableShape, itemsize: int, row_bytes: int) -> int:
+    def held_bytes(self, table: TableShape, itemsize: int) -> int:
         """Return the bytes of projected rows and their state, in ``directions`` or twice as many.
 
         0 if the search begins in all features.
@@ -373,43 +351,17 @@ class Projected:
             return 0
         # Values as they are read, and in one piece.
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
-        return values + (held or table.n_rows) * (2 * 8 + row_bytes)
+        return values + (held or table.n_rows) * (2 * 8 + 2 * ROW_BYTES)
 
     # --- from step to step ------------------------------------------------------------------------
-
-    def _rescaled(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-        """Rescale the search to the costs of the rows of a view, if these are a sample.
-
-        Before that its costs are those of all rows, as estimated on a small sample.
-        """
-        scale = 1.0
-        if state.n_rows:
-            scale = passes.statistics.total_weight / view.statistics.total_weight
-        factor = state.scale / scale
-        if factor == 1:
-            return state
-        return replace(state, search=self.search.rescaled(state.search, factor), scale=scale)
-
-    def _is_ahead(self, before: ProjectedState, cost: float) -> bool:
-        """Return True if a step has made the search better than means of a sample."""
-        n = self.search.standing(before.search).n_rows
-        expected = _of_all_rows(before.scale * cost + before.beside, self._k, n)
-        return before.counted.generation == 0 and expected < before.expected
 
     def _with_sample_means(
         self, sample: Passes, labels: NDArray[np.int32], state: ProjectedState, scale: float
     ) -> ProjectedState:
         """Return the state after a step on a sample, with means of its rows in all features.
 
-        Parameters
-        ----------
-        sample : Passes
-            Passes over these rows in all features.
-        labels : (n,) int32
-            Their labels after the step.
-        state : ProjectedState
-        scale : float
-            Weight of all rows divided by that of these.
+        ``labels`` (n,) are those of the sample's rows after the step, and ``scale`` is the weight
+        of all rows divided by that of these.
         """
         (k, d), directions = state.centers.shape, state.directions
         sums: ClusterSums = sample.reduce(
@@ -426,7 +378,7 @@ class Projected:
         whole.add_squares(centers, directions.origin, counts)
         seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
         beside = max(0.0, state.beside - max(0.0, whole.value - seen.value))
-        cost = self.search.standing(state.search).cost + beside
+        cost = state.search.schedule.cost + beside
         expected = _of_all_rows(cost, k, sample.n_rows)
         return replace(
             state, centers=centers, counts=counts, cost=cost, is_ahead=False, expected=expected
@@ -438,11 +390,18 @@ class Projected:
         One pass over all rows, given the labels of the searched ones; rows that have kept theirs
         since the last such pass are not touched.
         """
-        labels = self.search.labels_of(view, state.search)
+        found: dict[int, NDArray[np.int32]] = view.reduce(
+            labels_chunk,
+            start=dict,
+            combine=dict.__or__,
+            state=stored_state(view, state.search.history),
+            joined=True,
+        )
+        labels = np.concatenate([found[begin] for begin in sorted(found)])
         rows, known = view.take().rows, state.counted.labels
         numbers = None if len(rows) == passes.n_rows else rows
-        replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
         (k, d), grid = state.centers.shape, passes.statistics.grid
+        replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
         total: AssignmentTotal[Tally] = passes.reduce(
             count_chunk,
             numbers,
@@ -450,9 +409,7 @@ class Projected:
             state.step,
             start=partial(AssignmentTotal, k, d, grid),
             combine=AssignmentTotal.combine,
-            state=RowState(
-                self.search.row_state, state.counted.generation + 1, replay, retain=True
-            ),
+            state=RowState(STATE, state.counted.generation + 1, replay, retain=True),
             joined=True,
         )
         centers = total.sums.means(state.centers)
@@ -462,35 +419,36 @@ class Projected:
             centers=centers,
             counts=state.scale * total.sums.counts,
             cost=cost,
-            beside=max(0.0, cost - state.scale * self.search.standing(state.search).cost),
+            beside=max(0.0, cost - state.scale * state.search.schedule.cost),
             round_cost=cost,
             counted=state.counted.then(labels),
             is_ahead=False,
         )
 
-    def _widened(self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes) -> Any:
+    def _in_more_directions(
+        self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
+    ) -> ProjectedState | TruncatedState:
         """Return the state in twice as many directions, or in all features if they save little."""
         m, found = 2 * len(state.vectors), None
-        if saves(passes, m, self._k) and not state.tells_little:
+        if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
         if found is None or self._misses_far_rows(passes, rng, found[0]):
             view.close()
-            return self.lifted(passes, state)
+            return self.in_all_features(passes, state)
         directions, outside = found
-        n_rows = rows_to_hold(passes.n_rows, m, self._k) or 0
-        view = _view(passes, rng, directions, n_rows)
+        n_held = rows_to_hold(passes.n_rows, m, self._k) or 0
+        view = _projected_rows(passes, rng, directions, n_held)
+        schedule = on_all_rows(state.search.schedule, self.search.setting(view))
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        search = self.search.continued(
-            view, state.search, centers=centers, counts=state.counts, coarse=coarse
-        )
+        shift = view.statistics.shift
         return replace(
             state,
-            search=search,
+            search=TruncatedState(state.step, schedule, centers, state.counts, shift, coarse),
             vectors=directions.vectors,
             origin=directions.origin,
             left_out=outside.share,
             round_cost=float("inf"),
-            n_rows=n_rows,
+            n_rows=n_held,
         )
 
 
@@ -507,7 +465,7 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
     return fit if fit >= LEAST_ROWS * k else None
 
 
-def _view(
+def _projected_rows(
     passes: Passes, rng: Rng, directions: Directions, n_rows: int, few: Passes | None = None
 ) -> Passes:
     """Return all rows (0), a sample, or those of ``few``, projected onto some directions."""
@@ -522,6 +480,24 @@ def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
+
+
+def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
+    """Rescale the search to the costs of the rows of a view, if these are a sample.
+
+    Before that its costs are those of all rows, as estimated on a small sample.
+    """
+    scale = 1.0
+    if state.n_rows:
+        scale = passes.statistics.total_weight / view.statistics.total_weight
+    factor = state.scale / scale
+    if factor == 1:
+        return state
+    search, schedule = state.search, state.search.schedule
+    stage = replace(schedule.stage, cost_before=factor * schedule.stage.cost_before)
+    schedule = replace(schedule, cost=factor * schedule.cost, stage=stage)
+    search = replace(search, schedule=schedule, cost=factor * search.cost)
+    return replace(state, search=search, scale=scale)
 
 
 def _of_all_rows(cost: float, k: int, n: int) -> float:
@@ -556,6 +532,12 @@ def _record(info: Info, state: ProjectedState) -> Info:
     return replace(info, cost=cost, converged=False, extra=extra)
 
 
+def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]]) -> None:
+    """Return the labels of a chunk's rows after the last pass."""
+    assert chunk.state is not None
+    total[chunk.start] = chunk.state["labels"]
+
+
 def count_chunk(
     chunk: Chunk,
     total: AssignmentTotal[Tally],
@@ -563,16 +545,9 @@ def count_chunk(
     labels: NDArray[np.int32],
     step: int,
 ) -> None:
-    """Count a chunk's rows for their clusters.
+    """Count a chunk's rows for their clusters ``labels`` (m,).
 
-    Parameters
-    ----------
-    chunk, total
-    numbers : (m,) int64 or None
-        Ascending indices of the rows that count; None: all.
-    labels : (m,) int32
-        Their clusters.
-    step : int
+    ``numbers`` (m,) are the ascending indices of the rows that count; None: all.
     """
     old = None if chunk.state is None else chunk.state["labels"]
     x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated import schedule
+from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
@@ -29,15 +29,11 @@ def few(request):
     """
     with pytest.MonkeyPatch.context() as patched:
         # Samples as for many clusters; the best of several starts has tests of its own.
-        tuning = replace(
-            TUNING,
-            dense_clusters=request.param,
-            restarted_clusters=0,
-            rows_to_search=32,
-            start_rows=8,
-            first_rows=2,
-        )
-        patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
+        patched.setattr(schedule, "DENSE_CLUSTERS", request.param)
+        patched.setattr(schedule, "RESTARTED_CLUSTERS", 0)
+        patched.setattr(schedule, "ROWS_TO_SEARCH", 32)
+        patched.setattr(schedule, "START_ROWS", 8)
+        patched.setattr(schedule, "FIRST_ROWS", 2)
         yield request.param
 
 
@@ -276,7 +272,7 @@ def test_moves_of_sparse_rows__more_clusters_than_meet_all_centres_else():
     import scipy.sparse
 
     r = np.random.default_rng(4)
-    k, n = TUNING.dense_clusters + 22, 9_000
+    k, n = DENSE_CLUSTERS + 22, 9_000
     of = r.integers(k + 10, size=n)
     x = (r.random((n, 400)) < 0.004) * r.random((n, 400))
     x[np.arange(n), of] += 2

@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from largek_dask.algorithms.truncated.schedule import (
+    DENSE_CLUSTERS,
+    LENGTHS,
+    MOST_FAILED,
+    MOST_PASSES,
+    MOST_REPLAYED,
     MOST_ROUNDS,
-    TUNING,
-    Lengths,
     Outcome,
-    Rounds,
-    Sampling,
     Schedule,
     Setting,
     Stage,
@@ -34,7 +35,7 @@ STEPS_TO_END = 400
 FACTORS = (0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-12, 1.0, 1 + 1e-12, 1 + 1e-6, 1.001, 1.1, 3.0)
 """What a pass makes of the cost; centres that go beyond their means may raise it, too."""
 factors = st.one_of(st.sampled_from(FACTORS), st.floats(0.2, 2.0))
-NOTHING = (0.0,) * (len(TUNING.lengths) + 1)
+NOTHING = (0.0,) * (len(LENGTHS) + 1)
 GAINS = (
     NOTHING,
     (1e-3,) * len(NOTHING),
@@ -50,8 +51,8 @@ BEGINS: dict[str, list[Any]] = {
         3,
         9,
         100,
-        TUNING.dense_clusters,
-        TUNING.dense_clusters + 1,
+        DENSE_CLUSTERS,
+        DENSE_CLUSTERS + 1,
         200,
         256,
         1_000,
@@ -156,21 +157,21 @@ class ScheduleMachine(RuleBasedStateMachine):
     ) -> None:
         """Carry the task out, as `Truncated.step` does, with this outcome."""
         schedule, task = self.schedule, self.schedule.task
-        n = schedule.setting.n_rows if schedule.everywhere else schedule.sampling.sizes[0]
+        n = schedule.setting.n_rows if schedule.everywhere else schedule.samples[0]
         self.check_task(schedule, n)
         anchor = task.kind in ("cells", "all", "start")
         if self.back:
             # What was undone is not repeated.
             self.n_replayed = self.n_replayed_at_round
         self.n_replayed = 1 if anchor else self.n_replayed + 1
-        probed = task.looks and schedule.searched and not schedule.dense
+        probed = task.probes and schedule.searched and not schedule.dense
         self.rows = "all" if schedule.everywhere else n
         self.done = Outcome(
             cost=cost,
             work=evaluated * n * schedule.setting.n_clusters + 8.0 * n,
             n_changed=changed,
             n_replayed=self.n_replayed,
-            n_moves=n_moves if task.looks and schedule.setting.moves else 0,
+            n_moves=n_moves if task.probes and schedule.setting.moves else 0,
             curve=curve if probed else (),
             misled=misled if probed and not schedule.everywhere else 0.0,
             met=min(1.0, evaluated),
@@ -185,15 +186,15 @@ class ScheduleMachine(RuleBasedStateMachine):
         self.rounds_lower_the_cost_or_are_undone()
         self.nothing_is_settled_without_a_look()
         # What is lost can be made again in a bounded number of passes.
-        assert self.n_replayed <= TUNING.most_replayed + 2 * TUNING.most_passes
+        assert self.n_replayed <= MOST_REPLAYED + 2 * MOST_PASSES
 
     def count(self) -> None:
         """Where the machine has been."""
         last, dense = self.before, self.before.dense
         if last.stage.name == "round" and self.back:
-            how = "undone" if last.task.looks else "undone without a look"
+            how = "undone" if last.task.probes else "undone without a look"
             self.met[how, dense, last.everywhere] += 1
-        elif last.stage.name == "round" and last.task.looks:
+        elif last.stage.name == "round" and last.task.probes:
             self.met["kept", dense, last.everywhere] += 1
         self.met["begun anew"] += (
             self.schedule.stage.name == "search" and self.schedule.task.kind == "all"
@@ -219,8 +220,8 @@ class ScheduleMachine(RuleBasedStateMachine):
     def a_round_begins_after_a_look_at_the_same_rows(self) -> None:
         """Moves and lists are those that the look has found."""
         if self.schedule.opens_round:
-            assert self.before.task.looks
-            assert self.before.sampling.sizes == self.schedule.sampling.sizes
+            assert self.before.task.probes
+            assert self.before.samples == self.schedule.samples
             assert not self.back
 
     def rounds_lower_the_cost_or_are_undone(self) -> None:
@@ -237,10 +238,10 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     def nothing_is_settled_without_a_look(self) -> None:
         """It ends when a look has found nothing, or when so many rounds have failed."""
-        if self.schedule.stage.name != "end" or self.before.task.looks:
+        if self.schedule.stage.name != "end" or self.before.task.probes:
             return
         last = self.before
-        failed = last.rounds.n_failed + 1 >= TUNING.most_failed
+        failed = last.rounds.n_failed + 1 >= MOST_FAILED
         assert failed or self.done.cost == 0 or last.rounds.n + self.back >= last.setting.max_rounds
 
     def teardown(self) -> None:
@@ -293,10 +294,9 @@ def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) ->
         Task("lists", not samples, 32),
         Setting(n_rows=1_000_000, n_clusters=1_000),
         Stage("round", passes, work=1e6, cost_before=100.0),
-        Sampling(samples),
-        Rounds(),
-        Lengths(usual=32),
-        cost,
+        samples,
+        length=32,
+        cost=cost,
     )
 
 
@@ -311,8 +311,8 @@ def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
         in_round(3, 100.0), Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4)
     )
     assert not back
-    assert schedule.task.looks
-    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, (
+    assert schedule.task.probes
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.probes, (
         "undone, and once more"
     )
     assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage.name == "end"
@@ -320,8 +320,8 @@ def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
-    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
-    done = Outcome(90.0, 1e5, 10, TUNING.most_replayed + more, n_moves=3, curve=NOTHING)
+    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, probes=True))
+    done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
     schedule, back = stepped(schedule, done)
     assert not back
     assert schedule.opens_round == (more == 0)
@@ -331,7 +331,7 @@ def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
 
 
 def test_a_sample_may_cost_nothing():
-    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
+    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, probes=True))
     schedule, back = stepped(schedule, Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
     assert not back
     schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6))

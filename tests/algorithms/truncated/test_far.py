@@ -13,8 +13,8 @@ from benchmarks.sets import data_folder
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.selection import numbers_of
-from largek_dask.algorithms.truncated import far
-from largek_dask.algorithms.truncated.far import Drawn, draw_rows
+from largek_dask.algorithms.truncated import far, search
+from largek_dask.algorithms.truncated.far import PrioritySample, draw_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.helpers.checks import computing_workers, watched_passes
@@ -150,7 +150,7 @@ def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
 def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
     x = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
     known = bits(fit(x))
-    monkeypatch.setattr(far, "BEYOND", 1e30)
+    monkeypatch.setattr(search, "FAR_DISTANCE", 1e30)
     assert bits(fit(x)) == known
 
 
@@ -171,11 +171,11 @@ def test_rows_are_drawn_alike_in_whatever_parts_they_lie(n_parts):
     keys[5] = keys[77] = np.sort(keys)[49]
     totals = []
     for part in np.array_split(np.arange(2_000), n_parts):
-        totals.append(Drawn(50))
+        totals.append(PrioritySample(50))
         totals[-1].add(rows[part], keys[part], chances[part])
     whole = totals[-1]
     for other in totals[:-1]:
-        whole = Drawn.combine(whole, other)
+        whole = PrioritySample.combine(whole, other)
     wanted = np.lexsort((rows, keys))[:50]
     assert sorted(whole.rows.tolist()) == sorted(rows[wanted].tolist())
     assert len(whole.keys) == len(whole.chances) == 50

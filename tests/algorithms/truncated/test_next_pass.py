@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
-from largek_dask.algorithms.parts.totals import LEAST_COUNTED, WORTH_COUNTING, count_rows
+from largek_dask.algorithms.parts.totals import (
+    LEAST_COUNTED,
+    WORTH_COUNTING,
+    AssignmentTotal,
+    count_rows,
+)
 from largek_dask.algorithms.truncated import TruncatedState
 from largek_dask.algorithms.truncated import passes as passes_module
 from largek_dask.algorithms.truncated.lists import (
@@ -25,13 +30,10 @@ from largek_dask.algorithms.truncated.lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated.passes import (
-    PARTS_A_THREAD,
+    PARTS_PER_THREAD,
     SHORT_WORK,
     Pass,
-    RowArrays,
     _shares_of_lists,
-    count_far_rows,
-    pass_total,
 )
 from largek_dask.algorithms.truncated.state import (
     OUTLIER,
@@ -54,13 +56,13 @@ MOVES = Moves(np.array([3, 8]), np.array([5, 1]), CENTERS[:4].reshape(2, 2, D), 
 def state(
     kind: str,
     length: int = 4,
-    looks: bool = False,
+    probes: bool = False,
     moves: bool = True,
     sparse: bool = False,
     **changes: Any,
 ):
     """Between two steps, before one that does this."""
-    task = SimpleNamespace(kind=kind, length=length, looks=looks)
+    task = SimpleNamespace(kind=kind, length=length, probes=probes)
     setting = SimpleNamespace(moves=moves, sparse=sparse)
     schedule: Any = SimpleNamespace(task=task, setting=setting, cost=250.0, opens_round=True)
     some = {"counts": np.ones(K), "shift": SHIFT, "coarse": CENTERS[::9], **changes}
@@ -99,10 +101,10 @@ PASSES: Any = SimpleNamespace(
 
 
 def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
-    made = next_pass(PASSES, state("all", looks=True))
+    made = next_pass(PASSES, state("all", probes=True))
     assert made.max_loss == 4 * D * 25.0, "no row is farther away"
     assert made.loss_steps == loss_scale(made.max_loss, 100.0)
-    cheap = state("all", looks=True)
+    cheap = state("all", probes=True)
     cheap.schedule.cost = 1e-4
     made = next_pass(PASSES, cheap)
     assert made.max_loss == OUTLIER * 1e-6
@@ -112,10 +114,10 @@ def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
     assert (made.kind, made.max_loss, made.loss_steps) == ("all", 0, 0)
 
 
-@pytest.mark.parametrize("looks", [False, True])
-def test_a_pass_of_lists(looks):
+@pytest.mark.parametrize("probes", [False, True])
+def test_a_pass_of_lists(probes):
     then = Pass("all", CENTERS[::-1].copy(), SHIFT)
-    before = state("lists", 6, looks, history=History().then(then, anchor=True), **with_table(8))
+    before = state("lists", 6, probes, history=History().then(then, anchor=True), **with_table(8))
     made = next_pass(PASSES, before)
     expected = np.sort(before.table[:, :6], axis=1)
     np.testing.assert_array_equal(made.listed.reshape(K, 6), expected)
@@ -124,8 +126,8 @@ def test_a_pass_of_lists(looks):
     drift = np.sqrt(np.square(CENTERS[::-1].astype(float) - CENTERS).sum(axis=1))
     np.testing.assert_allclose(made.drift, drift)
     np.testing.assert_allclose(made.reach, drift[expected].max(axis=1))
-    assert (made.skip, made.save, made.restore) == (not looks, True, False)
-    assert (made.max_loss > 0) is looks
+    assert (made.skip, made.save, made.restore) == (not probes, True, False)
+    assert (made.max_loss > 0) is probes
 
 
 def test_a_pass_of_what_is_unsettled():
@@ -215,7 +217,7 @@ def test_shares_of_lists_are_all_groups_and_shrink(each, n_threads, short):
     assert all(begin < end for begin, end in shares)
     # none is more than what is bearable, but for the group that goes across its end
     total = int(work[-1])
-    most = max(short, total // (PARTS_A_THREAD * n_threads))
+    most = max(short, total // (PARTS_PER_THREAD * n_threads))
     assert all(work[end - 1] - work[begin] <= most for begin, end in shares)
 
 
@@ -254,7 +256,7 @@ def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, pa
     assert np.count_nonzero(new != old) == n_changed
 
     def total():
-        empty = pass_total(K, D, GRID)
+        empty = AssignmentTotal(K, D, GRID)
         empty.begin(1)
         if counted:
             empty.assign(x, weight, None, old, False)
@@ -267,15 +269,3 @@ def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, pa
     count_rows(x, weight, old, new, found, counted, threads)
     assert contents(found) == contents(expected)
     assert len(asked) == parts
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_far_rows_are_those_beyond_the_limit_that_have_a_label(weighted):
-    upper = np.array([1, 2, 3, 4, 5], np.float32)
-    weight = np.array([1, 2, 3, 4, 5.0]) if weighted else None
-    rows = RowArrays(np.array([0, 1, 2, -1, 4], np.int32), upper, np.zeros(5, np.float32))
-    total = pass_total(K, D, GRID)
-    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT), total)
-    assert total.tally.far.value == 0, "nobody asks"
-    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT, far=4.0), total)
-    assert total.tally.far.value == (3 * 9 + 5 * 25 if weighted else 9 + 25)

@@ -14,6 +14,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe
 from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, pass_over
 from largek_dask.data.memory_rows import ArrayRows
+from largek_dask.data.sources import open_rows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -72,6 +73,17 @@ def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
     assert (expected != of_lists(between, centers[::-1])).sum() > 50
     advance(x, None, rows, again, threads)
     np.testing.assert_array_equal(rows.labels, expected)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_far_rows_are_those_beyond_the_limit_that_have_weight(weighted):
+    x, center = np.arange(1, 6, dtype="f4")[:, None], np.zeros((1, 1), "f4")
+    weight = np.array([1, 2, 3, 0, 5.0]) if weighted else None
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=1) as passes:
+        for far, cost in ((0.0, 0), (4.0, 3 * 9 + 5 * 25 if weighted else 9 + 16 + 25)):
+            made = Pass("all", center, center[0], far=far)
+            total, _ = pass_over(passes, History(), made, 0, None)
+            assert total.tally.far.value == cost
 
 
 def test_every_pass_hears_of_a_stop():

@@ -15,7 +15,7 @@ from largek_dask.algorithms.truncated.probe import (
     share_misled,
     splits_of,
 )
-from largek_dask.algorithms.truncated.schedule import LONG, TUNING
+from largek_dask.algorithms.truncated.schedule import LENGTHS, LONG
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -47,9 +47,9 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
-    k = 2 * max(TUNING.lengths)
-    lengths = (*TUNING.lengths, k)
-    borders = {at + off for at in (*TUNING.lengths, LONG) for off in (-1, 0, 1)}
+    k = 2 * max(LENGTHS)
+    lengths = (*LENGTHS, k)
+    borders = {at + off for at in (*LENGTHS, LONG) for off in (-1, 0, 1)}
     # The centre at j is the j-th from the centre at 0, where all rows are said to be.
     at = np.array(sorted(borders))
     weight = np.arange(1.0, len(at) + 1) if weighted else None

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.truncated.schedule import (
+    LEAST_SHARE,
+    LENGTHS,
+    MOST_FAILED,
     MOST_ROUNDS,
-    TUNING,
     Outcome,
-    Sampling,
     Schedule,
     Setting,
     Task,
@@ -24,7 +25,7 @@ from tests.helpers.covering import in_turns
 N, K = 1_000_000, 1_000
 
 
-FLAT = (0.0,) * (len(TUNING.lengths) + 1)
+FLAT = (0.0,) * (len(LENGTHS) + 1)
 
 
 def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, misled=0.0) -> Outcome:
@@ -40,7 +41,7 @@ def in_round(cost=100.0) -> Schedule:
     """A schedule whose next step opens a round."""
     schedule = first_schedule(Setting(N, K))
     schedule, _ = stepped(schedule, done(cost))
-    assert schedule.task.looks
+    assert schedule.task.probes
     schedule, back = stepped(schedule, done(cost))
     assert schedule.opens_round
     assert not back
@@ -51,17 +52,17 @@ def test_way_to_the_first_round():
     schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
     assert schedule.task == Task("cells", False)
     schedule, _ = stepped(schedule, done(300.0))
-    assert schedule.task == Task("start", False, 32, looks=True)
+    assert schedule.task == Task("start", False, 32, probes=True)
     schedule, _ = stepped(schedule, done(220.0))
     assert schedule.task == Task("cells", False), "on to more rows"
-    assert schedule.sampling.sizes == (60_000,)
+    assert schedule.samples == (60_000,)
     schedule, _ = stepped(schedule, done(215.0))
-    assert schedule.task == Task("lists", False, 32, looks=True)
+    assert schedule.task == Task("lists", False, 32, probes=True)
     schedule, _ = stepped(schedule, done(214.9))
     assert schedule.task == Task("cells", True)
     assert schedule.everywhere
     schedule, _ = stepped(schedule, done(210.0))
-    assert schedule.task == Task("lists", True, 32, looks=True)
+    assert schedule.task == Task("lists", True, 32, probes=True)
     schedule, _ = stepped(schedule, done(185.0))
     assert schedule.opens_round
 
@@ -104,7 +105,7 @@ def test_sample_is_left_sooner_where_a_pass_takes_long_for_its_centres_alone():
 
     def after_round(beside):
         schedule = on_sample()
-        setting = replace(schedule.setting, beside_rows=beside)
+        setting = replace(schedule.setting, center_work=beside)
         return round_over(replace(schedule, setting=setting), 99.95)[0].task.everywhere
 
     assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
@@ -120,12 +121,12 @@ def test_sample_is_left_when_three_rounds_have_been_undone():
         assert schedule.cost == 100
         places.append(schedule.task.everywhere)
     assert places == [False, False, True]
-    assert schedule.rounds.share == TUNING.least_share, "bold enough for other rows"
+    assert schedule.rounds.share == LEAST_SHARE, "bold enough for other rows"
     assert (
         schedule.rounds.n,
         schedule.rounds.n_failed,
         schedule.rounds.n_undone,
-        schedule.lengths.least,
+        schedule.least_length,
     ) == (0, 0, 0, 0)
 
 
@@ -154,7 +155,7 @@ def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kin
     [(0.04, "cells", ()), (0.06, "all", (512_000,)), (0.06, "all", ())],
 )
 def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
-    schedule = replace(on_sample(), sampling=Sampling((128_000, *larger)))
+    schedule = replace(on_sample(), samples=(128_000, *larger))
     schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
     assert schedule.task.kind == kind
     assert schedule.task.everywhere is not bool(larger)
@@ -196,18 +197,18 @@ def test_sparse_rows_have_a_model_before_a_look(sizes):
     schedule = first_schedule(setting, sizes)
     assert schedule.task == Task("all", not sizes, 100)
     schedule, _ = stepped(schedule, done(220.0, moves=0))
-    assert schedule.task == Task("all", not sizes, 100, looks=True)
+    assert schedule.task == Task("all", not sizes, 100, probes=True)
     schedule, back = stepped(schedule, done(200.0))
     assert not back
     assert schedule.opens_round
     dense = first_schedule(replace(setting, sparse=False), sizes)
-    assert dense.task.looks, "of dense rows a look takes less than a pass"
+    assert dense.task.probes, "of dense rows a look takes less than a pass"
 
 
 def test_round_that_pays_is_kept():
     schedule = in_round()
     schedule, back = stepped(schedule, done(95.0))
-    while not schedule.task.looks:
+    while not schedule.task.probes:
         schedule, back = stepped(schedule, done(schedule.cost - 0.1))
     schedule, back = stepped(schedule, done(94.0))
     assert not back
@@ -223,7 +224,7 @@ def test_round_that_does_not_pay_is_undone():
         schedule, back = stepped(schedule, done(cost))
     assert back, "what three passes have not mended, further ones will not"
     assert schedule.cost == 100.0
-    assert schedule.task.looks
+    assert schedule.task.probes
     assert schedule.rounds.n_failed == 1
     assert schedule.rounds.share == share / 2
 
@@ -233,7 +234,7 @@ def test_round_is_given_time_while_it_may_pay():
     for cost in (120.0, 110.0, 104.0):
         schedule, back = stepped(schedule, done(cost))
         assert not back
-    assert not schedule.task.looks
+    assert not schedule.task.probes
 
 
 @pytest.mark.parametrize(("k", "seed"), in_turns([50, K], range(4)))
@@ -254,7 +255,7 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
                     schedule.task,
                     schedule.stage.passes,
                     schedule.rounds.n_failed,
-                    schedule.lengths.least,
+                    schedule.least_length,
                     back,
                 )
             )
@@ -280,12 +281,12 @@ def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(cos
     schedule = in_round(100.0)
     for cost in before:
         schedule, _ = stepped(schedule, done(cost))
-        assert not schedule.task.looks
+        assert not schedule.task.probes
     after, back = stepped(schedule, done(last))
-    assert after.task.looks is not goes_on
+    assert after.task.probes is not goes_on
     assert not back
     settled, _ = stepped(schedule, done(last, changed=0))
-    assert settled.task.looks is (len(costs) > 1), "no row has changed"
+    assert settled.task.probes is (len(costs) > 1), "no row has changed"
 
 
 SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
@@ -294,9 +295,9 @@ SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 def test_ends_after_some_failures():
     schedule, failures = in_round(100.0), 0
     while schedule.stage.name != "end":
-        schedule, back = stepped(schedule, done(100.0 if schedule.task.looks else 120.0))
+        schedule, back = stepped(schedule, done(100.0 if schedule.task.probes else 120.0))
         failures += back
-    assert failures == TUNING.most_failed
+    assert failures == MOST_FAILED
 
 
 @pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
@@ -333,7 +334,7 @@ def test_lists_are_as_long_as_pays():
     near = look_with((10.0,) * len(FLAT))
     assert near.task == Task("lists", True, 32)
     # every centre is as likely
-    length = np.array([*TUNING.lengths, K])
+    length = np.array([*LENGTHS, K])
     anywhere = look_with(tuple((1e4 * length / K).tolist()))
     assert anywhere.task.kind == "unsettled"
     # much that is stale, at a middle distance
@@ -348,7 +349,7 @@ def test_given_length_is_kept():
 
 def test_passes_since_the_anchor_are_bounded():
     schedule = in_round()
-    while not schedule.task.looks:
+    while not schedule.task.probes:
         schedule, _ = stepped(schedule, done(schedule.cost - 0.1))
     schedule, _ = stepped(schedule, done(schedule.cost - 0.1, replayed=1_000))
     assert schedule.task == Task("all", True, K)
