@@ -100,9 +100,9 @@ def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
     n, cost = 3_000, 1e6
-    held = replace(state, n_rows=n, scale=N / n, beside=0.4 * cost, left_out=0.1)
+    held = replace(state, n_rows=n, scale=N / n, cost_outside=0.4 * cost, variance_outside=0.1)
     unseen = cost * k * (1 / n - 1 / N)
-    least = projected.WORTH_LEAVING * (held.left_out * held.beside + unseen)
+    least = projected.LEAST_GAIN * (held.variance_outside * held.cost_outside + unseen)
     for gained, ends in ((0.99 * least, True), (1.01 * least, False)):
         before, after = replace(held, round_cost=cost + gained), replace(held, cost=cost)
         assert projected._is_done(before, after) == ends

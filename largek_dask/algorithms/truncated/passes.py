@@ -89,14 +89,13 @@ class Pass(Derives):
     """(k,) movement of each centre since the pass before."""
     reach: NDArray[np.float64] | None = None
     """(k,) largest movement of a centre in each list; infinity: it is another list."""
-    skip: bool = True
-    """Leave out settled rows."""
     save: bool = False
     """Keep the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """Go back to the labels that were kept; all rows are searched, so that distances are new."""
+    """Go back to the labels that were kept."""
     max_loss: float = 0.0
-    """If positive, find the cost of removing each cluster; limit of the loss of one row."""
+    """If positive, search settled rows, too, and find the cost of removing each cluster; limit of
+    the loss of one row."""
     loss_steps: float = 0.0
     """Number of steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
@@ -292,7 +291,7 @@ def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, thread
     """Search the list of each row's group, a cluster or a cell."""
     lists = pass_.lists
     # Leaving out settled rows while sorting is faster than searching them.
-    leaves_out = pass_.skip and pass_.kind == "lists"
+    leaves_out = pass_.kind == "lists" and not pass_.max_loss > 0
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower

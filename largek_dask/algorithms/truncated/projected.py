@@ -63,16 +63,16 @@ NARROWEST = 32
 """Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
 LEAST_SAVED = 4
 """Minimum features per direction: below that little is saved."""
-MOST_LEFT_OUT = 0.175
+MOST_VARIANCE_OUTSIDE = 0.175
 """Maximum share of the variance outside at the beginning. In sift200k, 128 features, 32 directions
 leave out 0.21, and such a search takes as long as that in all features."""
-WORTH_LEAVING = 0.05
+LEAST_GAIN = 0.05
 """Factor of the shares of variance and cost that are outside: a round that lowers the cost by a
 smaller share is the last one in these directions. Searches that continued to their ends in 32 to
 128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of
 the 3,072 features of photographs' patches. For a sample, also the factor of what the means of all
 rows will take off."""
-MOST_BESIDE = 0.85
+MOST_COST_OUTSIDE = 0.85
 """Maximum share of the cost outside; beyond it the search continues in all features. With 32
 directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where it pays most)."""
 MOST_VALUES = 1 << 26
@@ -121,9 +121,9 @@ class ProjectedState:
     """(k,) weight of their rows, scaled to all rows."""
     coarse: NDArray[Any]
     """(about sqrt(k), d) coarse centres."""
-    left_out: float
+    variance_outside: float
     """Share of the variance outside of the directions."""
-    beside: float
+    cost_outside: float
     """Cost of rows outside, as of the last round; before it, by the sample of the directions."""
     cost: float = float("inf")
     """Cost of all rows with ``centers``."""
@@ -159,7 +159,7 @@ class ProjectedState:
     @property
     def is_mostly_outside(self) -> bool:
         """True if most of the cost is outside: directions of variance do not separate rows."""
-        return self.beside > MOST_BESIDE * self.cost
+        return self.cost_outside > MOST_COST_OUTSIDE * self.cost
 
 
 @dataclass(frozen=True)
@@ -178,24 +178,22 @@ class ProjectedSearch:
 
     def _first_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
         """Return the first directions, and the variance outside; None: begin in all features."""
-        m, init, found = self.directions, self.search.problem.init, None
+        init, known = self.search.problem.init, None
         if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
-        if m != "auto":
-            if 0 < m < passes.n_features and rows_to_hold(passes.n_rows, m, self._k) is not None:
-                found = self._more_directions(passes, rng, m)
-        elif passes.n_rows * passes.n_features >= LEAST_VALUES:
-            found = self._fewest_directions(passes, rng)
-        return None if found is None or self._misses_far_rows(passes, rng, found[0]) else found
-
-    def _fewest_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
-        """Return as few directions as hold most of the variance, if that saves time."""
-        m, known = NARROWEST, None
+        if self.directions != "auto":
+            m = self.directions
+            fits = rows_to_hold(passes.n_rows, m, self._k) is not None
+            return self._more_directions(passes, rng, m) if m < passes.n_features and fits else None
+        if passes.n_rows * passes.n_features < LEAST_VALUES:
+            return None
+        m = NARROWEST
+        # As few as hold most of the variance.
         while saves(passes, m, self._k):
             found = self._more_directions(passes, rng, m, known)
-            if found is None or found[1].share <= MOST_LEFT_OUT:
+            if found is None or found[1].share <= MOST_VARIANCE_OUTSIDE:
                 return found
-            if found[1].share > 2 * MOST_LEFT_OUT:
+            if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
                 # Twice as many are not enough either: of mnist 0.28 is left out, and then 0.15.
                 return None
             m, known = 2 * m, found[0]
@@ -204,41 +202,32 @@ class ProjectedSearch:
     def _more_directions(
         self, passes: Passes, rng: Rng, m: int, known: Directions | None = None
     ) -> tuple[Directions, LeftOut] | None:
-        """Return the first m directions, and the variance outside of them; None: there are fewer.
+        """Return the first m directions, and the variance outside of them.
 
-        ``known`` are the first ones of them.
+        None: there are fewer, or rows are so far out that a held sample may miss those that carry
+        the cost. ``known`` are the first directions.
         """
-        x, weight, _ = self._sample(passes, rng).take()
-        seen, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
-        own = None if weight is None else weight[seen]
-        directions = principal_directions(x[seen], own, passes.statistics.shift, rng, m, known)
+        shift, first = passes.statistics.shift, sample_sizes_of(passes, self._k)[0]
+        n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
+        x, weight, _ = self.search.start_sample(passes, rng, n).take()
+        if rows_to_hold(passes.n_rows, m, self._k):
+            # Few rows carry the cost only if they are many times as far away as others.
+            seen = np.sort(np.abs(x - shift).max(axis=1))
+            if passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100]:
+                return None
+        fitted, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
+        own = None if weight is None else weight[fitted]
+        directions = principal_directions(x[fitted], own, shift, rng, m, known)
         if directions is None:
             return None
         own = None if weight is None else weight[others]
         return directions, left_out(x[others], own, directions)
 
-    def _sample(self, passes: Passes, rng: Rng) -> Passes:
-        """Return rows in random order from which directions are computed."""
-        first = sample_sizes_of(passes, self._k)[0]
-        n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
-        return self.search.start_sample(passes, rng, n)
-
-    def _misses_far_rows(self, passes: Passes, rng: Rng, directions: Directions) -> bool:
-        """Return True if rows are so far out that a held sample may miss those that carry the cost.
-
-        Few rows carry it only if they are many times as far away as others.
-        """
-        if not rows_to_hold(passes.n_rows, len(directions.vectors), self._k):
-            return False
-        x = self._sample(passes, rng).take().x
-        seen = np.sort(np.abs(x - passes.statistics.shift).max(axis=1))
-        return bool(passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100])
-
     # --- steps ------------------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> ProjectedState | None:
         """Return the state before the first step; None: begin in all features."""
-        found = self._first_directions(passes, rng)
+        found = self._first_directions(passes, rng) if self.directions != 0 else None
         if found is None:
             return None
         directions, outside = found
@@ -251,9 +240,9 @@ class ProjectedSearch:
             centers=_back_project(search.centers, directions),
             counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
-            left_out=outside.share,
+            variance_outside=outside.share,
             # Back-projected centres lie in the directions: rows cost their whole variance outside.
-            beside=outside.of_a_row * passes.statistics.total_weight,
+            cost_outside=outside.of_a_row * passes.statistics.total_weight,
             n_rows=n_held,
         )
 
@@ -303,7 +292,7 @@ class ProjectedSearch:
         before = _rescaled(passes, view, state)
         search, info = self.search.step(view, rng, before.search)
         schedule = search.schedule
-        expected = before.scale * schedule.cost + before.beside
+        expected = before.scale * schedule.cost + before.cost_outside
         expected = _of_all_rows(expected, self._k, before.search.schedule.n_rows)
         is_ahead = before.counted.generation == 0 and expected < before.expected
         state = replace(before, search=search, is_ahead=is_ahead)
@@ -377,8 +366,8 @@ class ProjectedSearch:
         whole, seen = Squares(1), Squares(1)
         whole.add_squares(centers, directions.origin, counts)
         seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
-        beside = max(0.0, state.beside - max(0.0, whole.value - seen.value))
-        cost = state.search.schedule.cost + beside
+        cost_outside = max(0.0, state.cost_outside - max(0.0, whole.value - seen.value))
+        cost = state.search.schedule.cost + cost_outside
         expected = _of_all_rows(cost, k, sample.n_rows)
         return replace(
             state, centers=centers, counts=counts, cost=cost, is_ahead=False, expected=expected
@@ -419,7 +408,7 @@ class ProjectedSearch:
             centers=centers,
             counts=state.scale * total.sums.counts,
             cost=cost,
-            beside=max(0.0, cost - state.scale * state.search.schedule.cost),
+            cost_outside=max(0.0, cost - state.scale * state.search.schedule.cost),
             round_cost=cost,
             counted=state.counted.then(labels),
             is_ahead=False,
@@ -432,7 +421,7 @@ class ProjectedSearch:
         m, found = 2 * len(state.vectors), None
         if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
-        if found is None or self._misses_far_rows(passes, rng, found[0]):
+        if found is None:
             view.close()
             return self.in_all_features(passes, state)
         directions, outside = found
@@ -446,7 +435,7 @@ class ProjectedSearch:
             search=TruncatedState(state.step, schedule, centers, state.counts, shift, coarse),
             vectors=directions.vectors,
             origin=directions.origin,
-            left_out=outside.share,
+            variance_outside=outside.share,
             round_cost=float("inf"),
             n_rows=n_held,
         )
@@ -514,7 +503,7 @@ def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
     # Expected change by rows that are not searched: means of few rows fit only these.
     k = len(after.centers)
     unseen = after.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
-    return gained < WORTH_LEAVING * (after.left_out * after.beside + unseen)
+    return gained < LEAST_GAIN * (after.variance_outside * after.cost_outside + unseen)
 
 
 def _record(info: Info, state: ProjectedState) -> Info:
@@ -528,7 +517,7 @@ def _record(info: Info, state: ProjectedState) -> Info:
         extra["everywhere"] = 0.0
         extra["by_means"] = state.scale * info.extra["by_means"]
     ahead = state.is_ahead or state.counted.generation > 0
-    cost = state.scale * info.cost + state.beside if ahead else state.cost
+    cost = state.scale * info.cost + state.cost_outside if ahead else state.cost
     return replace(info, cost=cost, converged=False, extra=extra)
 
 

@@ -175,7 +175,6 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         reach=reach,
         max_loss=max_loss,
         loss_steps=loss_steps,
-        skip=not task.probes,
         save=schedule.opens_round,
         restore=state.restores,
     )

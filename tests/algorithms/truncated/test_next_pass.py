@@ -36,11 +36,13 @@ from largek_dask.algorithms.truncated.passes import (
     _shares_of_lists,
 )
 from largek_dask.algorithms.truncated.state import (
+    BEYOND,
     OUTLIER,
     TABLE_AGE,
     WIDTH,
     Round,
     next_pass,
+    overstep,
     with_neighbours,
 )
 from largek_dask.kernels.bounds.lists import loss_scale
@@ -89,10 +91,15 @@ def test_neighbours_are_kept_while_they_do():
         assert (after.table.shape[1], after.table_age) == (WIDTH, 0)
 
 
-# --- neighbours
-
-
 # --- the next pass
+
+
+def test_centres_go_beyond_the_means():
+    before, means = np.zeros((K, 2)), np.ones((K, 2))
+    assert (overstep(before, means, None) == 1 + BEYOND).all()
+    moved = np.isin(np.arange(K), MOVES.clusters)
+    expected = np.where(moved, 1.0, 1 + BEYOND)
+    np.testing.assert_array_equal(overstep(before, means, MOVES)[:, 0], expected)
 
 
 PASSES: Any = SimpleNamespace(
@@ -126,7 +133,7 @@ def test_a_pass_of_lists(probes):
     drift = np.sqrt(np.square(CENTERS[::-1].astype(float) - CENTERS).sum(axis=1))
     np.testing.assert_allclose(made.drift, drift)
     np.testing.assert_allclose(made.reach, drift[expected].max(axis=1))
-    assert (made.skip, made.save, made.restore) == (not probes, True, False)
+    assert (made.save, made.restore) == (True, False)
     assert (made.max_loss > 0) is probes
 
 

@@ -68,7 +68,7 @@ def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
     np.testing.assert_array_equal(rows.saved, first)
     between = of_lists(first, others)
     np.testing.assert_array_equal(rows.labels, between)
-    again = lists(centers[::-1].copy(), restore=True, skip=False)
+    again = lists(centers[::-1].copy(), restore=True, max_loss=1e3, loss_steps=1.0)
     expected = of_lists(first, centers[::-1])
     assert (expected != of_lists(between, centers[::-1])).sum() > 50
     advance(x, None, rows, again, threads)
