@@ -43,28 +43,12 @@ AFK_MC2_PASSES = 6
 def afk_mc2_start(
     passes: Passes, rng: Rng, n_clusters: int, chain: int = CHAIN
 ) -> tuple[NDArray[Any], int]:
-    """Return starting centres, independent of chunks, threads and workers.
+    """Return (k, d) rows as starting centres, and the number of distances computed.
 
-    Parameters
-    ----------
-    passes : Passes
-    rng : Rng
-    n_clusters : int
-        ``n_clusters * chain`` rows are held, or all if there are fewer.
-    chain : int
-        Length of the chain whose last state is a centre.
-
-    Returns
-    -------
-    centers : (k, d), compute dtype
-        Rows. If all proposals lie on centres already drawn, one of these is repeated.
-    n_evaluated : int
-        Number of distances computed.
-
-    Raises
-    ------
-    DataError
-        No row has positive weight.
+    They do not depend on chunks, threads or workers. The last state of each ``chain`` of that
+    length is a centre; if all proposals lie on centres already drawn, one of these is repeated.
+    ``n_clusters * chain`` rows are held, or all if there are fewer. Raises ``DataError`` if no row
+    has positive weight.
     """
     first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
@@ -101,19 +85,11 @@ def _draw_centers(
     shift: NDArray[Any],
     threads: Threads,
 ) -> int:
-    """Write all centres but the first; return the number of distances computed.
+    """Write all centres (k, d) but the first; return the number of distances computed.
 
-    Parameters
-    ----------
-    centers : (k, d)
-        The first is there.
-    x : (u, d)
-        Proposed rows, each once; those still needed always come first.
-    places : (k - 1, m)
-        Rows of ``x`` that are the states of the chain of each further centre.
-    factors : (k - 1, m)
-        Their weights divided by their probabilities.
-    uniforms : (k - 1, m)
+    ``x`` (u, d) has the proposed rows, each once; those still needed always come first. ``places``
+    (k - 1, m) are the rows of ``x`` in the chain of each further centre, ``factors`` their weights
+    divided by their probabilities, and ``uniforms`` random numbers; both of the same shape.
     """
     k, chain = len(centers), places.shape[1]
     # Some centres at a time: until the last of them is drawn only the proposals for these meet
@@ -144,14 +120,10 @@ def _draw_centers(
 
 
 def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
-    """Return the states of a chain, as positions among its proposals.
+    """Return the states of a chain, as positions among its proposals; the first is the first state.
 
-    Parameters
-    ----------
-    gains : sequence of m floats
-        Ratio of target to proposal probability of each: ``w d2 / q``.
-    uniforms : sequence of m floats in [0, 1)
-        The first is unused: the first proposal is the first state.
+    ``gains`` (m) are ratios of target to proposal probability, ``w d2 / q``; of ``uniforms`` (m) in
+    [0, 1) the first is unused.
     """
     state, states = 0, [0]
     for proposed in range(1, len(gains)):

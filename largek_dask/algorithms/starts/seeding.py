@@ -50,12 +50,9 @@ CANDIDATE_LLOYD_STEPS = 3
 
 
 def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
-    """Refuse an ``init`` that cannot give ``n_clusters`` starting centres; needs no data.
+    """Raise ``ParameterError`` for an unknown ``init``, or an array that is no set of centres.
 
-    Raises
-    ------
-    ParameterError
-        Unknown name, or an array of the wrong shape, without numbers, or with NaN or infinity.
+    An array must have the shape (n_clusters, n_features) and finite real numbers.
     """
     if isinstance(init, str):
         if init not in ("auto", *INITS):
@@ -94,13 +91,7 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Return starting centres of shape (n_clusters, n_features), compute dtype.
-
-    Raises
-    ------
-    ParameterError
-        See :func:`check_init`.
-    """
+    """Return (n_clusters, n_features) starting centres; raises as :func:`check_init`."""
     check_init(init, n_clusters, passes.n_features)
     if not isinstance(init, str):
         return init.astype(passes.statistics.dtype)

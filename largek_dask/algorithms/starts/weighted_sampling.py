@@ -66,12 +66,8 @@ def draw_by_mass(
     *,
     spaced: bool = False,
 ) -> DrawnRows:
-    """Draw ``n`` rows with replacement; rows of weight 0 are never drawn.
-
-    Parameters and errors are those of :func:`draws_by_mass`.
-    """
-    [drawn] = draws_by_mass(passes, [generator], n, center, spaced=spaced)
-    return drawn
+    """Draw ``n`` rows with replacement, as :func:`draws_by_mass` does; none of weight 0."""
+    return draws_by_mass(passes, [generator], n, center, spaced=spaced)[0]
 
 
 def draws_by_mass(
@@ -82,26 +78,13 @@ def draws_by_mass(
     *,
     spaced: bool = False,
 ) -> list[DrawnRows]:
-    """Draw ``n`` rows once per generator, in the passes that one draw takes.
+    """Draw ``n`` rows once per generator, in two passes for all of them.
 
-    Parameters
-    ----------
-    passes : Passes
-        Takes two passes.
-    generators : sequence of numpy Generator
-        Rows depend on these alone, not on chunks, threads or workers.
-    n : int
-    center : (d,), optional
-        A point among the rows. A row's probability is then ``w / 2W + w d2 / 2 sum(w d2)`` with
-        its squared distance to it; ``w / W`` without one, or if all rows lie on it.
-    spaced : bool
-        Draw ``i`` is in the ``i``-th of n equal parts of the line (of two lines one behind the
-        other); else all draws are independent.
-
-    Raises
-    ------
-    DataError
-        No row has positive weight.
+    Rows depend on the generators alone, not on chunks, threads or workers. With a ``center`` (d,),
+    a point among the rows, a row's probability is ``w / 2W + w d2 / 2 sum(w d2)`` with its squared
+    distance to it; without one, or if all rows lie on it, ``w / W``. ``spaced``: draw ``i`` is in
+    the ``i``-th of n equal parts of the line (of two lines one behind the other); otherwise all
+    draws are independent. Raises ``DataError`` if no row has positive weight.
     """
     statistics = passes.statistics
     packed = None

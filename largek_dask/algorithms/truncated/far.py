@@ -89,16 +89,8 @@ def draw_rows(
 ) -> FarSample:
     """Draw rows, preferring those that are far from their centres or share theirs with few.
 
-    Parameters
-    ----------
-    passes : Passes
-    rng : Rng
-    history : History
-        Up to the last pass over all rows.
-    counts : (k,) float64
-        Weight of the rows of each cluster after it.
-    mean : float
-        Squared distance of a row to its centre that doubles its probability.
+    ``history`` leads to the last pass over all rows, and ``counts`` (k,) are the weights of the
+    clusters after it. A squared distance of ``mean`` to its centre doubles a row's probability.
     """
     n = max(LEAST, min(128 * len(counts), 1 << 18, (1 << 26) // passes.row_values))
     n = min(passes.n_rows, n)

@@ -138,17 +138,10 @@ def lists_with_moves(
 ) -> tuple[Indices, Labels]:
     """Return lists for the pass that carries moves out.
 
-    Rows of a split cluster meet its two halves. Rows of a removed centre meet the 15 nearest ones
-    that stay, and both halves of those that are split.
-
-    Parameters
-    ----------
-    table, before : (k, m) int32
-        Nearest centres after the moves, and before.
-    length : int
-        Length of the lists of clusters without moves.
-    split, removed : (m,) int64
-        Clusters that are split, and the centres that take over the other half of each.
+    Rows of a split cluster meet its two halves: its own centre, and that of ``removed`` (m,) which
+    takes over the other half. Rows of a removed centre meet the 15 nearest ones that stay, and both
+    halves of those that are split. ``table`` and ``before`` (k, m) are the nearest centres after
+    the moves and before; other lists have the given length.
     """
     k = len(table)
     lists = list(lists_of(table, length)[1].reshape(k, -1))

@@ -173,26 +173,12 @@ class RowArrays:
 def advance(
     x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry out a pass on row state, in place.
+    """Carry out a pass on the state of rows ``x`` (n, d), in place; rows of weight 0 are absent.
 
-    Parameters
-    ----------
-    x : (n, d)
-        Rows of any real type.
-    weight : (n,) float64 or None
-        Rows of weight 0 are absent.
-    rows : RowArrays
-        Written to. Before an anchor its values do not matter.
-    pass_ : Pass
-    threads : Threads
-        An exception, such as a stop, leaves the rows half done.
-
-    Returns
-    -------
-    n_evaluated : int
-        Number of distances computed, including those to coarse centres.
-    losses : (2, k) int64 or None
-        Cost of removing each cluster, if the pass asks for it, and present cost of its rows.
+    Before an anchor the state may be anything. An exception, such as a stop, leaves the rows half
+    done. Returns the number of distances computed, including those to coarse centres; and, if the
+    pass asks for them, (2, k) losses: the cost of removing each cluster, and the present cost of
+    its rows.
     """
     before = None
     if pass_.is_anchor:
@@ -351,15 +337,8 @@ def pass_chunk(
 ) -> None:
     """Run one pass over a chunk.
 
-    Parameters
-    ----------
-    chunk, total
-    pass_ : Pass
-    step : int
-    wanted : (m,) int64, "all" or None
-        Rows whose labels are requested: global indices, ascending.
-    origin : (n_rows,) int32, optional
-        Labels before the first pass, if it is no anchor.
+    ``wanted`` (m,) are the rows whose labels are requested: ascending global indices, or "all".
+    ``origin`` (n_rows,) are labels before the first pass, if it is no anchor.
     """
     old: Labels | None = None
     x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)

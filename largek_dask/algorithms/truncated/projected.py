@@ -349,8 +349,7 @@ class ProjectedSearch:
     ) -> ProjectedState:
         """Return the state after a step on a sample, with means of its rows in all features.
 
-        ``labels`` (n,) are those of the sample's rows after the step, and ``scale`` is the weight
-        of all rows divided by that of these.
+        ``labels`` (n,) are those of its rows, ``scale`` the weight of all rows divided by theirs.
         """
         (k, d), directions = state.centers.shape, state.directions
         sums: ClusterSums = sample.reduce(

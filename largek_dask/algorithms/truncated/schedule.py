@@ -278,13 +278,8 @@ def first_schedule(
 ) -> Schedule:
     """Return the schedule before the first step.
 
-    Parameters
-    ----------
-    setting : Setting
-    samples : tuple of int
-        Rows of the samples that the search begins on; empty: all rows.
-    guided : bool
-        Coarse cells narrow the search for a row's nearest centre.
+    ``samples`` are the rows of the samples that the search begins on; empty: all rows. ``guided``:
+    coarse cells narrow the search for a row's nearest centre.
     """
     length = min(setting.length or 32, setting.n_clusters)
     now = Schedule(Task("cells", not samples), setting, Stage("sample"), samples, length)
@@ -305,15 +300,9 @@ def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """Return the schedule after a step, and whether to go back to the start of the round.
+    """Return the schedule after a step, and True if it goes back to the start of the round.
 
-    Parameters
-    ----------
-    schedule : Schedule
-        Before the step.
-    outcome : Outcome
-    tol : float
-        ``tol`` of the fit: a round has to gain a fiftieth of this share of the cost.
+    A round has to gain a fiftieth of the share ``tol`` (that of the fit) of the cost.
     """
     task, stage = schedule.task, schedule.stage
     stage = replace(stage, passes=stage.passes + 1, work=stage.work + outcome.work)
