@@ -6,7 +6,7 @@ Sums are exact, so they depend neither on the order of the rows nor on that of t
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -17,7 +17,7 @@ from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["Additive", "AssignmentTotal", "ChunkResults", "Tally", "count_rows"]
+__all__ = ["Additive", "AssignmentTotal", "Tally", "count_rows"]
 
 LOOKED_UP = 8
 """Most bytes of rows that have changed cluster, per row of the block, up to which these are
@@ -46,29 +46,19 @@ class Additive:
     @property
     def nbytes(self) -> int:
         """Bytes of the arrays when this total is sent."""
-        return sum(_nbytes(getattr(self, f.name)) for f in fields(self))
+        return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
         """Add another total of the same kind to this one, and return it."""
-        for f in fields(self):
-            setattr(self, f.name, _added(getattr(self, f.name), getattr(other, f.name)))
+        for field in fields(self):
+            value = _added(getattr(self, field.name), getattr(other, field.name))
+            setattr(self, field.name, value)
         return self
 
     @staticmethod
     def combine(a: A, b: A) -> A:
         """Add ``b`` into ``a``."""
         return a.merge(b)
-
-
-@dataclass
-class ChunkResults(Additive):
-    """Results by chunk index; a chunk function writes that of its chunk."""
-
-    chunks: dict[int, Any] = field(default_factory=dict)
-
-    def in_order(self) -> list[Any]:
-        """Return the results in the order of the chunks."""
-        return [self.chunks[index] for index in sorted(self.chunks)]
 
 
 def _added(mine: Any, theirs: Any) -> Any:

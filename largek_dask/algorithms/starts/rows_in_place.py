@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, RowState, TakenRows
-from largek_dask.algorithms.parts.totals import ChunkResults
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.kernels.threads import Threads
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.parts.totals import ChunkResults
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
 from largek_dask.algorithms.starts.samples import rounds_start, sparse_start, two_level_start
 from largek_dask.errors import ParameterError

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes
-from largek_dask.algorithms.parts.totals import ChunkResults
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.errors import DataError
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 

@@ -1,4 +1,4 @@
-"""AFK-MC2: the law its chains tend to, a plain twin, and whom the centres do not depend on."""
+"""AFK-MC2: the law of its chains, a plain twin, and independence of chunks and threads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_chain_step_by_step():
 
 
 @pytest.mark.parametrize(("chain", "k", "d"), in_turns([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
-def test_as_centre_by_centre(k, chain, d):
+def test_centres_are_those_of_the_plain_chain(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
     x = blobs(400, d, 8, spread=2.0)
     weight = np.random.default_rng(1).integers(0, 4, len(x)).astype(np.float64)
@@ -70,7 +70,7 @@ def test_as_centre_by_centre(k, chain, d):
     assert (weight == 0).any()
 
 
-def test_same_centres_whatever_the_chunks_and_threads(monkeypatch):
+def test_centres_do_not_depend_on_chunks_and_threads(monkeypatch):
     monkeypatch.setattr(samples, "LEAST_PIECE", 16)
     x = blobs(1500, 9, 20, spread=2.0)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3)

@@ -1,4 +1,4 @@
-"""Coresets: the law by which rows are drawn, what they estimate, and whom they do not depend on."""
+"""Coresets: probabilities of rows, estimates, and independence of chunks and threads."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def heavy_tails(n=300, d=5):
 
 
 @pytest.mark.parametrize(("weighted", "uniform", "independent"), every_two(*3 * [[False, True]]))
-def test_as_by_exact_fractions(weighted, uniform, independent):
+def test_coresets_are_those_of_exact_fractions(weighted, uniform, independent):
     x, n = heavy_tails(), 64
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
     w = np.ones(len(x)) if weight is None else weight
@@ -68,7 +68,7 @@ def test_as_by_exact_fractions(weighted, uniform, independent):
 
 
 @pytest.mark.parametrize(("weighted", "uniform"), in_turns([True, False], [False, True]))
-def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
+def test_coresets_do_not_depend_on_chunks_and_threads(weighted, uniform):
     x = heavy_tails(1500)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
     whole = coreset_of(x, 200, weight=weight, uniform=uniform)
@@ -81,7 +81,7 @@ def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
     assert not same(whole, coreset_of(x, 200, 1, weight=weight, uniform=uniform))
 
 
-def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
+def test_masses_have_the_finest_scale_that_fits(monkeypatch):
     """However far the sum of squares lies below its bound, and whichever chunk overflows."""
     lines = []
     line_of = weighted_sampling._line
@@ -138,7 +138,7 @@ class Given:
         return np.array(self.numbers)
 
 
-def test_places_on_the_edges_of_rows():
+def test_positions_on_the_edges_of_rows():
     """An edge belongs to the next row that has any mass; and however little that is, it has one."""
     weight = np.array([0, 1, 0, 1e-20, 0, 1, 0])
     x = np.arange(7.0)[:, None]
@@ -154,7 +154,7 @@ def test_places_on_the_edges_of_rows():
     ("masses", "spaced"),
     in_turns([(1,), (FULL - 1,), (3, FULL - 1), (FULL // 3, 2**32 - 1)], [False, True, True]),
 )
-def test_places_are_whole_numbers_of_any_length(masses, spaced):
+def test_positions_are_exact_integers(masses, spaced):
     bits = np.random.default_rng(0).integers(1 << POSITION_BITS, size=3000)
     bits[:4] = 0, 1, (1 << POSITION_BITS) - 1, 1 << POSITION_BITS - 1
     n, seen = len(bits), 0
@@ -186,7 +186,7 @@ def test_rows_that_are_all_equal(spread):
 
 
 @pytest.mark.parametrize("weight", [None, 1e-12])
-def test_one_row_far_out_is_always_there(weight):
+def test_an_outlier_is_always_drawn(weight):
     """And its weight is not overstated: half of all draws hit it."""
     x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     x[1234] = 1e6
@@ -218,7 +218,7 @@ def test_weights_over_twelve_orders_of_magnitude():
     assert same(one, other)
 
 
-def test_as_many_as_there_are_rows_of_equal_weight_are_all_of_them():
+def test_n_spaced_draws_of_n_equal_rows_are_all_rows():
     x = heavy_tails(333)
     coreset = coreset_of(x, 333, uniform=True, chunk=50)
     np.testing.assert_array_equal(coreset.rows, np.arange(333))
@@ -235,9 +235,9 @@ def test_sparse_rows():
         assert same(draw_coreset(passes, Rng(2), 60), coreset_of(x, 60, 2))
 
 
-def test_what_cannot_be_drawn_is_said():
+def test_impossible_draws_are_errors():
     x = heavy_tails(20)
-    with pytest.raises(ParameterError, match="at least 1 row, got 0"):
+    with pytest.raises(ParameterError, match="at least 1 draw, got 0"):
         coreset_of(x, 0)
     with LocalPasses(rows_of(x, [20]), n_threads=1) as passes:
         nothing = passes.subset(np.arange(20), np.zeros(20))

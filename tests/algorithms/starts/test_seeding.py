@@ -7,7 +7,7 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.parts.totals import ChunkResults
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.seeding import choose, choose_among, initial_centers
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
@@ -41,7 +41,7 @@ def test_seed_decides(init, rows_20k):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("init", INITS)
-def test_lost_distances_are_found_again(init, weighted, rows_20k):
+def test_lost_distances_are_rebuilt(init, weighted, rows_20k):
     """Without memory for row state the centres are the same, with it nothing is done twice."""
     x = rows_20k[:1200]
     rows = rows_of(x, [500, 1, 699], np.arange(1200) % 3 + 0.5 if weighted else None)
@@ -70,7 +70,7 @@ def test_plus_plus_follows_its_law():
     assert (np.abs(pairs - n * expected) < 5 * sigma).all()
 
 
-def test_chunks_are_drawn_by_mass_however_little_it_is():
+def test_chunks_are_drawn_by_mass():
     draws = ChunkResults()
     for index, mass in ((2, 0.25), (0, 0.75), (1, 0.0)):
         rows = 10 * index + np.arange(4)

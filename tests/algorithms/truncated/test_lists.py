@@ -1,4 +1,4 @@
-"""Lists of centres, with moves and without, and how far what they hold has gone."""
+"""Lists of centres, with moves and without, and the movement of the centres in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_moves_never_touch_a_centre_twice(seed):
             assert moves.split[moves.removed.tolist().index(other)] in refuge
 
 
-def test_lists_of_a_table_are_made_once_while_the_search_goes_by_it(table):
+def test_last_lists_are_cached(table):
     near = Neighbours(np.zeros((40, 1), np.float32), np.zeros(1, np.float32), 24)
     first = near.lists(table, 8)
     for got, want in zip(first, lists_of(table, 8), strict=True):

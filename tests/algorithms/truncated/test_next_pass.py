@@ -1,4 +1,4 @@
-"""What the next pass of the truncated search is, and what passes add up: as their docs say."""
+"""The next pass of the truncated search, and counts of rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def state(
     sparse: bool = False,
     **changes: Any,
 ):
-    """Between two steps, before one that does this."""
+    """A state before a step of this kind."""
     task = SimpleNamespace(kind=kind, length=length, probes=probes)
     setting = SimpleNamespace(moves=moves, sparse=sparse)
     schedule: Any = SimpleNamespace(task=task, setting=setting, cost=250.0, opens_round=True)
@@ -76,7 +76,7 @@ def with_table(width: int) -> dict[str, Any]:
     return {"neighbours": neighbours, "table": neighbours.table()}
 
 
-def test_neighbours_are_kept_while_they_do():
+def test_neighbours_are_reused_while_they_suffice():
     known = with_table(8)
     for age in range(TABLE_AGE):
         for kind, length in (("lists", 8), ("lists", 7), ("unsettled", 99)):
@@ -107,7 +107,7 @@ PASSES: Any = SimpleNamespace(
 )
 
 
-def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
+def test_limits_of_losses():
     made = next_pass(PASSES, state("all", probes=True))
     assert made.max_loss == 4 * D * 25.0, "no row is farther away"
     assert made.loss_steps == loss_scale(made.max_loss, 100.0)
@@ -137,7 +137,7 @@ def test_a_pass_of_lists(probes):
     assert (made.max_loss > 0) is probes
 
 
-def test_a_pass_of_what_is_unsettled():
+def test_a_pass_over_unsettled_rows():
     then = Pass("all", CENTERS + np.float32(1), SHIFT)
     unmet = np.arange(K) == 7
     before = state("unsettled", history=History().then(then, anchor=True), unmet=unmet)
@@ -149,7 +149,7 @@ def test_a_pass_of_what_is_unsettled():
 
 
 @pytest.mark.parametrize("restores", [False, True])
-def test_of_rows_that_no_pass_has_left_anything_is_possible(restores):
+def test_bounds_are_infinite_without_an_earlier_pass(restores):
     history = History().then(Pass("all", CENTERS, SHIFT), anchor=True) if restores else History()
     before = state("lists", 6, history=history, restores=restores, **with_table(8))
     made = next_pass(PASSES, before)
@@ -189,7 +189,7 @@ def test_a_pass_that_carries_moves_out():
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 10])
-def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_cells):
+def test_rows_of_a_cell_meet_the_centres_of_the_nearest_cells(n_cells):
     coarse = np.concatenate([CENTERS[:n_cells], CENTERS[:1] + np.float32(50)])
     offsets, listed = lists_of_cells(CENTERS, coarse, SHIFT)
     of = np.square(CENTERS[:, None].astype(float) - coarse).sum(axis=2).argmin(axis=1)
@@ -200,7 +200,7 @@ def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_
         np.testing.assert_array_equal(met, np.flatnonzero(np.isin(of, near)))
 
 
-def test_a_cell_without_a_centre_anywhere_near_is_lent_one():
+def test_an_isolated_cell_meets_the_nearest_centre():
     far = CENTERS[:1] + np.float32([[50], [51], [52]])
     offsets, listed = lists_of_cells(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
     lent = listed[offsets[2] : offsets[3]]
@@ -251,7 +251,7 @@ def contents(total):
         (3, True, WORTH_COUNTING * K, 3, True),
     ],
 )
-def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, parts, weighted):
+def test_counts_do_not_depend_on_threads(n_threads, counted, n_changed, parts, weighted):
     n = 3 * LEAST_COUNTED + 5
     r = np.random.default_rng(1)
     x = r.normal(size=(n, D)).astype(np.float32)
