@@ -77,7 +77,7 @@ def draw_coresets(
 ) -> list[Coreset]:
     """Draw one coreset per generator, as :func:`draw_coreset`, in the two passes that one takes."""
     if n < 1:
-        raise ParameterError(f"a coreset needs at least 1 draw, got {n}.")
+        raise ParameterError(f"a coreset needs at least 1 row, got {n}.")
     center = None if uniform else passes.statistics.mean
     out = []
     for drawn in draws_by_mass(passes, generators, n, center, spaced=not independent):

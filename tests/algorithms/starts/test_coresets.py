@@ -237,7 +237,7 @@ def test_sparse_rows():
 
 def test_impossible_draws_are_errors():
     x = heavy_tails(20)
-    with pytest.raises(ParameterError, match="at least 1 draw, got 0"):
+    with pytest.raises(ParameterError, match="at least 1 row, got 0"):
         coreset_of(x, 0)
     with LocalPasses(rows_of(x, [20]), n_threads=1) as passes:
         nothing = passes.subset(np.arange(20), np.zeros(20))
