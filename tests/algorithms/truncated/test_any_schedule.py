@@ -45,20 +45,7 @@ GAINS = (
 """Gains of lists of each length, as shares of the cost: nothing, near, anywhere, far."""
 
 BEGINS: dict[str, list[Any]] = {
-    "k": [
-        1,
-        2,
-        3,
-        9,
-        100,
-        DENSE_CLUSTERS,
-        DENSE_CLUSTERS + 1,
-        200,
-        256,
-        1_000,
-        1_024,
-        30_000,
-    ],
+    "k": [1, 2, 3, 9, 100, DENSE_CLUSTERS, DENSE_CLUSTERS + 1, 200, 256, 1_000, 1_024, 30_000],
     "a_center": [1, 2, 80, 200, 1_000],
     "moves": [False, True],
     "rounds": [None, None, None, 0, 1, 2, 5],
@@ -116,11 +103,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         """Any search, on any samples that are smaller than all rows."""
         samples = tuple(share * k for share in sorted(shares) if share < a_center)
         setting = Setting(
-            a_center * k,
-            k,
-            moves and k > 2,
-            MOST_ROUNDS if rounds is None else rounds,
-            length,
+            a_center * k, k, moves and k > 2, MOST_ROUNDS if rounds is None else rounds, length
         )
         self.schedule = first_schedule(setting, samples, guided=guided or bool(samples))
         self.tol = tol
