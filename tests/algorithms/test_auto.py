@@ -191,7 +191,7 @@ def test_a_pass_can_be_cancelled(blobs):
 
     with LocalPasses(open_rows(blobs), n_threads=1) as passes:
         state = algorithm.init(passes, rng)
-        while not state.schedule.task.everywhere:
+        while not state.schedule.everywhere:
             state, _ = algorithm.step(passes, rng, state)
         whole, _ = algorithm.step(passes, rng, state)
         passes.cancelled = is_over

@@ -147,8 +147,6 @@ class Task:
     lists. "cells": by the coarse cells near them, without row state. "lists": they meet the
     list of their centre. "all": all centres. "unsettled": all centres, if bounds do not prove which
     one is nearest."""
-    everywhere: bool
-    """On all rows, or on the sample."""
     length: int = 16
     """Length of the lists."""
     probes: bool = False
@@ -282,13 +280,13 @@ def first_schedule(
     coarse cells narrow the search for a row's nearest centre.
     """
     length = min(setting.length or 32, setting.n_clusters)
-    now = Schedule(Task("cells", not samples), setting, Stage("sample"), samples, length)
+    now = Schedule(Task("cells"), setting, Stage("sample"), samples, length)
     if not samples:
         return _begin(now, "grow", _anchor(now, dense=setting.dense or not guided))
     if setting.dense:
         return _begin(now, "sample", _anchor(now, dense=True))
     if len(samples) > 1:
-        return _begin(now, "first", Task("cells", False))
+        return _begin(now, "first", Task("cells"))
     return _begin(now, "sample", _pass(now, "start", probes=_shows_moves(now)))
 
 
@@ -312,8 +310,8 @@ def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedul
     if task.probes:
         rounds = replace(now.rounds, n_found=outcome.n_moves)
         now = replace(now, rounds=rounds, misled=outcome.misled)
-    if task.everywhere and not outcome.cost > 0:
-        return _begin(now, "end", Task("all", True)), False
+    if now.everywhere and not outcome.cost > 0:
+        return _begin(now, "end", Task("all")), False
     gain = schedule.cost - outcome.cost
     match stage.name:
         case "first":
@@ -344,13 +342,13 @@ def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
 def _pass(now: Schedule, kind: Kind, *, probes: bool = False) -> Task:
     """Return a pass over the present rows, with lists of the usual length or all centres."""
     length = now.length if kind in ("start", "lists") else now.setting.n_clusters
-    return Task(kind, now.everywhere, length, probes)
+    return Task(kind, length, probes)
 
 
 def _anchor(now: Schedule, *, dense: bool) -> Task:
     """Return a pass that needs no row state: rows meet all centres, or are led by coarse cells."""
     if not dense:
-        return Task("cells", now.everywhere)
+        return Task("cells")
     # A probe of sparse rows takes longer than such a pass: a model comes first.
     probes = now.dense and not now.setting.sparse and (now.everywhere or _shows_moves(now))
     return _pass(now, "all", probes=probes)
@@ -466,7 +464,7 @@ def _probe(now: Schedule) -> Task:
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     """Begin a round: moves, and lists as long as pays."""
     if now.everywhere and now.rounds.n >= now.setting.max_rounds:
-        return _begin(now, "end", Task("all", True))
+        return _begin(now, "end", Task("all"))
     if outcome.n_replayed > MOST_REPLAYED:
         # Lost row state would take too long to rebuild: an anchor comes first.
         return _begin(now, "search", _pass(now, "all"))
@@ -476,7 +474,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
     k = now.setting.n_clusters
     usual, length = _lengths_of_round(now, outcome.curve)
     kind: Kind = "unsettled" if length >= k else "lists"
-    task = Task(kind, now.everywhere, min(length, k))
+    task = Task(kind, min(length, k))
     return _begin(replace(now, length=min(usual, k)), "round", task)
 
 
@@ -517,7 +515,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
     ends = after.rounds.n_failed >= MOST_FAILED or settled
     if now.everywhere:
         if ends or after.rounds.n >= now.setting.max_rounds:
-            return _begin(after, "end", Task("all", True)), not kept
+            return _begin(after, "end", Task("all")), not kept
     elif ends or outcome.n_replayed > MOST_REPLAYED or _more_rows_pay(after, gained):
         return _to_more_rows(after), not kept
     if not kept:

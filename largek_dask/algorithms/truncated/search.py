@@ -242,7 +242,7 @@ class TruncatedSearch:
             pass_over(passes, History(), first, step, None, retain=False)
             history = History(1, (first,))
             state = replace(state, everywhere=True, history=history, unmet=None, restores=False)
-        task = Task("all" if schedule.dense else "lists", True, schedule.length)
+        task = Task("all" if schedule.dense else "lists", schedule.length)
         state = replace(state, schedule=replace(schedule, task=task))
         state = with_neighbours(state, passes.threads.n)
         last = next_pass(passes, state)
@@ -331,7 +331,7 @@ def _restart_rows(passes: Passes, state: TruncatedState, far: FarSample | None) 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
     """Return the record of a step: the state before it, its pass, and the next schedule."""
     task, tally, k = state.schedule.task, done.total.tally, len(state.centers)
-    readings = max(1, state.n_read + (done.history.generation if task.everywhere else 0))
+    readings = max(1, state.n_read + (done.history.generation if state.schedule.everywhere else 0))
     return Info(
         cost=done.cost,
         rows=done.n_rows,
@@ -340,7 +340,7 @@ def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool)
         extra={
             "neighbours": float(k if task.kind in ("all", "unsettled") else task.length),
             "distances": tally.n_evaluated / (done.n_rows * k),
-            "everywhere": float(task.everywhere),
+            "everywhere": float(state.schedule.everywhere),
             "moves": 0.0 if state.moves is None else float(len(state.moves.split)),
             "opens_round": float(state.schedule.opens_round),
             "ends_round": float(ended_round(state.schedule, schedule)),

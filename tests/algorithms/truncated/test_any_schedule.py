@@ -188,7 +188,6 @@ class ScheduleMachine(RuleBasedStateMachine):
         """A task is possible after the pass before it."""
         task, k = schedule.task, schedule.setting.n_clusters
         rows = "all" if schedule.everywhere else n
-        assert task.everywhere is schedule.everywhere
         if rows != self.rows or (task.kind == "start" and schedule.everywhere):
             assert task.kind in (
                 ("cells", "all") if schedule.everywhere else ("cells", "all", "start")
@@ -236,7 +235,7 @@ class ScheduleMachine(RuleBasedStateMachine):
                 break
             self.run_pass(self.cost)
         assert self.schedule.stage.name == "end"
-        assert self.schedule.task == Task("all", True)
+        assert self.schedule.task == Task("all")
 
 
 @pytest.mark.parametrize("examples", [60, *slow(600)])
@@ -274,7 +273,7 @@ def test_schedules_under_random_outcomes() -> None:
 def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Schedule:
     """A schedule whose round began at 100 and is at a cost after so many passes."""
     return Schedule(
-        Task("lists", not samples, 32),
+        Task("lists", 32),
         Setting(n_rows=1_000_000, n_clusters=1_000),
         Stage("round", passes, work=1e6, cost_before=100.0),
         samples,
@@ -303,7 +302,7 @@ def test_a_round_without_changes_ends_the_search_only_after_a_probe():
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_an_anchor_precedes_a_round_after_too_many_passes(more):
-    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, probes=True))
+    schedule = replace(in_round(3, 90.0), task=Task("lists", 32, probes=True))
     done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
     schedule, back = stepped(schedule, done)
     assert not back
@@ -314,10 +313,10 @@ def test_an_anchor_precedes_a_round_after_too_many_passes(more):
 
 
 def test_a_sample_of_cost_zero_does_not_end_the_search():
-    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, probes=True))
+    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", 32, probes=True))
     schedule, back = stepped(schedule, Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
     assert not back
     schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6))
     while not schedule.everywhere:
         schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
-    assert schedule.task == Task("cells", True, keeps_centers=True), "other rows may cost something"
+    assert schedule.task == Task("cells", keeps_centers=True), "other rows may cost something"

@@ -49,19 +49,19 @@ def in_round(cost=100.0) -> Schedule:
 
 def test_tasks_up_to_the_first_round():
     schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
-    assert schedule.task == Task("cells", False)
+    assert schedule.task == Task("cells")
     schedule, _ = stepped(schedule, done(300.0))
-    assert schedule.task == Task("start", False, 32, probes=True)
+    assert schedule.task == Task("start", 32, probes=True)
     schedule, _ = stepped(schedule, done(220.0))
-    assert schedule.task == Task("cells", False), "on to more rows"
+    assert schedule.task == Task("cells"), "on to more rows"
     assert schedule.samples == (60_000,)
     schedule, _ = stepped(schedule, done(215.0))
-    assert schedule.task == Task("lists", False, 32, probes=True)
+    assert schedule.task == Task("lists", 32, probes=True)
     schedule, _ = stepped(schedule, done(214.9))
-    assert schedule.task == Task("cells", True)
+    assert schedule.task == Task("cells")
     assert schedule.everywhere
     schedule, _ = stepped(schedule, done(210.0))
-    assert schedule.task == Task("lists", True, 32, probes=True)
+    assert schedule.task == Task("lists", 32, probes=True)
     schedule, _ = stepped(schedule, done(185.0))
     assert schedule.opens_round
 
@@ -71,7 +71,7 @@ def on_sample(n=128_000, k=K, rounds=MOST_ROUNDS) -> Schedule:
     schedule = first_schedule(Setting(N, k, max_rounds=rounds), (n,))
     while not schedule.opens_round:
         schedule, _ = stepped(schedule, done(100.0))
-    assert not schedule.task.everywhere
+    assert not schedule.everywhere
     return schedule
 
 
@@ -89,14 +89,15 @@ def test_a_sample_is_left_when_more_rows_gain_more_for_the_work():
     schedule, back = round_over(on_sample(), 99.9)
     assert schedule.opens_round
     assert not back
-    assert not schedule.task.everywhere
+    assert not schedule.everywhere
     schedule, back = round_over(schedule, 99.889)
     assert not back
-    assert schedule.task == Task("cells", True, keeps_centers=True), (
+    assert schedule.task == Task("cells", keeps_centers=True), (
         "0.01 for 3 million distances are less"
     )
     schedule, _ = round_over(on_sample(), 99.9, work=1e9)
-    assert schedule.task == Task("cells", True, keeps_centers=True)
+    assert schedule.task == Task("cells", keeps_centers=True)
+    assert schedule.everywhere
 
 
 def test_a_sample_is_left_sooner_if_centres_dominate_the_work():
@@ -105,7 +106,7 @@ def test_a_sample_is_left_sooner_if_centres_dominate_the_work():
     def after_round(beside):
         schedule = on_sample()
         setting = replace(schedule.setting, center_work=beside)
-        return round_over(replace(schedule, setting=setting), 99.95)[0].task.everywhere
+        return round_over(replace(schedule, setting=setting), 99.95)[0].everywhere
 
     assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
 
@@ -118,7 +119,7 @@ def test_a_sample_is_left_after_three_undone_rounds():
         schedule, back = round_over(schedule, 150.0)
         assert back
         assert schedule.cost == 100
-        places.append(schedule.task.everywhere)
+        places.append(schedule.everywhere)
     assert places == [False, False, True]
     assert schedule.rounds.share == LEAST_SHARE, "bold enough for other rows"
     assert (
@@ -131,7 +132,7 @@ def test_a_sample_is_left_after_three_undone_rounds():
 
 def test_a_sample_is_left_when_a_round_changes_nothing():
     schedule, _ = round_over(on_sample(), 100.0, moves=0)
-    assert schedule.task.everywhere
+    assert schedule.everywhere
 
 
 @pytest.mark.parametrize(("met", "kind"), [(0.5, "cells"), (0.51, "all")])
@@ -141,11 +142,11 @@ def test_more_rows_meet_all_centres_if_cells_exclude_few(met, kind):
     schedule, _ = stepped(schedule, replace(done(300.0), met=met))
     # That of another pass says nothing of cells.
     schedule, _ = stepped(schedule, replace(done(220.0), met=0.03))
-    assert (schedule.task.kind, schedule.task.everywhere) == (kind, False)
+    assert (schedule.task.kind, schedule.everywhere) == (kind, False)
     for cost in (215.0, 214.9, 214.8):
         if not schedule.everywhere:
             schedule, _ = stepped(schedule, replace(done(cost), met=met))
-    assert (schedule.task.kind, schedule.task.everywhere) == (kind, True)
+    assert (schedule.task.kind, schedule.everywhere) == (kind, True)
     assert not schedule.task.keeps_centers
 
 
@@ -157,7 +158,7 @@ def test_more_rows_meet_all_centres_if_cells_mislead(misled, kind, larger):
     schedule = replace(on_sample(), samples=(128_000, *larger))
     schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
     assert schedule.task.kind == kind
-    assert schedule.task.everywhere is not bool(larger)
+    assert schedule.everywhere is not bool(larger)
     assert schedule.task.keeps_centers is (kind == "cells"), (
         "centres wait until rows are where they belong"
     )
@@ -194,9 +195,9 @@ def test_sizes_of_samples():
 def test_sparse_rows_have_a_model_before_a_probe(sizes):
     setting = Setting(20_000, 100, sparse=True)
     schedule = first_schedule(setting, sizes)
-    assert schedule.task == Task("all", not sizes, 100)
+    assert schedule.task == Task("all", 100)
     schedule, _ = stepped(schedule, done(220.0, moves=0))
-    assert schedule.task == Task("all", not sizes, 100, probes=True)
+    assert schedule.task == Task("all", 100, probes=True)
     schedule, back = stepped(schedule, done(200.0))
     assert not back
     assert schedule.opens_round
@@ -314,18 +315,18 @@ def look_with(curve, *, length=None) -> Schedule:
 def test_lists_are_as_long_as_pays():
     # all that there is to gain is near
     near = look_with((10.0,) * len(FLAT))
-    assert near.task == Task("lists", True, 32)
+    assert near.task == Task("lists", 32)
     # every centre is as likely
     length = np.array([*LENGTHS, K])
     anywhere = look_with(tuple((1e4 * length / K).tolist()))
     assert anywhere.task.kind == "unsettled"
     # much that is stale, at a middle distance
     middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
-    assert middle.task == Task("lists", True, 128)
+    assert middle.task == Task("lists", 128)
 
 
 def test_given_length_is_kept():
-    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", True, 24)
+    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", 24)
     assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "unsettled"
 
 
@@ -334,7 +335,7 @@ def test_passes_since_the_anchor_are_bounded():
     while not schedule.task.probes:
         schedule, _ = stepped(schedule, done(schedule.cost - 0.1))
     schedule, _ = stepped(schedule, done(schedule.cost - 0.1, replayed=1_000))
-    assert schedule.task == Task("all", True, K)
+    assert schedule.task == Task("all", K)
     assert not schedule.opens_round
     schedule, _ = round_over(on_sample(), 99.0, replayed=1_000)
-    assert schedule.task == Task("cells", True, keeps_centers=True), "a sample is left instead"
+    assert schedule.task == Task("cells", keeps_centers=True), "a sample is left instead"
