@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.starts.weighted_sampling import draws_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 
@@ -80,7 +80,7 @@ def draw_coresets(
         raise ParameterError(f"a coreset needs at least 1 row, got {n}.")
     center = None if uniform else passes.statistics.mean
     out = []
-    for drawn in draws_by_mass(passes, generators, n, center, spaced=not independent):
+    for drawn in draw_by_mass(passes, generators, n, center, spaced=not independent):
         rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
         factors = times / (n * drawn.probabilities[first])
         expected = n * drawn.by_line[:, first]

@@ -35,7 +35,7 @@ from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sampling import draw_by_d2, update_d2
-from largek_dask.kernels.threads import ALONE, Threads, on_threads
+from largek_dask.kernels.threads import Threads, on_threads
 
 __all__ = [
     "coarse_centers",
@@ -87,7 +87,7 @@ def _nearest(x: Table, packed: PackedCenters, n_threads: int) -> Labels:
     return labels
 
 
-def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Threads = ALONE) -> int:
+def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Threads) -> int:
     """Update the rows' squared distances for new centres; return the number computed."""
     threads.map(lambda at: update_d2(x[at], packed, d2[at]), _pieces(len(x), threads.n))
     return len(x) * packed.n_clusters

@@ -28,7 +28,7 @@ from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.errors import DataError
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 
-__all__ = ["DrawnRows", "draw_by_mass", "draws_by_mass"]
+__all__ = ["DrawnRows", "draw_by_mass"]
 
 COARSEST = 45
 """Bits of the bound of all masses together at the coarsest scale."""
@@ -60,25 +60,13 @@ class DrawnRows:
 
 def draw_by_mass(
     passes: Passes,
-    generator: np.random.Generator,
-    n: int,
-    center: NDArray[Any] | None = None,
-    *,
-    spaced: bool = False,
-) -> DrawnRows:
-    """Draw ``n`` rows with replacement, as :func:`draws_by_mass` does; none of weight 0."""
-    return draws_by_mass(passes, [generator], n, center, spaced=spaced)[0]
-
-
-def draws_by_mass(
-    passes: Passes,
     generators: Sequence[np.random.Generator],
     n: int,
     center: NDArray[Any] | None = None,
     *,
     spaced: bool = False,
 ) -> list[DrawnRows]:
-    """Draw ``n`` rows once per generator, in two passes for all of them.
+    """Draw ``n`` rows with replacement once per generator, in two passes for all of them.
 
     Rows depend on the generators alone, not on chunks, threads or workers. With a ``center`` (d,),
     a point among the rows, a row's probability is ``w / 2W + w d2 / 2 sum(w d2)`` with its squared

@@ -85,8 +85,8 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     ----------
     neighbours : int or "auto"
         Centres that a row meets in a pass, at least 2; "auto": as many as a probe finds best, and
-        all of them if there are at most 128, or rows are sparse. Some passes search all of them,
-        whatever this is.
+        all of them if there are at most 128, or rows are sparse. Some passes search all of
+        them in any case.
     moves : bool
         Move centres.
     rounds : int or "auto"
@@ -154,7 +154,7 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         return self._projected.init(passes, rng) or self._search.init(passes, rng)
 
     def step(self, passes: Passes, rng: Rng, state: EitherState) -> tuple[EitherState, Info]:
-        """Run one pass, and decide what comes next."""
+        """Run one pass, and choose the next one."""
         if isinstance(state, ProjectedState):
             return self._projected.step(passes, rng, state)
         return self._search.step(passes, rng, state)

@@ -68,7 +68,7 @@ Weights = NDArray[np.float64]
 class Pass(Derives):
     """One pass: the centres that rows meet, and changes of row state before it.
 
-    Pickles leave out what is packed; it is packed again where they arrive.
+    Pickles leave out packed centres, which are packed again on access.
     """
 
     kind: Literal["cells", "lists", "all", "unsettled"]
@@ -97,7 +97,7 @@ class Pass(Derives):
     """If positive, search settled rows, too, and find the cost of removing each cluster; limit of
     the loss of one row."""
     loss_steps: float = 0.0
-    """Number of steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
+    """Integer steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
     """Recipe of the lists, if they are not stored here."""
     far: float = 0.0
@@ -316,8 +316,7 @@ class PassTally(Tally):
     """Figures of one pass."""
 
     losses: NDArray[np.int64] | None = None
-    """(2, k) cost of removing each cluster, and present cost of its rows, in the pass's steps of
-    losses."""
+    """(2, k) cost of removing each cluster, and present cost of its rows, in ``loss_steps``."""
     picked: dict[int, Labels] = field(default_factory=dict)
     """Labels of the requested rows, by chunk."""
     far: Squares = field(default_factory=Squares)

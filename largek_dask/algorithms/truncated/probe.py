@@ -178,8 +178,9 @@ def _with_costliest(
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
     """Limit each cluster to the rows that a split is tried on, including the costliest ones.
 
-    The others are evenly spaced, and weigh as much as all others of the cluster. Returns the chosen
-    rows, cluster after cluster, where each begins, and (m,) weights of all rows of the sample.
+    The others are evenly spaced, and stand for all others of the cluster by their weights. Returns
+    the chosen rows, cluster after cluster, where each begins, and (m,) weights of all rows of the
+    sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
     squares = squared_distances(rows.x, rows.packed, rows.labels)

@@ -1,4 +1,4 @@
-"""The truncated search among rows of whatever features, from its first sample to all rows."""
+"""The truncated search among rows of any features, from its first sample to all rows."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class TruncatedSearch:
     # --- steps ------------------------------------------------------------------------------------
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
-        """Run one pass, and decide what comes next."""
+        """Run one pass, and choose the next one."""
         schedule, sample = state.schedule, None
         if not schedule.everywhere or schedule.task.probes:
             if state.far is not None:
@@ -121,7 +121,10 @@ class TruncatedSearch:
     def step_on(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, Info, PassDone]:
-        """Run a step that is on a sample, or probes it."""
+        """Run a step on the sample, or on all rows; a probe uses the sample.
+
+        Also return the pass.
+        """
         origin: Labels | None = None
         if state.schedule.task.kind == "start":
             assert sample is not None
@@ -194,7 +197,7 @@ class TruncatedSearch:
         x, weight, _ = sample.take()
         k, shift, n_threads = self.problem.n_clusters, sample.statistics.shift, passes.threads.n
         if isinstance(x, SparseBlock):
-            # Sparse rows have no coarse cells to speak of: one centre represents all.
+            # Sparse rows do not form coarse cells: one centre represents all.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > LARGEST_SHARE * RESTART_ROWS * k:
                 # Moves mend such a start before a better one is made, unless rows are few.
