@@ -27,10 +27,10 @@ CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "centres go to the means": {"truncated.state.BEYOND": 0.0},
-    "lists for few clusters too": {"truncated.schedule.TUNING": {"dense_clusters": 0}},
-    "rounds over all rows only": {"truncated.schedule.TUNING": {"rows_to_search": 1 << 60}},
-    "no first sample": {"truncated.schedule.TUNING": {"first_rows": 32}},
-    "lists as short as pays at once": {"truncated.schedule.TUNING": {"least_lengths": ()}},
+    "lists for few clusters too": {"truncated.schedule.DENSE_CLUSTERS": 0},
+    "rounds over all rows only": {"truncated.schedule.ROWS_TO_SEARCH": 1 << 60},
+    "no first sample": {"truncated.schedule.FIRST_ROWS": 32},
+    "lists as short as pays at once": {"truncated.schedule.LEAST_LENGTHS": ()},
     "no moves": {},
 }
 """Constants that are changed, as of :func:`patched`; moves are a parameter."""

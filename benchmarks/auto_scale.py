@@ -94,7 +94,7 @@ def from_storage(folder: str, searched: bool) -> dict[str, Any]:
 
     from largek_dask.data.sources import open_rows
 
-    changes = {} if searched else {"truncated.schedule.TUNING": {"rows_to_search": 1 << 60}}
+    changes = {} if searched else {"truncated.schedule.ROWS_TO_SEARCH": 1 << 60}
     others = np.load(Path(folder) / "others.npy")
     rows = open_rows(str(Path(folder) / "stored.zarr"))
     with patched(changes), dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):

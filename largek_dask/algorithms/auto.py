@@ -17,7 +17,7 @@ from largek_dask.algorithms.lloyd import Lloyd
 from largek_dask.algorithms.nmbatch import NMBatch
 from largek_dask.algorithms.partition_path import PartitionPath
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 
 __all__ = ["Auto", "Choice"]
@@ -25,12 +25,12 @@ __all__ = ["Auto", "Choice"]
 FEW_CLUSTERS = 8
 """Clusters of sparse rows up to which several starts are made, as the start decides."""
 MANY_ROWS = 100_000
-"""Sparse rows above which few clusters are found on nested batches, which costs a fraction of
-exact fits with similar results."""
+"""Sparse rows above which few clusters are found on nested batches, at a fraction of the cost of
+exact fits and with similar results."""
 FEW_ROWS = 1_000
 """Sparse rows up to which several exact fits are cheap."""
 EVERY_CLUSTERS = 25
-"""Clusters up to which the best effort searches every number of them."""
+"""Clusters up to which the best effort searches every smaller number of clusters, too."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
 """Number of starts on sparse rows, the best of which is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
@@ -72,8 +72,8 @@ class Auto:
 
     def __post_init__(self) -> None:
         if self.effort not in EFFORTS:
-            told = ", ".join(map(repr, EFFORTS))
-            raise ParameterError(f"effort must be one of {told}, got {self.effort!r}.")
+            known = ", ".join(map(repr, EFFORTS))
+            raise ParameterError(f"effort must be one of {known}, got {self.effort!r}.")
 
     def choose(self, table: TableShape, n_clusters: int, init: object = "auto") -> Choice:
         """Choose the algorithm for a table of this shape.
@@ -90,12 +90,12 @@ class Auto:
             return Choice(Lloyd(), 1, "one cluster: its mean")
         if table.is_sparse:
             return self._of_sparse_rows(table.n_rows, n_clusters)
-        begins_anew = isinstance(init, str) and init == "auto"
-        if self.effort == "best" and n_clusters <= EVERY_CLUSTERS and begins_anew:
+        has_no_start = isinstance(init, str) and init == "auto"
+        if self.effort == "best" and n_clusters <= EVERY_CLUSTERS and has_no_start:
             path = PartitionPath("best", aim="last")
-            return Choice(path, 1, "few clusters: every number of them is gone through")
+            return Choice(path, 1, "few clusters: partitions into 2, 3, … clusters in turn")
         search = Truncated(rounds=ROUNDS[self.effort])
-        few = n_clusters <= TUNING.dense_clusters
+        few = n_clusters <= DENSE_CLUSTERS
         how = "all centres" if few else "only the centres near its own"
         return Choice(search, SEARCHES[self.effort], f"each row meets {how}, and centres are moved")
 

@@ -505,8 +505,6 @@ class _Epoch:
             self.squares = state.squares
             sums, weights = state.expected_sums.copy(), state.expected_weights.copy()
             self.expected = ExpectedChange(sums, weights)
-                state.expected_sums.copy(), state.expected_weights.copy()
-            )
         self.factor, self.n_halved = state.factor, state.n_halved
         # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf

@@ -1,4 +1,4 @@
-"""Selection of rows: randomness independent of order, shares, samples, and rows taken."""
+"""Selections of rows (shares, samples, projections), and randomness independent of order."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Rng:
 
     seed: int
     stream: int = 0
-    """Restart (``n_init``) that draws."""
+    """Number of the start (``n_init``) that draws."""
 
     def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
         """Return a generator of its own for this step, purpose and chunk."""
@@ -131,7 +131,7 @@ def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 
 def draws_of(rows: NDArray[np.int64], key: int, n: int, k: int) -> NDArray[np.int32]:
-    """Return (rows, n) of k things, drawn for rows by their index, independent of chunks."""
+    """Draw n numbers below k for each row, (rows, n), by its index alone, not by chunks."""
     out = np.empty((len(rows), n), np.int32)
     for q in range(n):
         out[:, q] = np.minimum(numbers_of(rows, key + q) * k, k - 1)

@@ -1,4 +1,4 @@
-"""``algorithm="auto"``: which algorithm is taken where, and that it is as good as its parts."""
+"""``algorithm="auto"``: its choices, and that fits equal those of the chosen algorithm."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def blobs() -> np.ndarray:
     return rows.astype(np.float32)
 
 
-def test_a_fit_says_what_it_has_chosen(blobs, tmp_path):
+def test_the_choice_is_recorded(blobs, tmp_path):
     events = []
     result = lk.KMeans(40, random_state=0, checkpoint=tmp_path / "job").fit(blobs)
     from largek_dask.driver.event_log import JsonLines
@@ -83,7 +83,7 @@ def test_a_fit_says_what_it_has_chosen(blobs, tmp_path):
     assert provenance["parameters"]["algorithm"] == {"name": "Auto", "effort": "balanced"}
 
 
-def test_the_same_as_what_it_chooses(blobs):
+def test_a_fit_equals_that_of_the_chosen_algorithm(blobs):
     auto = lk.KMeans(40, random_state=3).fit(blobs)
     own = lk.KMeans(40, algorithm=lk.Truncated(), random_state=3).fit(blobs)
     assert auto.model_.digest() == own.model_.digest()
@@ -93,7 +93,7 @@ def test_the_same_as_what_it_chooses(blobs):
     assert small.model_.digest() == lloyd.fit(few).model_.digest()
 
 
-def test_more_starts_than_are_asked_for_but_never_fewer(blobs):
+def test_n_init_is_a_minimum(blobs):
     few = scipy.sparse.csr_matrix(blobs[:500])
     ten = lk.KMeans(3, n_init=10, random_state=3).fit(few)
     lloyd = lk.KMeans(3, algorithm="lloyd", n_init=10, random_state=3).fit(few)
@@ -117,7 +117,7 @@ def test_from_given_centres_one_start_is_enough(blobs):
     assert steps == list(range(1, len(steps) + 1))
 
 
-def test_an_effort_that_there_is_not(blobs):
+def test_unknown_effort(blobs):
     with pytest.raises(ParameterError, match="effort must be one of 'fast'"):
         Auto("heroic")
     with pytest.raises(ParameterError, match="effort"):
@@ -142,7 +142,7 @@ def test_no_time_for_the_last_pass(blobs, monkeypatch):
 
 
 @pytest.mark.parametrize("n_threads", [1, 2])
-def test_labels_of_a_search_that_was_stopped(blobs, n_threads):
+def test_labels_of_an_unfinished_search(blobs, n_threads):
 
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
@@ -172,7 +172,7 @@ def assert_near(x, labels, centers, cost, most=1.1):
     assert own < most * distances.min(axis=1).sum()
 
 
-def test_time_cuts_inside_a_pass(blobs):
+def test_a_pass_can_be_cancelled(blobs):
     """A search on rows in memory hears of the limit between the shares of a pass."""
 
     from largek_dask.algorithms.base import Rng
@@ -191,7 +191,7 @@ def test_time_cuts_inside_a_pass(blobs):
 
     with LocalPasses(open_rows(blobs), n_threads=1) as passes:
         state = algorithm.init(passes, rng)
-        while not state.schedule.task.everywhere:
+        while not state.schedule.everywhere:
             state, _ = algorithm.step(passes, rng, state)
         whole, _ = algorithm.step(passes, rng, state)
         passes.cancelled = is_over
@@ -204,7 +204,7 @@ def test_time_cuts_inside_a_pass(blobs):
 
 
 @pytest.mark.parametrize(("weighted", "k"), in_turns([False, True], [8, 40, 130]))
-def test_how_stored_chunks_are_read_changes_no_bit(k, weighted, tmp_path):
+def test_chunks_do_not_change_a_bit(k, weighted, tmp_path):
     """Samples are drawn by the rows' indices: neither stored chunks nor their groups matter."""
     r = np.random.default_rng(0)
     n = 20_000  # so many that samples are drawn

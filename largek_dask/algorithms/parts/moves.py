@@ -55,6 +55,11 @@ class Moves:
     gain: float
     """Estimate of their joint gain."""
 
+    @property
+    def clusters(self) -> NDArray[np.int64]:
+        """(2 m,) clusters that are split, and those that are removed."""
+        return np.concatenate([self.split, self.removed])
+
     def apply(self, centers: NDArray[Any]) -> NDArray[Any]:
         """Return (k, d) centres after the moves."""
         moved = centers.copy()

@@ -25,9 +25,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
+from largek_dask.algorithms.starts.samples import update_distances
 from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.kernels.blocks import Table, dense_rows, rows_at
-from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.sampling import update_d2
 from largek_dask.kernels.threads import Threads
 
@@ -37,73 +38,42 @@ CHAIN = 20
 """States of a chain; 200 suits data in which a few clusters lie far from all others."""
 AFK_MC2_PASSES = 6
 """Two to draw the first centre, two to draw proposals, and one to fetch each."""
-LEAST_PIECE = 2_048
-"""Minimum rows that one thread takes at a time."""
 
 
 def afk_mc2_start(
     passes: Passes, rng: Rng, n_clusters: int, chain: int = CHAIN
 ) -> tuple[NDArray[Any], int]:
-    """Return starting centres, independent of chunks, threads and workers.
+    """Return (k, d) rows as starting centres, and the number of distances computed.
 
-    Parameters
-    ----------
-    passes : Passes
-    rng : Rng
-    n_clusters : int
-        ``n_clusters * chain`` rows are held, or all if there are fewer.
-    chain : int
-        Length of the chain whose last state is a centre.
-
-    Returns
-    -------
-    centers : (k, d), compute dtype
-        Rows. If all proposals lie on centres already drawn, one of these is repeated.
-    n_evaluated : int
-        Number of distances computed.
-
-    Raises
-    ------
-    DataError
-        No row has positive weight.
+    They do not depend on chunks, threads or workers. The last state of each ``chain`` of that
+    length is a centre; if all proposals lie on centres already drawn, one of these is repeated.
+    ``n_clusters * chain`` rows are held, or all if there are fewer. Raises ``DataError`` if no row
+    has positive weight.
     """
-    first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
+    [first] = draw_by_mass(passes, [rng.generator(0, "afk-mc2-first")], 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
     centers[0] = dense_rows(passes.take(first.rows).x)[0]
     if n_clusters == 1:
         return centers, 0
     n = (n_clusters - 1) * chain
-    drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, centers[0])
-    uniforms = rng.generator(0, "afk-mc2-chain").random(n).reshape(-1, chain)
+    [drawn] = draw_by_mass(passes, [rng.generator(0, "afk-mc2")], n, centers[0])
+    uniforms = rng.generator(0, "afk-mc2-chain").random((n_clusters - 1, chain))
 
-    rows, places = _by_last_use(drawn.rows)
-    x, weight, _ = passes.take(rows)
-    weights = 1.0 if weight is None else weight[places]
-    # Over all rows w / q is below twice the weight of all: no product with d2 overflows.
-    factors = weights / drawn.probabilities
-    factors /= factors.max()
-    evaluated = _draw_centers(
-        centers,
-        x,
-        places.reshape(-1, chain),
-        factors.reshape(-1, chain),
-        uniforms,
-        passes.statistics.shift,
-        passes.threads,
-    )
-    return centers, passes.statistics.n_rows + evaluated
-
-
-def _by_last_use(rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return each row once, those needed last first; and the place of each among them.
-
-    So those that are still needed are the first ones at any time.
-    """
-    distinct, last = np.unique(rows[::-1], return_index=True)
+    # Each proposed row once, those needed last first: so the first rows are those still needed.
+    distinct, last = np.unique(drawn.rows[::-1], return_index=True)
     order = np.argsort(last, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return distinct[order], place[np.searchsorted(distinct, rows)]
+    places = place[np.searchsorted(distinct, drawn.rows)]
+    x, weight, _ = passes.take(distinct[order])
+    # Over all rows w / q is below twice the weight of all: no product with d2 overflows.
+    factors = (1.0 if weight is None else weight[places]) / drawn.probabilities
+    factors /= factors.max()
+    shape, shift = uniforms.shape, passes.statistics.shift
+    evaluated = _draw_centers(
+        centers, x, places.reshape(shape), factors.reshape(shape), uniforms, shift, passes.threads
+    )
+    return centers, passes.statistics.n_rows + evaluated
 
 
 def _draw_centers(
@@ -115,69 +85,45 @@ def _draw_centers(
     shift: NDArray[Any],
     threads: Threads,
 ) -> int:
-    """Write all centres but the first; return the number of distances computed.
+    """Write all centres (k, d) but the first; return the number of distances computed.
 
-    Parameters
-    ----------
-    centers : (k, d)
-        The first is there.
-    x : (u, d)
-        Proposed rows, each once; those still needed always come first.
-    places : (k - 1, m)
-        Rows of ``x`` that are the states of the chain of each further centre.
-    factors : (k - 1, m)
-        Their weights divided by their probabilities.
-    uniforms : (k - 1, m)
+    ``x`` (u, d) has the proposed rows, each once; those still needed always come first. ``places``
+    (k - 1, m) are the rows of ``x`` in the chain of each further centre, ``factors`` their weights
+    divided by their probabilities, and ``uniforms`` random numbers; both of the same shape.
     """
-    k = len(centers)
+    k, chain = len(centers), places.shape[1]
     # Some centres at a time: until the last of them is drawn only the proposals for these meet
     # them one by one; after that all the rest meets them at once. Both take as long.
     step = isqrt(k)
     d2 = np.full(len(x), np.inf)
-    evaluated = _meet(x, pack_centers(centers[:1], shift), d2, threads)
+    evaluated = update_distances(x, pack_centers(centers[:1], shift), d2, threads)
     for begin in range(1, k, step):
         end = min(begin + step, k)
         block = slice(begin - 1, end - 1)
-        own = places[block].ravel()
-        chain = places.shape[1]
-        near, near_d2, gain = rows_at(x, own), d2[own], factors[block].ravel()
+        own, gain = places[block].ravel(), factors[block].ravel()
+        near, near_d2 = rows_at(x, own), d2[own]
         for t in range(begin, end):
             at = (t - begin) * chain
             states = slice(at, at + chain)
-            end_state = states_of_chain(
-                (gain[states] * near_d2[states]).tolist(), uniforms[t - 1].tolist()
-            )[-1]
-            centers[t] = dense_rows(near[at + end_state : at + end_state + 1])[0]
-            later = slice(at + chain, len(own))
+            gains = (gain[states] * near_d2[states]).tolist()
+            at += states_of_chain(gains, uniforms[t - 1].tolist())[-1]
+            centers[t] = dense_rows(near[at : at + 1])[0]
+            later = slice(states.stop, len(own))
             if later.start < later.stop:
                 update_d2(near[later], pack_centers(centers[t : t + 1], shift), near_d2[later])
                 evaluated += later.stop - later.start
         if end < k:
             n = int(places[end - 1 :].max()) + 1
-            evaluated += _meet(x[:n], pack_centers(centers[begin:end], shift), d2[:n], threads)
+            packed = pack_centers(centers[begin:end], shift)
+            evaluated += update_distances(x[:n], packed, d2[:n], threads)
     return evaluated
 
 
-def _meet(x: Table, packed: PackedCenters, d2: NDArray[np.float64], threads: Threads) -> int:
-    """Update the rows' squared distances for new centres; return the number computed."""
-    step = max(LEAST_PIECE, -(-len(x) // threads.n))
-
-    def some(begin: int) -> None:
-        update_d2(x[begin : begin + step], packed, d2[begin : begin + step])
-
-    threads.map(some, range(0, len(x), step))
-    return len(x) * packed.n_clusters
-
-
 def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
-    """Return the states of a chain, as positions among its proposals.
+    """Return the states of a chain, as positions among its proposals; the first is the first state.
 
-    Parameters
-    ----------
-    gains : sequence of m floats
-        Ratio of target to proposal probability of each: ``w d2 / q``.
-    uniforms : sequence of m floats in [0, 1)
-        The first is unused: the first proposal is the first state.
+    ``gains`` (m) are ratios of target to proposal probability, ``w d2 / q``; of ``uniforms`` (m) in
+    [0, 1) the first is unused.
     """
     state, states = 0, [0]
     for proposed in range(1, len(gains)):

@@ -29,16 +29,9 @@ def starting_points(
 ) -> Array:
     """Return starting points, the best first; none if no further centre saves anything.
 
-    Parameters
-    ----------
-    rows : ArrangedRows
-    points : (q, d)
-        The distinct rows.
-    gammas : two numbers
-        Minimum shares of the largest z, for rows and for means.
-    near : float
-        Squared distance up to which points count as one, the one that saves most.
-    threads : Threads
+    ``points`` (q, d) are the distinct rows, and ``gammas`` the minimum shares of the largest z, for
+    rows and for means; points up to a squared distance ``near`` count as one, the one that saves
+    most.
     """
 
     def by_parts(points: Array, function: Callable[[Array], Array]) -> Array:
@@ -58,9 +51,8 @@ def starting_points(
     found = by_parts(points[best_apart(points, gains, near)], means_and_gains)
     means, gains = np.ascontiguousarray(found[:, :-1]), found[:, -1]
     kept = gains >= gammas[1] * gains.max()
-    means, gains = means[kept], gains[kept]
-    chosen: Array = means[best_apart(means, gains, near)]
-    return chosen
+    best: Array = means[kept]
+    return best[best_apart(best, gains[kept], near)]
 
 
 def best_apart(points: Array, gains: Array, near: float) -> list[int]:
@@ -70,8 +62,8 @@ def best_apart(points: Array, gains: Array, near: float) -> list[int]:
     for i in np.argsort(-gains, kind="stable").tolist():
         if open_[i]:
             chosen.append(i)
-            squares = np.zeros(len(points))
-            for column, at in zip(points.T, points[i], strict=True):
-                squares += (column - at) ** 2
+            squares = sum(
+                (column - at) ** 2 for column, at in zip(points.T, points[i], strict=True)
+            )
             open_ &= squares > near
     return chosen

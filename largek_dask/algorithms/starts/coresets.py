@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng
-from largek_dask.algorithms.starts.weighted_sampling import draws_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 
@@ -55,32 +55,16 @@ class Coreset:
 def draw_coreset(
     passes: Passes, rng: Rng, n: int, *, uniform: bool = False, independent: bool = False
 ) -> Coreset:
-    """Draw a coreset, independent of chunks, threads and workers.
+    """Draw a coreset by n draws, which may be more than there are rows, in two passes.
 
-    Parameters
-    ----------
-    passes : Passes
-        Takes two passes, the second only over chunks that hold drawn rows.
-    rng : Rng
-    n : int
-        Draws, at least 1; may exceed the number of rows.
-    uniform : bool
-        Draw by weight alone: a plain sample, for comparison.
-    independent : bool
-        Independent draws, as published; else draw ``i`` is one of the ``i``-th of n equal parts
-        of all rows' mass.
-
-    Raises
-    ------
-    ParameterError
-        ``n`` is below 1.
-    DataError
-        No row has positive weight.
+    The second pass is only over chunks that hold drawn rows. The result does not depend on chunks,
+    threads or workers. ``uniform``: draw by weight alone, for comparison. ``independent``:
+    independent draws, as published; otherwise draw ``i`` is from the ``i``-th of n equal parts of
+    all rows' mass. Raises ``ParameterError`` if n is below 1, and ``DataError`` if no row has
+    positive weight.
     """
-    [drawn] = draw_coresets(
-        passes, [rng.generator(0, "coreset")], n, uniform=uniform, independent=independent
-    )
-    return drawn
+    generators = [rng.generator(0, "coreset")]
+    return draw_coresets(passes, generators, n, uniform=uniform, independent=independent)[0]
 
 
 def draw_coresets(
@@ -91,31 +75,19 @@ def draw_coresets(
     uniform: bool = False,
     independent: bool = False,
 ) -> list[Coreset]:
-    """Draw one coreset per generator, in the two passes that one takes.
-
-    Parameters and errors are those of :func:`draw_coreset`.
-    """
+    """Draw one coreset per generator, as :func:`draw_coreset`, in the two passes that one takes."""
     if n < 1:
-        raise ParameterError(f"a coreset is of at least 1 row, got {n}.")
+        raise ParameterError(f"a coreset needs at least 1 row, got {n}.")
     center = None if uniform else passes.statistics.mean
-    evaluated = 0 if uniform else passes.statistics.n_rows
     out = []
-    for drawn in draws_by_mass(passes, generators, n, center, spaced=not independent):
+    for drawn in draw_by_mass(passes, generators, n, center, spaced=not independent):
         rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
         factors = times / (n * drawn.probabilities[first])
         expected = n * drawn.by_line[:, first]
         missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
-        out.append(
-            Coreset(
-                readonly(rows),
-                readonly(factors),
-                readonly(missing),
-                n,
-                uniform,
-                independent,
-                evaluated,
-            )
-        )
+        evaluated = 0 if uniform else passes.statistics.n_rows
+        arrays = readonly(rows), readonly(factors), readonly(missing)
+        out.append(Coreset(*arrays, n, uniform, independent, evaluated))
     return out
 
 

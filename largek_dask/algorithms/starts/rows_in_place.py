@@ -7,14 +7,14 @@ chunk of the table, whose other rows are read, too, unless the chunk is still in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, ChunkFunction, Passes, RowState, TakenRows
-from largek_dask.algorithms.parts.totals import Additive
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.kernels.threads import Threads
 
@@ -57,10 +57,10 @@ class RowsInPlace:
         self.chunk_table = np.searchsorted(rows, passes.chunk_table).astype(np.int64)
         known, weights = passes.statistics, factors
         if not known.min_weight == known.max_weight == 1:
-            found: _Weights = passes.reduce(
-                _on_chosen, _weigh, self._chosen, start=_Weights, combine=_Weights.combine
+            found: ChunkResults = passes.reduce(
+                _on_chosen, _weigh, self._chosen, start=ChunkResults, combine=ChunkResults.combine
             )
-            weights = np.concatenate([found.chunks[index] for index in sorted(found.chunks)])
+            weights = np.concatenate(found.in_order())
         self.statistics = known.of_weights(weights)
 
     @property
@@ -133,11 +133,6 @@ def _on_chosen(
     function(view, total, *broadcast)
 
 
-@dataclass
-class _Weights(Additive):
-    chunks: dict[int, NDArray[np.float64]] = field(default_factory=dict)
-
-
-def _weigh(chunk: Chunk, total: _Weights) -> None:
+def _weigh(chunk: Chunk, total: ChunkResults) -> None:
     assert chunk.weight is not None
     total.chunks[chunk.index] = chunk.weight

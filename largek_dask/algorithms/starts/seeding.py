@@ -13,7 +13,7 @@ its mass; then the chunk is drawn by mass.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from math import log
 from typing import Any
@@ -23,22 +23,16 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.parts.totals import Additive
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
-from largek_dask.algorithms.starts.dense_sample import two_level_start
-from largek_dask.algorithms.starts.sparse_sample import rounds_start, sparse_start
+from largek_dask.algorithms.starts.samples import rounds_start, sparse_start, two_level_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums
-from largek_dask.kernels.sampling import (
-    bernoulli_by_d2,
-    draw_by_d2,
-    potentials,
-    update_d2,
-)
+from largek_dask.kernels.sampling import bernoulli_by_d2, draw_by_d2, potentials, update_d2
 
 __all__ = ["centers_of_sample", "check_init", "drawn_centers", "initial_centers", "passes_of"]
 
@@ -56,17 +50,14 @@ CANDIDATE_LLOYD_STEPS = 3
 
 
 def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
-    """Refuse an ``init`` that cannot give ``n_clusters`` starting centres; needs no data.
+    """Raise ``ParameterError`` for an unknown ``init``, or an array that is no set of centres.
 
-    Raises
-    ------
-    ParameterError
-        Unknown name, or an array of the wrong shape, without numbers, or with NaN or infinity.
+    An array must have the shape (n_clusters, n_features) and finite real numbers.
     """
     if isinstance(init, str):
         if init not in ("auto", *INITS):
-            told = ", ".join(map(repr, ("auto", *INITS)))
-            raise ParameterError(f"init must be one of {told} or an array, got {init!r}.")
+            known = ", ".join(map(repr, ("auto", *INITS)))
+            raise ParameterError(f"init must be one of {known} or an array, got {init!r}.")
         return
     if init.shape != (n_clusters, n_features):
         raise ParameterError(
@@ -88,13 +79,9 @@ def passes_of(init: str | NDArray[Any], n_clusters: int) -> int:
         return 0
     if init == "auto":
         init = _auto(n_clusters)
-    many = {
-        "k-means++": n_clusters,
-        "greedy-k-means++": n_clusters,
-        "k-means||": PARALLEL_ROUNDS + 2,
-        "afk-mc2": AFK_MC2_PASSES,
-    }
-    return many.get(init, 1)
+    if init in ("k-means++", "greedy-k-means++"):
+        return n_clusters
+    return {"k-means||": PARALLEL_ROUNDS + 2, "afk-mc2": AFK_MC2_PASSES}.get(init, 1)
 
 
 def _auto(n_clusters: int) -> str:
@@ -104,33 +91,26 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Return starting centres of shape (n_clusters, n_features), compute dtype.
-
-    Raises
-    ------
-    ParameterError
-        See :func:`check_init`.
-    """
+    """Return (n_clusters, n_features) starting centres; raises as :func:`check_init`."""
     check_init(init, n_clusters, passes.n_features)
     if not isinstance(init, str):
         return init.astype(passes.statistics.dtype)
     if init == "auto":
         init = _auto(n_clusters)
-    if init == "random":
-        return _random_rows(passes, rng, n_clusters)
-    if init == "two-level":
-        return _two_level(passes, rng, n_clusters)
-    if init == "afk-mc2":
-        return afk_mc2_start(passes, rng, n_clusters)[0]
-    if init == "k-means++":
-        return _plus_plus(passes, rng, n_clusters, 1)
-    if init == "greedy-k-means++":
-        return _plus_plus(passes, rng, n_clusters, 2 + int(log(n_clusters)))
-    return _parallel(passes, rng, n_clusters)
+    match init:
+        case "random":
+            return _random_rows(passes, rng, n_clusters)
+        case "two-level":
+            return _two_level(passes, rng, n_clusters)
+        case "afk-mc2":
+            return afk_mc2_start(passes, rng, n_clusters)[0]
+        case "k-means||":
+            return _parallel(passes, rng, n_clusters)
+    n_candidates = 1 if init == "k-means++" else 2 + int(log(n_clusters))
+    return _plus_plus(passes, rng, n_clusters, n_candidates)
 
 
 def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
-    """Find coarse centres of a sample, and the centres of every coarse cell."""
     sample = passes.subset(RowSample(rng, "two-level", TWO_LEVEL_ROWS * n_clusters))
     (x, weight, _), n_threads = sample.take(), passes.threads.n
     sample.close()
@@ -156,39 +136,33 @@ def centers_of_sample(
     return two_level_start(x[order], weight[order], n_clusters, shift, n_threads)[0]
 
 
-# --- drawing rows by mass -----------------------------------------------------------------------
+# --- drawing rows by mass -------------------------------------------------------------------------
 
 
-@dataclass
-class Draws(Additive):
-    """Mass and candidate rows of each chunk."""
+def choose(
+    draws: ChunkResults, uniforms: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
 
-    chunks: dict[int, tuple[float, NDArray[np.int64], NDArray[Any]]] = field(default_factory=dict)
-
-    def choose(self, uniforms: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[Any]]:
-        """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
-
-        Fewer (none) if no mass is left.
-        """
-        order = sorted(index for index, (mass, _, _) in self.chunks.items() if mass > 0)
-        if not order:
-            _, rows, x = next(iter(self.chunks.values()))
-            return rows[:0], x[:0]
-        # Sequential sums in chunk order: the same bits wherever chunks were computed.
-        edges = np.cumsum([self.chunks[index][0] for index in order])
-        places = np.searchsorted(edges, uniforms * edges[-1], side="right")
-        picks = [self.chunks[order[min(p, len(order) - 1)]] for p in places]
-        rows = np.array([r[j] for j, (_, r, _) in enumerate(picks)], np.int64)
-        return rows, np.stack([x[j] for j, (_, _, x) in enumerate(picks)])
+    A chunk's result is its mass, and the rows and coordinates of its candidates. If no mass is
+    left, no rows are returned.
+    """
+    results = draws.in_order()
+    heavy = [result for result in results if result[0] > 0]
+    if not heavy:
+        _, rows, x = results[0]
+        return rows[:0], x[:0]
+    # Sequential sums in chunk order: the same bits wherever chunks were computed.
+    edges = np.cumsum([mass for mass, _, _ in heavy])
+    places = np.searchsorted(edges, uniforms * edges[-1], side="right")
+    picks = [heavy[min(p, len(heavy) - 1)] for p in places]
+    rows = np.array([r[j] for j, (_, r, _) in enumerate(picks)], np.int64)
+    return rows, np.stack([x[j] for j, (_, _, x) in enumerate(picks)])
 
 
-def _weights(chunk: Chunk) -> NDArray[np.float64]:
-    return np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
-
-
-def weight_chunk(chunk: Chunk, total: Draws, rng: Rng, step: int, n: int) -> None:
+def weight_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, step: int, n: int) -> None:
     """Draw ``n`` rows of the chunk by weight."""
-    weight = _weights(chunk)
+    weight = np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
     uniforms = rng.generator(step, "weight", chunk.index).random(n)
     picks, mass = draw_by_d2(weight, None, uniforms)
     total.chunks[chunk.index] = (mass, chunk.start + picks, dense_rows(chunk.x[picks]))
@@ -196,7 +170,7 @@ def weight_chunk(chunk: Chunk, total: Draws, rng: Rng, step: int, n: int) -> Non
 
 def d2_chunk(
     chunk: Chunk,
-    total: Draws,
+    total: ChunkResults,
     centers: NDArray[Any],
     shift: NDArray[Any],
     rng: Rng,
@@ -204,17 +178,21 @@ def d2_chunk(
     n: int,
 ) -> None:
     """Account for new centres in the chunk's D², then draw ``n`` of its rows by D²."""
-    d2 = _updated(chunk, centers, shift)
+    d2 = np.full(len(chunk.x), np.inf) if chunk.state is None else chunk.state["d2"].copy()
+    update_d2(chunk.x, pack_centers(centers, shift), d2)
     uniforms = rng.generator(step, "d2", chunk.index).random(n)
     picks, mass = draw_by_d2(d2, chunk.weight, uniforms)
     total.chunks[chunk.index] = (mass, chunk.start + picks, dense_rows(chunk.x[picks]))
     chunk.keep(d2=d2)
 
 
-def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArray[np.float64]:
-    d2 = np.full(len(chunk.x), np.inf) if chunk.state is None else chunk.state["d2"].copy()
-    update_d2(chunk.x, pack_centers(centers, shift), d2)
-    return d2
+def _draw_by_weight(
+    passes: Passes, rng: Rng, attempt: int, purpose: str, n: int
+) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    """Return n rows drawn by weight, with replacement: global rows, coordinates."""
+    start, combine = ChunkResults, ChunkResults.combine
+    draws: ChunkResults = passes.reduce(weight_chunk, rng, attempt, n, start=start, combine=combine)
+    return choose(draws, rng.generator(attempt, purpose).random(n))
 
 
 def potential_chunk(
@@ -241,10 +219,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
     attempt = 0
     while len(chosen) < k and attempt < 64:
         n = 2 * (k - len(chosen)) + 16
-        draws: Draws = passes.reduce(
-            weight_chunk, rng, attempt, n, start=Draws, combine=Draws.combine
-        )
-        rows, x = draws.choose(rng.generator(attempt, "random").random(n))
+        rows, x = _draw_by_weight(passes, rng, attempt, "random", n)
         for row, point in zip(rows.tolist(), x, strict=True):
             if len(chosen) < k:
                 chosen.setdefault(row, point)
@@ -262,40 +237,33 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
 
 def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[Any]:
     """Run k-means++ by exact D²; greedy if ``n_candidates`` > 1."""
-    statistics = passes.statistics
-    shift = statistics.shift
-    draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
-    _, new = draws.choose(rng.generator(0, "first").random(1))
-    centers = np.empty((k, passes.n_features), statistics.dtype)
-    centers[0] = new[0]
+    shift = passes.statistics.shift
+    centers = np.empty((k, passes.n_features), passes.statistics.dtype)
+    centers[0] = _draw_by_weight(passes, rng, 0, "first", 1)[1][0]
     for t in range(1, k):
         # A lost chunk's D² is a function of all centres so far: one broadcast rebuilds it.
         replay = ((centers[: t - 1], shift, rng, t, 0),) if t > 1 else ()
-        draws = passes.reduce(
+        draws: ChunkResults = passes.reduce(
             d2_chunk,
-            centers[t - 1 : t],
-            shift,
-            rng,
-            t,
-            n_candidates,
-            start=Draws,
-            combine=Draws.combine,
+            *(centers[t - 1 : t], shift, rng, t, n_candidates),
+            start=ChunkResults,
+            combine=ChunkResults.combine,
             state=RowState("d2", t, replay),
         )
-        _, new = draws.choose(rng.generator(t, "choose").random(n_candidates))
+        _, new = choose(draws, rng.generator(t, "choose").random(n_candidates))
         if not len(new):
             # Every row lies on a centre: the data have only t distinct rows.
             centers[t:] = centers[0]
             break
         best = 0
         if n_candidates > 1:
+            replay = ((centers[:t], shift, rng, t, 0),)
             total: ExactSums = passes.reduce(
                 potential_chunk,
-                new,
-                shift,
+                *(new, shift),
                 start=partial(ExactSums, n_candidates),
                 combine=ExactSums.merge,
-                state=RowState("d2", t + 1, ((centers[:t], shift, rng, t, 0),), d2_chunk, Draws),
+                state=RowState("d2", t + 1, replay, d2_chunk, ChunkResults),
             )
             best = int(np.argmin(total.values))
         centers[t] = new[best]
@@ -305,18 +273,7 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
 # --- k-means|| ----------------------------------------------------------------------------------
 
 
-@dataclass
-class Candidates(Additive):
-    """Rows sampled in a round of k-means||."""
-
-    chunks: dict[int, NDArray[Any]] = field(default_factory=dict)
-
-    def points(self) -> NDArray[Any]:
-        """Return all candidates, in chunk order."""
-        return np.concatenate([self.chunks[index] for index in sorted(self.chunks)])
-
-
-def sample_chunk(chunk: Chunk, total: Candidates, rng: Rng, turn: int, factor: float) -> None:
+def sample_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, turn: int, factor: float) -> None:
     """Sample every row with probability min(1, factor · weight · D²)."""
     assert chunk.state is not None
     uniforms = rng.generator(turn, "sample", chunk.index).random(len(chunk.x))
@@ -347,48 +304,36 @@ def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
     """Run k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
-    statistics = passes.statistics
-    shift = statistics.shift
+    shift = passes.statistics.shift
     # Weights only, no coordinates: the grid of the rows without their features.
-    grid = replace(statistics.grid, shift=shift[:0])
-    draws: Draws = passes.reduce(weight_chunk, rng, 0, 1, start=Draws, combine=Draws.combine)
-    _, candidates = draws.choose(rng.generator(0, "first").random(1))
-    new = candidates
-    turn = 0
+    grid = replace(passes.statistics.grid, shift=shift[:0])
+    _, candidates = _draw_by_weight(passes, rng, 0, "first", 1)
+    new, turn = candidates, 0
     while True:
         turn += 1
         known = len(candidates) - len(new)
         replay = ((candidates[:known], shift, 0),) if known else ()
         left: ExactSums = passes.reduce(
             nearest_candidate_chunk,
-            new,
-            shift,
-            known,
+            *(new, shift, known),
             start=ExactSums,
             combine=ExactSums.merge,
             state=RowState("candidates", turn, replay),
         )
-        written = RowState(
-            "candidates",
-            turn + 1,
-            ((candidates, shift, 0),),
-            nearest_candidate_chunk,
-            ExactSums,
-        )
+        replay = ((candidates, shift, 0),)
+        written = RowState("candidates", turn + 1, replay, nearest_candidate_chunk, ExactSums)
         # More rounds than planned only while there are too few candidates to choose k from.
         enough = turn > PARALLEL_ROUNDS and len(candidates) >= k
         if enough or left.value <= 0 or turn > 20 * PARALLEL_ROUNDS:
             break
-        sample: Candidates = passes.reduce(
+        sample: ChunkResults = passes.reduce(
             sample_chunk,
-            rng,
-            turn,
-            max(k / 2, 1.0) / left.value,
-            start=Candidates,
-            combine=Candidates.combine,
+            *(rng, turn, max(k / 2, 1.0) / left.value),
+            start=ChunkResults,
+            combine=ChunkResults.combine,
             state=written,
         )
-        new = sample.points() if sample.chunks else candidates[:0]
+        new = np.concatenate([candidates[:0], *sample.in_order()])
         candidates = np.concatenate([candidates, new])
     weight: ClusterSums = passes.reduce(
         candidate_weight_chunk,
@@ -396,7 +341,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         combine=ClusterSums.merge,
         state=written,
     )
-    return choose_among(candidates.astype(statistics.dtype), weight.counts, k, shift, rng)
+    return choose_among(candidates.astype(passes.statistics.dtype), weight.counts, k, shift, rng)
 
 
 def choose_among(

@@ -1,8 +1,8 @@
-"""Truncated search with moves: the fastest way to any cost that this project has measured.
+"""Truncated search with moves of centres: the fastest method here for any given cost.
 
-Most of what Lloyd's steps compute is known to be needless: from one step to the next a row stays
-where it is, or goes to a centre near its own. So each row meets only the centres nearest to that of
-its own cluster (the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
+Most distances that Lloyd's algorithm computes are needless: from one step to the next a row keeps
+its centre, or goes to one nearby. So each row meets only the centres nearest to its own
+(the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
 variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can clustering
 scale sublinearly with its clusters?, AISTATS 2018), and not even those while distances kept from
 earlier passes, widened by the movement of centres, prove that nothing can change (G. Hamerly,
@@ -11,16 +11,16 @@ Making k-means even faster, SDM 2010). Sums are exact and only rows that change 
 If clusters overlap, centres keep moving in the same direction for long; so between the passes of a
 round they overshoot the means of their rows.
 
-Such steps end in the nearest local optimum. Moves leave it: centres that are hardly missed are
-taken away, each from the rows that would lose least, and split the clusters that gain most by it
+Such steps end in the nearest local optimum. Moves leave it: they remove the centres whose rows
+would lose least, and use them to split the clusters that gain most
 (the swap of centres: P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; many at a
 time here). They are tried in rounds: some passes after the moves the cost is compared with the one
 before, and if it is not lower, the round is undone.
 
 The next step is chosen by gain per work (:mod:`~largek_dask.algorithms.truncated.schedule`): the
-length of lists, when rows meet all centres, the number of passes in a round. It compares exact
-costs and counted distances, and estimates on a seeded sample; so the same data and seed take the
-same way on any machine. On data without structure, where a row's second choice may be anywhere,
+length of lists, when rows meet all centres, the number of passes in a round. The choice compares
+exact costs, counted distances and estimates on a seeded sample; so the same data and seed give the
+same steps on any machine. On data without structure, where a row's second choice may be anywhere,
 lists soon become long.
 
 A row's state (label and two distances) depends on the passes since the last anchor: these are kept,
@@ -39,9 +39,14 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.projected import Projected, ProjectedState
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated.projected import ProjectedSearch, ProjectedState
+from largek_dask.algorithms.truncated.schedule import (
+    DENSE_CLUSTERS,
+    PASS_WORK,
+    ROW_WORK,
+    USUAL_LENGTHS,
+)
 from largek_dask.algorithms.truncated.search import (
     ROW_BYTES,
     TruncatedSearch,
@@ -56,14 +61,13 @@ __all__ = ["EitherState", "Truncated"]
 GATHERED = 2.0
 """Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
 COPIES, DENSE_COPIES = 72, 16
-"""Most models that a search keeps to continue from: with lists of near centres, and without."""
+"""Maximum models in a checkpoint: with lists of near centres, and without."""
 USUAL_STEPS = 120
 """Approximate number of steps of a search, including those on samples: from 30 to 335 on the sets
 of ``benchmarks.auto``, half of them within 80 and 170."""
-WORK_OF_A_ROW = 7.0
-"""Cost of a row in a step, in distances, divided by the root of the number of clusters: by the
-seconds of the same table (2 to 784 features, 500 to 2,000 clusters) and of that of
-``benchmarks.auto_scale`` (32 features, 10,000 and 32,000)."""
+DISTANCES_PER_ROOT = 7.0
+"""Cost of a row in a step, in distances, divided by the root of the number of clusters (seconds of
+``benchmarks.auto`` and ``benchmarks.auto_scale``; 2 to 784 features, 500 to 32,000 clusters)."""
 
 EitherState = TruncatedState | ProjectedState
 """State of a search in all features, or in few directions before it."""
@@ -74,39 +78,39 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     """Truncated search with moves of centres.
 
     Rows meet only the centres near their own, in passes of a few distances per row; in between,
-    centres that are hardly missed are moved to where a split gains most, and moves that did not
+    centres whose removal costs least are moved to where a split gains most, and moves that did not
     pay are undone. It ends at a lower cost than Lloyd's algorithm, and much sooner.
 
     Parameters
     ----------
     neighbours : int or "auto"
         Centres that a row meets in a pass, at least 2; "auto": as many as a probe finds best, and
-        all of them if there are at most 128, or rows are sparse. From time to time all of them are
-        searched, whatever is given here.
+        all of them if there are at most 128, or rows are sparse. Some passes search all of
+        them in any case.
     moves : bool
         Move centres.
     rounds : int or "auto"
-        Maximum rounds of moves (or of passes, without moves) over all rows; "auto": until they do
-        not pay. Rounds over samples come first and end when more rows pay better; with 0 there
+        Maximum rounds of moves (or of passes, without moves) over all rows; "auto": until they no
+        longer pay. Rounds over samples come first and end when more rows pay better; with 0 there
         are none of them either.
     directions : int or "auto"
-        Principal directions of the rows in which the search begins, before it continues in more of
-        them and to all features; "auto": as few as hold most of the variance, where there are 128
-        features or more and that saves time; 0: in all features at once, as with centres that are
-        given. Rows are held in projected form, a sample if they have more than 2^26
-        values (256 MiB); with fewer than 64 of these per cluster all features come at once.
+        Number of principal directions in which the search begins, before it continues in more of
+        them and in all features. "auto": as few as hold most of the variance, with 128 features or
+        more and if that saves time; 0: begin in all features, as with given centres. Projected rows
+        are held in memory; if they have more than 2^26 values (256 MiB), a sample of them. If that
+        is fewer than 64 rows per cluster, the search begins in all features.
 
     Notes
     -----
     A step is one pass. ``history_`` describes each in ``extra``: ``neighbours`` (the length of
     the lists, k if all centres were searched), ``everywhere`` (0: on one of the samples
     that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
-    ``back`` (the round was undone); and ``steps_per_reading``, the number of steps per reading of
-    all rows, wherever these are stored. ``cost`` counts rows where they are labelled, which is
-    above the inertia, for not all of them are at their nearest centre; ``features`` is the number
-    of directions in which it was found, or of all features. The search ends when five rounds have
-    failed: raised the cost, or lowered it by a share of less than ``tol / 50``. Sparse rows meet
-    all centres, and all features at once.
+    ``back`` (the round was undone); and ``steps_per_reading``, the number of steps so far per
+    reading of all rows. ``cost`` is computed from the present labels, and so is above the inertia:
+    not every row is at its nearest centre. ``features`` is the number of directions in which it was
+    found, or of all features. The search ends when five rounds have failed: they raised the cost,
+    or lowered it by a share of less than ``tol / 50``. Sparse rows meet all centres, in all
+    features.
 
     Examples
     --------
@@ -142,15 +146,15 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         return TruncatedSearch(self.problem, self.neighbours, self.moves, self.rounds)
 
     @property
-    def _projected(self) -> Projected:
-        return Projected(self._search, self.directions)
+    def _projected(self) -> ProjectedSearch:
+        return ProjectedSearch(self._search, self.directions)
 
     def init(self, passes: Passes, rng: Rng) -> EitherState:
         """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
         return self._projected.init(passes, rng) or self._search.init(passes, rng)
 
     def step(self, passes: Passes, rng: Rng, state: EitherState) -> tuple[EitherState, Info]:
-        """Run one pass, and decide what comes next."""
+        """Run one pass, and choose the next one."""
         if isinstance(state, ProjectedState):
             return self._projected.step(passes, rng, state)
         return self._search.step(passes, rng, state)
@@ -166,7 +170,7 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
         """Label rows by ``model(state)``, in one or two passes over few centres."""
         if isinstance(state, ProjectedState):
-            return self._search.labels(passes, rng, self._projected.lifted(passes, state))
+            state = self._projected.in_all_features(passes, state)
         return self._search.labels(passes, rng, state)
 
     def footprint(self, table: PlannedTable) -> Footprint:
@@ -174,40 +178,31 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
 
         A checkpoint has the centres, and their movements, of the passes since the last anchor.
         """
-        search = self._search
-        k, looks = search.problem.n_clusters, "now and then, for rows whose bounds are worn out"
+        k = self.problem.n_clusters
+        full_search = "now and then, for rows whose bounds have become loose"
         if self.neighbours != "auto":
-            distances = self.neighbours + TUNING.row_work
-        elif k <= TUNING.dense_clusters or table.is_sparse:
-            distances, looks = float(k), "every row, at every step"
+            distances = self.neighbours + ROW_WORK
+        elif k <= DENSE_CLUSTERS or table.is_sparse:
+            distances, full_search = float(k), "every row, at every step"
         else:
-            distances = WORK_OF_A_ROW * sqrt(k)
+            distances = DISTANCES_PER_ROOT * sqrt(k)
+        # The largest sample that is searched with its state; and, held with it, another one for
+        # splits, or projected rows.
+        splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
+        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
+        others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
+        others = max(others, self._projected.held_bytes(table, table.itemsize))
+        # In the labels' passes rows meet the centres of coarse cells, and then lists.
+        met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
+        label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
             row_bytes=ROW_BYTES,
-            model_copies=DENSE_COPIES if search.setting(table).dense else COPIES,
-            held_bytes=self._held_bytes(table, k),
+            model_copies=DENSE_COPIES if self._search.setting(table).dense else COPIES,
+            held_bytes=searched + others,
             passes_before=0,
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
-            full_search=looks,
+            full_search=full_search,
             # Sparse rows meet all centres in any case.
-            label_share=None if table.is_sparse else _label_share(k),
+            label_share=None if table.is_sparse else label_share,
         )
-
-    def _held_bytes(self, table: PlannedTable, k: int) -> int:
-        """Return the bytes of the largest searched sample, its state, and other rows held with it.
-
-        These are projected rows, and later another sample, for splits.
-        """
-        splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
-        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
-        beside = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
-        beside = max(beside, self._projected.held_bytes(table, table.itemsize, 2 * ROW_BYTES))
-        return searched + beside
-
-
-def _label_share(k: int) -> float:
-    """Estimate the most that ``labels`` takes, as a share of a pass over all centres."""
-    cells = sqrt(k)
-    met = cells + NEAR_CELLS * k / cells + max(TUNING.usual_lengths)
-    return min(1.0, GATHERED * (met + 2 * (TUNING.row_work + TUNING.pass_work)) / k)

@@ -1,7 +1,7 @@
 """Lists of centres that rows meet, one per cluster or coarse cell, and how they are made.
 
-Lists take more room than the centres. To repeat earlier passes, only the centres are kept whose
-neighbours they were: these give the same lists anywhere.
+Lists take more memory than the centres. To repeat earlier passes, only the centres are kept from
+which neighbours were computed: these give the same lists anywhere.
 """
 
 from __future__ import annotations
@@ -31,14 +31,11 @@ __all__ = [
 
 NEAR_CELLS = 3
 """Nearest coarse cells whose centres a row of a cell meets at first, its own included."""
-REFUGE = 15
-"""Nearest remaining centres that rows of a removed one may go to."""
-
-REACHED = 1 << 14
-"""Places of lists that are processed at a time."""
+LISTED_AT_ONCE = 1 << 14
+"""Entries of lists that are processed at a time."""
 
 Labels = NDArray[np.int32]
-Places = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -62,24 +59,21 @@ class Neighbours(Recomputable):
         return self.table()
 
     @cached_property
-    def last(self) -> list[tuple[int, Labels]]:
-        """Length and contents of the lists last made of the table."""
-        return []
+    def last(self) -> dict[int, Labels]:
+        """Contents of the lists last made of the table, by length; passes often repeat them."""
+        return {}
 
-    def lists(self, table: Labels, length: int) -> tuple[Places, Labels]:
-        """Return :func:`lists_of` this object's table, cached since passes often repeat them."""
-        if not self.last or self.last[0][0] != length:
-            self.last[:] = [(length, readonly(lists_of(table, length)[1]))]
-        flat, k = self.last[0][1], len(table)
-        return np.arange(k + 1, dtype=np.int64) * (len(flat) // k), flat
+    def lists(self, table: Labels, length: int) -> tuple[Indices, Labels]:
+        """Return :func:`lists_of` this object's table, cached."""
+        offsets = np.arange(len(table) + 1, dtype=np.int64) * min(length, table.shape[1])
+        if length not in self.last:
+            self.last.clear()
+            self.last[length] = readonly(lists_of(table, length)[1])
+        return offsets, self.last[length]
 
     def forget(self) -> None:
         """Drop the table, but keep the last lists while the search uses them."""
         self.__dict__.pop("remade", None)
-
-    def forget_lists(self) -> None:
-        """Drop the last lists: the search uses another table."""
-        self.last.clear()
 
 
 @dataclass(frozen=True)
@@ -91,31 +85,29 @@ class Recipe:
     """Length of the lists of clusters without moves."""
     before: Neighbours | None = None
     """Nearest centres before the moves of the pass; None: it has no moves."""
-    split: Places | None = None
+    split: Indices | None = None
     """(m,) clusters that are split."""
-    removed: Places | None = None
+    removed: Indices | None = None
     """(m,) centres that take over the other half of each."""
 
-    def make(self, table: Labels, before: Labels | None) -> tuple[Places, Labels]:
+    def make(self, table: Labels, before: Labels | None) -> tuple[Indices, Labels]:
         """Return offsets (k + 1,) and centres of the lists, from tables ``near`` and ``before``."""
-        if before is None:
+        if before is None or self.split is None or self.removed is None:
             return lists_of(table, self.length)
-        assert self.split is not None
-        assert self.removed is not None
         return lists_with_moves(table, self.length, before, self.split, self.removed)
 
-    def remake(self) -> tuple[Places, Labels]:
+    def remake(self) -> tuple[Indices, Labels]:
         """Make the lists when their tables are not at hand."""
         return self.make(self.near.remade, None if self.before is None else self.before.remade)
 
     def forget(self) -> None:
         """Drop tables."""
-        for near in (self.near, self.before):
-            if near is not None:
-                near.forget()
+        self.near.forget()
+        if self.before is not None:
+            self.before.forget()
 
 
-def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
+def lists_of(table: Labels, length: int) -> tuple[Indices, Labels]:
     """Return offsets (k + 1,) and centres, flat, of lists of nearest centres, each ascending."""
     k, width = table.shape
     length = min(length, width)
@@ -125,7 +117,7 @@ def lists_of(table: Labels, length: int) -> tuple[Places, Labels]:
 
 def lists_of_cells(
     centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
-) -> tuple[Places, Labels]:
+) -> tuple[Indices, Labels]:
     """Return offsets (cells + 1,) and centres of coarse cells' lists: their own and nearby ones.
 
     If there are none, the nearest centre.
@@ -142,75 +134,56 @@ def lists_of_cells(
 
 
 def lists_with_moves(
-    table: Labels, length: int, before: Labels, split: Places, removed: Places
-) -> tuple[Places, Labels]:
+    table: Labels, length: int, before: Labels, split: Indices, removed: Indices
+) -> tuple[Indices, Labels]:
     """Return lists for the pass that carries moves out.
 
-    Rows of a split cluster meet its two halves. Rows of a removed centre meet its nearest ones
-    that stay, and both halves of those that are split.
-
-    Parameters
-    ----------
-    table, before : (k, m) int32
-        Nearest centres after the moves, and before.
-    length : int
-        Length of the lists of clusters without moves.
-    split, removed : (m,) int64
-        Clusters that are split, and the centres that take over the other half of each.
+    Rows of a split cluster meet its two halves: its own centre, and that of ``removed`` (m,) which
+    takes over the other half. Rows of a removed centre meet the 15 nearest ones that stay, and both
+    halves of those that are split. ``table`` and ``before`` (k, m) are the nearest centres after
+    the moves and before; other lists have the given length.
     """
-    offsets, flat = lists_of(table, length)
-    width = int(offsets[1])
-    partner = np.full(len(table), -1)
+    k = len(table)
+    lists = list(lists_of(table, length)[1].reshape(k, -1))
+    partner, gone = np.full(k, -1), np.zeros(k, np.bool_)
     partner[split] = removed
-    gone = np.zeros(len(table), np.bool_)
     gone[removed] = True
-    special: dict[int, Labels] = {}
     for j, r in zip(split.tolist(), removed.tolist(), strict=True):
-        special[j] = np.array(sorted((j, r)), np.int32)
+        lists[j] = np.array(sorted((j, r)), np.int32)
         stay = before[r, 1:]
-        stay = stay[~gone[stay]][:REFUGE]
+        stay = stay[~gone[stay]][:15]
         if not len(stay):
             stay = np.array([j], np.int32)
         halves = partner[stay]
-        met = {*stay.tolist(), *halves[halves >= 0].tolist()}
-        special[r] = np.array(sorted(met), np.int32)
-    lengths = np.full(len(table), width)
-    touched = np.array(sorted(special), np.int64)
-    lengths[touched] = [len(special[j]) for j in touched.tolist()]
-    listed = np.empty(int(lengths.sum()), np.int32)
-    plain = np.ones(len(table), np.bool_)
-    plain[touched] = False
-    listed[np.repeat(plain, lengths)] = flat.reshape(len(table), width)[plain].reshape(-1)
-    if special:
-        listed[np.repeat(~plain, lengths)] = np.concatenate([special[j] for j in touched.tolist()])
-    return np.concatenate([[0], np.cumsum(lengths)]), listed
+        lists[r] = np.union1d(stay, halves[halves >= 0]).astype(np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(own) for own in lists])])
+    return offsets, np.concatenate(lists)
 
 
 def reach_of(
     drift: NDArray[np.float64],
-    offsets: Places | None,
+    offsets: Indices | None,
     listed: Labels | None,
     unmet: NDArray[np.bool_] | None,
-    moved: Places | None,
+    moved: Indices | None,
 ) -> NDArray[np.float64]:
     """Return (k,) largest movement of a centre in each list; without lists: of all centres.
 
     Infinity for clusters whose rows have not met that list: those of ``unmet``, and those whose
     list holds one of the centres ``moved``, which have gone across the data.
     """
-    gone = drift
-    if moved is not None and len(moved):
-        gone = drift.copy()
-        gone[moved] = np.inf
+    if moved is not None:
+        drift = drift.copy()
+        drift[moved] = np.inf
     if offsets is None or listed is None:
-        reach = np.full(len(gone), gone.max())
+        reach = np.full(len(drift), drift.max())
     else:
         # Some lists at a time, which avoids allocating memory for all of them.
-        reach, k = np.empty(len(gone)), len(gone)
-        step = max(1, REACHED * k // max(1, len(listed)))
+        reach, k = np.empty(len(drift)), len(drift)
+        step = max(1, LISTED_AT_ONCE * k // max(1, len(listed)))
         for begin in range(0, k, step):
             cuts = offsets[begin : min(begin + step, k) + 1]
-            met = gone.take(listed[cuts[0] : cuts[-1]])
+            met = drift.take(listed[cuts[0] : cuts[-1]])
             reach[begin : begin + step] = np.maximum.reduceat(met, cuts[:-1] - cuts[0])
     if unmet is not None:
         reach[unmet] = np.inf

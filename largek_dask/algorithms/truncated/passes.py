@@ -9,7 +9,6 @@ Row state is a cache: after a loss, or a resume, the passes since the last ancho
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import pairwise
@@ -18,11 +17,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import Chunk, Passes
+from largek_dask.algorithms.base import Chunk, Passes, RowState
 from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
-from largek_dask.algorithms.truncated.lists import Recipe, lists_of_cells
+from largek_dask.algorithms.truncated.lists import Indices, Labels, Recipe, lists_of_cells
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
@@ -34,7 +33,6 @@ from largek_dask.kernels.bounds.lists import (
 from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
 
 __all__ = [
@@ -45,34 +43,32 @@ __all__ = [
     "advance",
     "pass_chunk",
     "pass_over",
-    "pass_total",
-    "read_row_state",
+    "stored_state",
 ]
 
 STATE = "truncated"
 """Name of the row state."""
-PARTS_A_THREAD = 8
+PARTS_PER_THREAD = 8
 """Shares of a pass per thread, so that threads end together and a stop takes effect early."""
 LAST_PARTS = 16
 """Shares of lists per thread at their smallest, in the end. Each begins with cold caches, so the
 first ones are larger: with 16 equal ones on two threads passes took a tenth longer."""
 SHORT_WORK = 1 << 24
-"""Products before a stop takes effect, at most: some hundredths of a second."""
+"""Maximum products before a stop takes effect: some hundredths of a second."""
 LEAST_ROWS = 1 << 18
 """Rows above which a thread is worth waking for work of a nanosecond or two per row."""
 BLOCK_ROWS = 4_096
 """Rows that a thread takes at a time when they meet all centres."""
 
 Array = NDArray[Any]
-
-Labels = NDArray[np.int32]
+Weights = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Pass(Recomputable):
     """One pass: the centres that rows meet, and changes of row state before it.
 
-    Pickles leave out what is packed; it is packed again where they arrive.
+    Pickles leave out packed centres, which are packed again on access.
     """
 
     kind: Literal["cells", "lists", "all", "unsettled"]
@@ -85,7 +81,7 @@ class Pass(Recomputable):
     """(d,) origin about which the kernels compute."""
     listed: Labels | None = None
     """Centres of the lists, one list after the other, ascending in each."""
-    offsets: NDArray[np.int64] | None = None
+    offsets: Indices | None = None
     """Start of each list, one per cluster or cell; None: lists of clusters have equal length."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
@@ -93,16 +89,15 @@ class Pass(Recomputable):
     """(k,) movement of each centre since the pass before."""
     reach: NDArray[np.float64] | None = None
     """(k,) largest movement of a centre in each list; infinity: it is another list."""
-    skip: bool = True
-    """Pass over settled rows."""
     save: bool = False
     """Keep the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """Go back to the labels that were kept; all rows are searched, so that distances are new."""
+    """Go back to the labels that were kept."""
     max_loss: float = 0.0
-    """If positive, find the cost of removing each cluster; limit of the loss of one row."""
+    """If positive, search settled rows, too, and find the cost of removing each cluster; limit of
+    the loss of one row."""
     loss_steps: float = 0.0
-    """Number of steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
+    """Integer steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
     """Recipe of the lists, if they are not stored here."""
     far: float = 0.0
@@ -127,17 +122,13 @@ class Pass(Recomputable):
     @cached_property
     def lists(self) -> Lists:
         """Lists for the kernels."""
-        if self.listed is None and self.kind == "cells":
-            assert self.coarse is not None
-            return Lists(*lists_of_cells(self.centers, self.coarse, self.shift))
-        if self.listed is None:
-            assert self.recipe is not None
+        if self.listed is not None:
+            equal = np.arange(len(self.centers) + 1) * (len(self.listed) // len(self.centers))
+            return Lists(equal if self.offsets is None else self.offsets, self.listed)
+        if self.recipe is not None:
             return Lists(*self.recipe.remake())
-        offsets = self.offsets
-        if offsets is None:
-            k = len(self.centers)
-            offsets = np.arange(k + 1, dtype=np.int64) * (len(self.listed) // k)
-        return Lists(offsets, self.listed)
+        assert self.coarse is not None
+        return Lists(*lists_of_cells(self.centers, self.coarse, self.shift))
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -180,44 +171,30 @@ class RowArrays:
 
 
 def advance(
-    x: Array,
-    weight: NDArray[np.float64] | None,
-    rows: RowArrays,
-    pass_: Pass,
-    threads: Threads = ALONE,
+    x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry out a pass on row state, in place.
+    """Carry out a pass on the state of rows ``x`` (n, d), in place; rows of weight 0 are absent.
 
-    Parameters
-    ----------
-    x : (n, d)
-        Rows of any real type.
-    weight : (n,) float64 or None
-        Rows of weight 0 are absent.
-    rows : RowArrays
-        Written to. Before an anchor its values do not matter.
-    pass_ : Pass
-    threads : Threads
-        An exception, such as a stop, leaves the rows half done.
-
-    Returns
-    -------
-    n_evaluated : int
-        Number of distances computed, including those to coarse centres.
-    losses : (2, k) int64 or None
-        Cost of removing each cluster, if the pass asks for it, and present cost of its rows.
+    Before an anchor the state may be anything. An exception, such as a stop, leaves the rows half
+    done. Returns the number of distances computed, including those to coarse centres; and, if the
+    pass asks for them, (2, k) losses: the cost of removing each cluster, and the present cost of
+    its rows.
     """
-    if pass_.kind == "cells":
-        evaluated = _search_cells(x, rows, pass_, threads)
-    elif pass_.kind == "all":
-        evaluated = _search_all(x, rows, pass_, threads)
+    before = None
+    if pass_.is_anchor:
+        rows.saved = None
     else:
-        _renew_bounds(rows, pass_, threads)
-    before = rows.labels.copy() if pass_.kind == "lists" and pass_.max_loss > 0 else None
-    if pass_.kind == "lists":
-        evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
-    elif pass_.kind == "unsettled":
-        evaluated = _search_unsettled(x, rows, pass_, threads)
+        _update_bounds(rows, pass_, threads)
+    match pass_.kind:
+        case "cells":
+            evaluated = _search_cells(x, rows, pass_, threads)
+        case "all":
+            evaluated = _search_all(x, rows, pass_, threads)
+        case "lists":
+            before = rows.labels.copy() if pass_.max_loss > 0 else None
+            evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
+        case "unsettled":
+            evaluated = _search_unsettled(x, rows, pass_, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
@@ -228,16 +205,14 @@ def advance(
 
 
 def _losses(
-    weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, threads: Threads
+    weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads
 ) -> NDArray[np.int64]:
-    """Return the cost of removing each cluster, and the present cost of its rows."""
     limits = pass_.max_loss, pass_.loss_steps
 
-    def lose(span: tuple[int, int]) -> NDArray[np.int64]:
-        at = slice(*span)
+    def lose(span: slice) -> NDArray[np.int64]:
         out = np.zeros((2, len(pass_.centers)), np.int64)
-        labels, upper, lower = rows.labels[at], rows.upper[at], rows.lower[at]
-        own = None if weight is None else weight[at]
+        labels, upper, lower = rows.labels[span], rows.upper[span], rows.lower[span]
+        own = None if weight is None else weight[span]
         removal_losses(labels, upper, lower, own, *limits, out[0])
         removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
         return out
@@ -249,12 +224,7 @@ def _losses(
 def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     n, coarse = len(x), pass_.packed_coarse
     cells = np.empty(n, np.int32)
-
-    def choose(span: tuple[int, int]) -> None:
-        nearest(x[slice(*span)], coarse, cells[slice(*span)])
-
-    threads.map(choose, _spans(n, threads.n))
-    rows.saved = None
+    threads.map(lambda span: nearest(x[span], coarse, cells[span]), _spans(n, threads.n))
     rows.labels[:] = -1
     evaluated = _search_lists(x, cells, rows, pass_, threads)
     # Rows met the list of their cell, not that of their cluster.
@@ -263,16 +233,16 @@ def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> i
 
 
 def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    rows.saved = None
+    state = rows.labels, rows.upper, rows.lower
 
-    def look(span: tuple[int, int]) -> None:
-        search_all(x, pass_.packed, rows.labels, rows.upper, rows.lower, slice(*span))
+    def search(span: slice) -> None:
+        search_all(x, pass_.packed, *state, span)
 
-    threads.map(look, _spans(len(x), threads.n))
+    threads.map(search, _spans(len(x), threads.n))
     return len(x) * pass_.packed.n_clusters
 
 
-def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
+def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
     """Make row state valid for the present centres."""
     if pass_.restore:
         assert rows.saved is not None
@@ -282,9 +252,8 @@ def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
         assert drift is not None
         assert reach is not None
 
-        def widen(span: tuple[int, int]) -> None:
-            at = slice(*span)
-            widen_bounds(rows.labels[at], rows.upper[at], rows.lower[at], drift, reach)
+        def widen(span: slice) -> None:
+            widen_bounds(rows.labels[span], rows.upper[span], rows.lower[span], drift, reach)
 
         threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if pass_.save:
@@ -292,58 +261,41 @@ def _renew_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
 
 
 def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    """Search all centres, for rows that are not settled within their lists."""
-    # NaN counts as not settled
+    # NaN counts as not settled.
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
-    def look(span: tuple[int, int]) -> None:
-        these = left[slice(*span)]
+    def search(begin: int) -> None:
+        these = left[begin : begin + BLOCK_ROWS]
         labels, first, _, second = nearest_two_pruned(x[these], pass_.packed)
         rows.labels[these] = labels
         rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
 
-    spans = [
-        (begin, min(begin + BLOCK_ROWS, len(left))) for begin in range(0, len(left), BLOCK_ROWS)
-    ]
-    threads.map(look, spans)
+    threads.map(search, range(0, len(left), BLOCK_ROWS))
     return len(left) * pass_.packed.n_clusters
 
 
-def _search_lists(
-    x: Array,
-    groups: Labels,
-    rows: RowArrays,
-    pass_: Pass,
-    threads: Threads,
-) -> int:
+def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     """Search the list of each row's group, a cluster or a cell."""
     lists = pass_.lists
     # Leaving out settled rows while sorting is faster than searching them.
-    leaves_out = pass_.skip and pass_.kind == "lists"
+    leaves_out = pass_.kind == "lists" and not pass_.max_loss > 0
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
-    places, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
+    order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower
-    search = ListSearch(x, places, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
-
-    def look(span: tuple[int, int]) -> int:
-        return search.groups(*span)
-
+    search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
     work = np.cumsum(np.diff(starts) * lists.lengths)
-    return sum(threads.map(look, _shares_of_lists(work, threads.n)))
+    shares = _shares_of_lists(work, threads.n)
+    return sum(threads.map(lambda share: search.groups(*share), shares))
 
 
 def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
     """Return (begin, end) of shares of groups, cut between groups: large ones first, small last.
 
-    Parameters
-    ----------
-    work : (g,) int64
-        Cumulative work of the groups, in distances.
-    n_threads : int
+    ``work`` (g,) is the cumulative work of the groups, in distances.
     """
     total = int(work[-1])
     least = max(1, total // (LAST_PARTS * n_threads))
-    most = max(SHORT_WORK, total // (PARTS_A_THREAD * n_threads))
+    most = max(SHORT_WORK, total // (PARTS_PER_THREAD * n_threads))
     ends, done = [], 0
     while done < total:
         done += min(most, max(least, (total - done) // (2 * n_threads)))
@@ -353,11 +305,11 @@ def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int,
 
 
 def _spans(
-    n: int, n_threads: int, a_thread: int = PARTS_A_THREAD, least: int = BLOCK_ROWS
-) -> list[tuple[int, int]]:
-    """Return (begin, end) of shares of n rows, ``a_thread`` per thread."""
-    step = max(least, -(-n // (n_threads * a_thread)))
-    return [(begin, min(begin + step, n)) for begin in range(0, n, max(step, 1))]
+    n: int, n_threads: int, per_thread: int = PARTS_PER_THREAD, least: int = BLOCK_ROWS
+) -> list[slice]:
+    """Return shares of n rows, at most ``per_thread`` per thread."""
+    step = max(least, -(-n // (n_threads * per_thread)))
+    return [slice(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
 
 @dataclass
@@ -365,8 +317,7 @@ class PassTally(Tally):
     """Figures of one pass."""
 
     losses: NDArray[np.int64] | None = None
-    """(2, k) cost of removing each cluster, and present cost of its rows, in the pass's steps of
-    losses."""
+    """(2, k) cost of removing each cluster, and present cost of its rows, in ``loss_steps``."""
     picked: dict[int, Labels] = field(default_factory=dict)
     """Labels of the requested rows, by chunk."""
     far: ExactSums = field(default_factory=ExactSums)
@@ -376,66 +327,47 @@ class PassTally(Tally):
 PassTotal = AssignmentTotal[PassTally]
 
 
-def pass_total(k: int, d: int, grid: FixedPoint) -> PassTotal:
-    """Return an empty total of a pass."""
-    return AssignmentTotal(k, d, grid, PassTally)
-
-
-def count_far_rows(
-    weight: NDArray[np.float64] | None, rows: RowArrays, pass_: Pass, total: PassTotal
-) -> None:
-    """Add the cost of rows that are far from their centres, if the pass asks for it."""
-    if not pass_.far > 0:
-        return
-    # The comparison reads the distances once; usually nothing is found.
-    least = rows.upper.dtype.type(np.sqrt(pass_.far))
-    found = np.flatnonzero((rows.upper > least) & (rows.labels >= 0))
-    squares = rows.upper[found].astype(np.float64) ** 2
-    total.tally.far.add(squares, None if weight is None else weight[found])
-
-
 def pass_chunk(
     chunk: Chunk,
     total: PassTotal,
     pass_: Pass,
     step: int,
-    wanted: NDArray[np.int64] | Literal["all"] | None,
+    wanted: Indices | Literal["all"] | None,
     origin: Labels | None = None,
 ) -> None:
     """Run one pass over a chunk.
 
-    Parameters
-    ----------
-    chunk, total
-    pass_ : Pass
-    step : int
-    wanted : (m,) int64, "all" or None
-        Rows whose labels are requested: global indices, ascending.
-    origin : (n_rows,) int32, optional
-        Labels before the first pass, if it is no anchor.
+    ``wanted`` (m,) are the rows whose labels are requested: ascending global indices, or "all".
+    ``origin`` (n_rows,) are labels before the first pass, if it is no anchor.
     """
     old: Labels | None = None
+    x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)
     if chunk.state is not None:
         kept = chunk.take_state()
         rows, old = RowArrays(**kept), kept["labels"].copy()
     else:
-        rows = RowArrays.new(len(chunk.x), pass_.packed.dtype)
+        rows = RowArrays.new(len(x), pass_.packed.dtype)
         if origin is not None:
-            old = origin[chunk.start : chunk.start + len(chunk.x)]
+            old = origin[chunk.start : end]
             rows.labels[:] = old
     total.begin(step)
-    evaluated, losses = advance(chunk.x, chunk.weight, rows, pass_, chunk.threads)
-    total.tally.n_evaluated += evaluated
+    tally = total.tally
+    evaluated, losses = advance(x, weight, rows, pass_, chunk.threads)
+    tally.n_evaluated += evaluated
     if losses is not None:
-        known = total.tally.losses
-        total.tally.losses = losses if known is None else known + losses
-    count_far_rows(chunk.weight, rows, pass_, total)
-    count_rows(chunk.x, chunk.weight, old, rows.labels, total, chunk.counted, chunk.threads)
+        tally.losses = losses if tally.losses is None else tally.losses + losses
+    if pass_.far > 0:
+        # The comparison reads the distances once; usually nothing is found.
+        limit = rows.upper.dtype.type(np.sqrt(pass_.far))
+        far = np.flatnonzero((rows.upper > limit) & (rows.labels >= 0))
+        squares = rows.upper[far].astype(np.float64) ** 2
+        tally.far.add(squares, None if weight is None else weight[far])
+    count_rows(x, weight, old, rows.labels, total, chunk.counted, chunk.threads)
     if isinstance(wanted, np.ndarray):
-        begin, end = np.searchsorted(wanted, [chunk.start, chunk.start + len(chunk.x)])
-        total.tally.picked[chunk.index] = rows.labels[wanted[begin:end] - chunk.start]
+        own = wanted[slice(*np.searchsorted(wanted, [chunk.start, end]))]
+        tally.picked[chunk.index] = rows.labels[own - chunk.start]
     elif wanted == "all":
-        total.tally.picked[chunk.index] = rows.labels
+        tally.picked[chunk.index] = rows.labels
     chunk.keep(**rows.named())
 
 
@@ -468,40 +400,23 @@ def pass_over(
     history: History[Pass],
     pass_: Pass,
     step: int,
-    wanted: NDArray[np.int64] | Literal["all"] | None,
-    origin: NDArray[np.int32] | None = None,
+    wanted: Indices | Literal["all"] | None,
+    origin: Labels | None = None,
     *,
     retain: bool = True,
-) -> tuple[PassTotal, NDArray[np.int32] | None]:
-    """Run one pass.
+) -> tuple[PassTotal, Labels | None]:
+    """Run one pass after those of ``history``.
 
-    Parameters
-    ----------
-    passes : Passes
-    history : History
-        Passes over these rows; this is the next.
-    pass_ : Pass
-    step : int
-    wanted, origin
-        As in :func:`pass_chunk`.
-    retain : bool
-        Keep the totals, as the search continues from this pass.
-
-    Returns
-    -------
-    total : PassTotal
-        Read-only.
-    labels : (m,) int32 or None
-        Labels of the requested rows.
+    Parameters are those of :func:`pass_chunk`; ``retain`` keeps the totals, as the search continues
+    from this pass. Returns the total, read-only, and the labels of the requested rows.
     """
-    k, d = pass_.centers.shape
     total = passes.reduce(
         pass_chunk,
         pass_,
         step,
         wanted,
         origin,
-        start=partial(pass_total, k, d, passes.statistics.grid),
+        start=_empty_total(passes, pass_),
         combine=AssignmentTotal.combine,
         state=history.next_state(STATE, _broadcast, anchor=pass_.is_anchor, retain=retain),
         joined=True,
@@ -517,49 +432,17 @@ def pass_over(
     return total, labels[0] if len(labels) == 1 else np.concatenate(labels)
 
 
-def read_row_state(
-    passes: Passes,
-    history: History[Pass],
-    chunk_fn: Callable[..., None],
-    *broadcast: Any,
-    start: Callable[[], Any],
-    combine: Callable[[Any, Any], Any],
-) -> Any:
-    """Run a function over the rows' state as of the last pass, and return its total.
+def stored_state(passes: Passes, history: History[Pass]) -> RowState:
+    """Return the rows' state after the last pass, for a pass that only reads it."""
+    start = _empty_total(passes, history.entries[0])
+    return history.read_state(STATE, _broadcast, pass_chunk, start)
 
-    Parameters
-    ----------
-    passes : Passes
-    history : History
-        Passes up to that one.
-    chunk_fn : callable
-        ``chunk_fn(first, weight, rows, total, *broadcast)``: global index of the first row, weights
-        or None, the state.
-    *broadcast : object
-    start, combine : callable
-        As in ``Passes.reduce``.
-    """
-    k, d = history.entries[0].centers.shape
-    return passes.reduce(
-        state_chunk,
-        chunk_fn,
-        *broadcast,
-        start=start,
-        combine=combine,
-        state=history.read_state(
-            STATE, _broadcast, pass_chunk, partial(pass_total, k, d, passes.statistics.grid)
-        ),
-        joined=True,
-    )
+
+def _empty_total(passes: Passes, pass_: Pass) -> partial[PassTotal]:
+    k, d = pass_.centers.shape
+    return partial(AssignmentTotal, k, d, passes.statistics.grid, PassTally)
 
 
 def _broadcast(pass_: Pass) -> tuple[Any, ...]:
     """Return the arguments that repeat a pass, without its figures."""
     return pass_, -1, None
-
-
-def state_chunk(chunk: Chunk, total: Any, chunk_fn: Callable[..., None], *broadcast: Any) -> None:
-    """Call a function with the row state of a chunk."""
-    assert chunk.state is not None
-    rows = RowArrays(*(chunk.state[name] for name in ("labels", "upper", "lower")))
-    chunk_fn(chunk.start, chunk.weight, rows, total, *broadcast)

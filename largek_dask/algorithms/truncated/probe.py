@@ -23,13 +23,8 @@ from largek_dask.algorithms.parts.moves import (
     nearest_others,
 )
 from largek_dask.algorithms.truncated.lists import lists_of
-from largek_dask.algorithms.truncated.passes import (
-    Pass,
-    PassDone,
-    RowArrays,
-    advance,
-)
-from largek_dask.algorithms.truncated.schedule import LONG, TUNING
+from largek_dask.algorithms.truncated.passes import Pass, PassDone, RowArrays, advance
+from largek_dask.algorithms.truncated.schedule import LENGTHS, LONG
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.blocks import SparseBlock, sparse_rows
 from largek_dask.kernels.bounds.lists import order_by_label
@@ -38,36 +33,19 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, s
 from largek_dask.kernels.sparse.splits import split_sparse
 from largek_dask.kernels.threads import Threads
 
-__all__ = [
-    "Found",
-    "LabelledSample",
-    "ask_sample",
-    "gains_of_lists",
-    "moves_to_try",
-    "share_misled",
-    "splits_of",
-]
+__all__ = ["LabelledSample", "Probe", "gains_of_lists", "probe_sample", "share_misled", "splits_of"]
 
-PROBE_ROWS = 1_024
-"""Rows that are compared with all centres."""
+PROBE_ROWS, PROBE_BLOCK, PROBE_VALUES = 1_024, 128, 1 << 23
+"""Rows that are compared with all centres, in all and at a time; maximum distances of a probe."""
 LED_ROWS = 4_096
 """Rows that are led to their centres by coarse cells."""
-PROBE_BLOCK = 128
-"""Rows that are compared at a time."""
-PROBE_VALUES = 1 << 23
-"""Maximum distances of a probe."""
-SPLIT_ROWS = 256
-"""Maximum rows of a cluster on which a split is tried."""
-SPARSE_ROWS = 8_192
-"""The same for sparse rows: few of a large cluster have common features."""
+SPLIT_ROWS, SPARSE_ROWS = 256, 8_192
+"""Maximum rows of a cluster on which a split is tried; the same for sparse rows: few of a large
+cluster have common features."""
 COSTLIEST = 64
 """Number of costliest rows among these, if far rows matter."""
 SPLITS = 8
 """Clusters in which a split is tried, per possible move."""
-MORE_MOVES = 6
-"""Maximum moves to look for, beyond twice as many as were found last time."""
-SHARE_TRIED = 16
-"""A split is tried in at least one cluster out of 16."""
 MOST_GAPS = 1 << 22
 """Maximum distances between centres of sparse rows that are cached."""
 LOCKED = 8
@@ -117,7 +95,7 @@ class LabelledSample:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Probe:
     """Results of a probe."""
 
     moves: Moves | None = None
@@ -127,57 +105,49 @@ class Found:
     """Relative extra cost of rows if coarse cells had led them."""
 
 
-def ask_sample(
+def probe_sample(
     passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
-) -> Found:
+) -> Probe:
     """Probe the sample for what the task needs."""
-    task, schedule, threads = state.schedule.task, state.schedule, passes.threads
-    if not task.looks:
-        return Found()
+    schedule, threads = state.schedule, passes.threads
+    if not schedule.task.probes:
+        return Probe()
     assert sample is not None
-    rows = _labelled(sample, state, done)
-    moves: Moves | None = None
-    curve: tuple[float, ...] = ()
-    misled = 0.0
-    if schedule.searched and not schedule.dense:
-        curve = gains_of_lists(rows, threads)
-        if not task.everywhere:
-            assert state.table is not None
-            cells = Pass("cells", rows.centers, rows.shift, coarse=state.coarse)
-            misled = share_misled(rows, cells, state.table, schedule.lengths.usual, threads)
-    if schedule.setting.moves:
-        moves = moves_to_try(state, done, rows, threads.n)
-    return Found(moves, curve, misled)
-
-
-def _labelled(sample: Passes, state: TruncatedState, done: PassDone) -> LabelledSample:
-    """Return the sample as labelled by the pass."""
     assert done.labels is not None
     x, weight, _ = sample.take()
     mass = float(len(x)) if weight is None else sum(weight.tolist())
     scale = sum(done.total.sums.counts.tolist()) / mass
     far = state.far is not None
-    return LabelledSample(x, weight, done.labels, scale, done.centers, state.shift, far)
+    rows = LabelledSample(x, weight, done.labels, scale, done.centers, state.shift, far)
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    misled = 0.0
+    if schedule.searched and not schedule.dense:
+        curve = gains_of_lists(rows, threads)
+        if not schedule.everywhere:
+            assert state.table is not None
+            cells = Pass("cells", rows.centers, rows.shift, coarse=state.coarse)
+            misled = share_misled(rows, cells, state.table, schedule.length, threads)
+    if schedule.setting.moves:
+        moves = _moves_to_try(state, done, rows, threads.n)
+    return Probe(moves, curve, misled)
 
 
-def moves_to_try(
+def _moves_to_try(
     state: TruncatedState, done: PassDone, rows: LabelledSample, n_threads: int
 ) -> Moves:
-    """Return moves that may pay."""
     assert done.total.tally.losses is not None
-    schedule = state.schedule
+    schedule, k = state.schedule, len(rows.centers)
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
-    k = len(rows.centers)
     most = schedule.most_moves
     # Costly clusters have most to gain; if few moves were found last time, few will be.
-    tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + MORE_MOVES), k // SHARE_TRIED)
+    tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + 6), k // 16)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
     splits.gains[np.isin(splits.clusters, state.failed)] = 0
-    counts = done.total.sums.counts
     gaps = rows.gaps if isinstance(rows.x, SparseBlock) else None
     if schedule.dense:
-        merged = losses_of_merging(rows.centers, counts, rows.shift, gaps)
+        merged = losses_of_merging(rows.centers, done.total.sums.counts, rows.shift, gaps)
         losses = np.minimum(losses, merged)
     cheapest = np.argsort(losses, kind="stable")
     if state.table is None:
@@ -187,9 +157,8 @@ def moves_to_try(
         )
     else:
         near = state.table[cheapest, 1 : LOCKED + 1]
-    return choose_moves(
-        splits, losses, cheapest, near, most=most, factor=schedule.rounds.factor, split_takers=True
-    )
+    factor = schedule.rounds.factor
+    return choose_moves(splits, losses, cheapest, near, most=most, factor=factor, split_takers=True)
 
 
 def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
@@ -198,32 +167,20 @@ def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int)
     weight = rows.weight
     if rows.far:
         order, starts, weight = _with_costliest(rows, order, starts)
-    if isinstance(rows.x, SparseBlock):
-        gains, halves = split_sparse(
-            rows.x, order, starts, clusters, rows.centers, weight, SPARSE_ROWS, n_threads
-        )
-    else:
-        gains, halves = split_clusters(
-            rows.x, order, starts, clusters, rows.centers, weight, SPLIT_ROWS, n_threads
-        )
+    sparse = isinstance(rows.x, SparseBlock)
+    split, most = (split_sparse, SPARSE_ROWS) if sparse else (split_clusters, SPLIT_ROWS)
+    gains, halves = split(rows.x, order, starts, clusters, rows.centers, weight, most, n_threads)
     return Splits(clusters, gains * rows.scale, halves)
 
 
 def _with_costliest(
-    rows: LabelledSample,
-    order: NDArray[np.int32],
-    starts: NDArray[np.int64],
+    rows: LabelledSample, order: NDArray[np.int32], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
     """Limit each cluster to the rows that a split is tried on, including the costliest ones.
 
-    The others are evenly spaced, and weigh as much as all others of the cluster.
-
-    Returns
-    -------
-    order, starts
-        Chosen rows, cluster after cluster.
-    weight : (m,) float64
-        Weights of all rows of the sample.
+    The others are evenly spaced, and stand for all others of the cluster by their weights. Returns
+    the chosen rows, cluster after cluster, where each begins, and (m,) weights of all rows of the
+    sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
     squares = squared_distances(rows.x, rows.packed, rows.labels)
@@ -276,14 +233,13 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
         # One row alone does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
-    lengths = (*TUNING.lengths, k)
+    lengths = (*LENGTHS, k)
     # One after the other, unlike numpy's sums, which depend on the machine's vectors.
     gains = np.bincount(np.searchsorted(lengths[:-1], rank, "right"), saved, len(lengths))
     reached = np.cumsum(gains).tolist()
-    for i, length in enumerate(lengths):
-        if length >= k:
-            reached[i] = reached[-1]
-    return tuple(scale * gain for gain in reached)
+    # Lists of k centres or more hold all of them.
+    whole = [reached[-1] if n >= k else gain for n, gain in zip(lengths, reached, strict=True)]
+    return tuple(scale * gain for gain in whole)
 
 
 def share_misled(
@@ -298,11 +254,9 @@ def share_misled(
     n = min(LED_ROWS, len(present))
     chosen = present[np.arange(n) * len(present) // max(n, 1)]
     x, weight = rows.x[chosen], None if rows.weight is None else rows.weight[chosen]
-    k = len(cells.centers)
+    drift, reach = np.zeros(len(table)), np.full(len(table), np.inf)
     listed = lists_of(table, length)[1]
-    lists = Pass(
-        "lists", cells.centers, cells.shift, listed, drift=np.zeros(k), reach=np.full(k, np.inf)
-    )
+    lists = Pass("lists", cells.centers, cells.shift, listed, drift=drift, reach=reach)
     led = RowArrays.new(n, cells.packed.dtype)
     for pass_ in (cells, lists):
         advance(x, weight, led, pass_, threads)

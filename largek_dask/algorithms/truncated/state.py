@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
-from largek_dask.algorithms.truncated.far import FarRows
+from largek_dask.algorithms.truncated.far import FarSample
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
 from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
@@ -21,14 +21,12 @@ from largek_dask.kernels.exact.movement import squared_movements
 __all__ = [
     "Round",
     "TruncatedState",
+    "back_to_round",
     "failed_splits",
-    "moved_clusters",
     "next_pass",
     "overstep",
-    "where_it_began",
+    "with_moves",
     "with_neighbours",
-    "with_round",
-    "without_round",
 ]
 
 TABLE_AGE = 6
@@ -96,8 +94,8 @@ class TruncatedState:
     """The next step restores that state."""
     cost: float = float("inf")
     """Cost of the rows as labelled by the last step, with the centres that it left."""
-    far: FarRows | None = None
-    """Rows drawn since far rows were found to carry the cost."""
+    far: FarSample | None = None
+    """Rows drawn once far rows were found to carry the cost."""
     n_read: int = 0
     """Reads of all rows before they were searched in all features."""
 
@@ -114,55 +112,61 @@ class TruncatedState:
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
     """Return the state with the nearest centres of each centre that the next pass needs."""
-    task, k = state.schedule.task, len(state.centers)
-    if state.schedule.setting.sparse:
+    (task, setting), k = (state.schedule.task, state.schedule.setting), len(state.centers)
+    has_lists = task.kind in ("start", "lists")
+    is_needed = has_lists or task.kind == "unsettled" or (task.probes and setting.moves)
+    if setting.sparse or not is_needed:
         return state
-    if task.kind not in ("start", "lists", "unsettled") and not (
-        task.looks and state.schedule.setting.moves
-    ):
-        return state
-    table, width = state.table, min(k, 0 if task.kind in ("all", "unsettled") else task.length)
-    fits = table is not None and table.shape[1] >= width
+    width = min(k, 0 if task.kind in ("all", "unsettled") else task.length)
+    fits = state.table is not None and state.table.shape[1] >= width
     if fits and state.moves is None and state.table_age < TABLE_AGE:
         return state
     if state.neighbours is not None:
-        state.neighbours.forget_lists()
+        state.neighbours.last.clear()
     neighbours = Neighbours(state.centers, state.shift, min(k, max(WIDTH, width)))
     return replace(state, neighbours=neighbours, table=neighbours.table(n_threads), table_age=0)
 
 
 def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     """Return the pass of the next step; ``with_neighbours`` has made its tables."""
-    schedule, centers, shift = state.schedule, state.centers, state.shift
-    task = schedule.task
-    max_loss, steps = _limits_of_losses(passes, schedule.cost) if task.looks else (0.0, 0.0)
-    if task.kind == "all":
-        return Pass("all", centers, shift, max_loss=max_loss, loss_steps=steps)
-    if task.kind == "cells":
-        return Pass("cells", centers, shift, coarse=state.coarse)
+    schedule, moves, task = state.schedule, state.moves, state.schedule.task
+    max_loss = loss_steps = 0.0
+    if task.probes:
+        # No row is farther from a centre than the data are wide.
+        known = passes.statistics
+        widest = 4 * passes.n_features * known.max_abs**2
+        # If all rows are on their centres any scale will do.
+        max_loss = min(widest, OUTLIER * schedule.cost / known.total_weight) or 1.0
+        loss_steps = loss_scale(max_loss, known.total_weight)
+    if task.kind in ("all", "cells"):
+        coarse = state.coarse if task.kind == "cells" else None
+        return Pass(
+            task.kind,
+            state.centers,
+            state.shift,
+            coarse=coarse,
+            max_loss=max_loss,
+            loss_steps=loss_steps,
+        )
     if task.kind == "unsettled":
         drift, reach = _drift_and_reach(state, None, None)
-        return Pass(
-            "unsettled", centers, shift, drift=drift, reach=reach, save=schedule.opens_round
-        )
+        save = schedule.opens_round
+        return Pass("unsettled", state.centers, state.shift, drift=drift, reach=reach, save=save)
     assert state.neighbours is not None
     assert state.table is not None
-    recipe, before, moves = Recipe(state.neighbours, task.length), None, state.moves
-    if moves is not None:
-        assert state.round is not None
-        recipe = replace(
-            recipe, before=state.round.neighbours, split=moves.split, removed=moves.removed
-        )
-        before = state.round.table
+    recipe = Recipe(state.neighbours, task.length)
     if moves is None:
         offsets, listed = state.neighbours.lists(state.table, task.length)
     else:
-        offsets, listed = recipe.make(state.table, before)
+        begun = state.round
+        assert begun is not None
+        recipe = Recipe(recipe.near, task.length, begun.neighbours, moves.split, moves.removed)
+        offsets, listed = recipe.make(state.table, begun.table)
     drift, reach = _drift_and_reach(state, offsets, listed)
     return Pass(
         "lists",
-        centers,
-        shift,
+        state.centers,
+        state.shift,
         listed=listed,
         # Lists of equal length need no offsets.
         offsets=None if moves is None else offsets,
@@ -170,22 +174,10 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         drift=drift,
         reach=reach,
         max_loss=max_loss,
-        loss_steps=steps,
-        skip=not task.looks,
+        loss_steps=loss_steps,
         save=schedule.opens_round,
         restore=state.restores,
     )
-
-
-def _limits_of_losses(passes: Passes, cost: float) -> tuple[float, float]:
-    """Return the largest loss of a row that counts, and the number of steps in a loss of 1."""
-    statistics = passes.statistics
-    # No row is farther from a centre than the data are wide.
-    widest = 4 * passes.n_features * statistics.max_abs**2
-    largest = min(widest, OUTLIER * cost / statistics.total_weight)
-    # If all rows are on their centres any scale will do.
-    largest = largest if largest > 0 else 1.0
-    return largest, loss_scale(largest, statistics.total_weight)
 
 
 def _drift_and_reach(
@@ -203,7 +195,7 @@ def _drift_and_reach(
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
     if state.moves is not None:
-        moved = np.concatenate([state.moves.split, state.moves.removed])
+        moved = state.moves.clusters
         # Their rows meet other lists, with new distances.
         drift[moved] = 0
         unmet = np.zeros(k, np.bool_) if unmet is None else unmet.copy()
@@ -214,47 +206,40 @@ def _drift_and_reach(
 # --- after it -------------------------------------------------------------------------------------
 
 
-def with_round(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
+def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
     """Return the state with its next round begun, if one begins, and with the chosen moves.
 
-    Parameters
-    ----------
-    after : TruncatedState
-    moves : Moves or None
-    tried : bool
-        Carry out only moves of a round, which may have to be undone.
+    ``tried``: carry out only moves of a round, which may have to be undone.
     """
-    if after.schedule.opens_round:
-        replayed = len(after.history)
-        begun = Round(after.centers, after.counts, replayed, after.neighbours, after.table)
-        after = replace(after, round=begun)
-    if moves is None or not len(moves.split):
+    opens = after.schedule.opens_round
+    split = () if moves is None else tuple(moves.split.tolist())
+    if opens:
+        before = after.centers, after.counts, len(after.history), after.neighbours, after.table
+        after = replace(after, round=Round(*before, split))
+    if moves is None or not split:
         return after
-    if after.schedule.opens_round:
-        assert after.round is not None
-        begun = replace(after.round, split=tuple(moves.split.tolist()))
-        return replace(after, centers=moves.apply(after.centers), moves=moves, round=begun)
+    if opens:
+        return replace(after, centers=moves.apply(after.centers), moves=moves)
     if after.schedule.task.kind in ("cells", "all") and not tried:
         # The next pass is an anchor: no list has to lead rows there.
         return replace(after, centers=moves.apply(after.centers))
     return after
 
 
-def without_round(after: TruncatedState) -> TruncatedState:
-    """Return the state with its last round undone; the next pass restores the rows' labels."""
-    assert after.round is not None
-    return replace(where_it_began(after, after.round), unmet=None, restores=True)
+def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:
+    """Return the state with the centres, and their tables, from before a round's moves.
 
-
-def where_it_began(state: TruncatedState, begun: Round) -> TruncatedState:
-    """Return the state with the centres, and their tables, from before a round's moves."""
+    ``restores``: the next pass restores the rows' labels.
+    """
     return replace(
         state,
         centers=begun.centers,
         counts=begun.counts,
         neighbours=begun.neighbours,
         table=begun.table,
+        unmet=None if restores else state.unmet,
         moves=None,
+        restores=restores,
     )
 
 
@@ -270,15 +255,6 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
     return () if paid or state.everywhere != schedule.everywhere else state.failed
 
 
-def moved_clusters(moves: Moves | None, k: int) -> NDArray[np.bool_] | None:
-    """Return (k,) clusters that met the lists of moves."""
-    if moves is None:
-        return None
-    moved = np.zeros(k, np.bool_)
-    moved[moves.split] = moved[moves.removed] = True
-    return moved
-
-
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
@@ -286,8 +262,7 @@ def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> 
     """
     centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
-        moved = np.concatenate([moves.split, moves.removed])
-        centers[moved] = means[moved]
+        centers[moves.clusters] = means[moves.clusters]
     # Packing need not copy a read-only array.
     centers.flags.writeable = False
     return centers

@@ -42,7 +42,7 @@ from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
 from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
-from largek_dask.algorithms.starts.dense_sample import coarse_centers
+from largek_dask.algorithms.starts.samples import coarse_centers
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated

@@ -1,4 +1,4 @@
-"""AFK-MC2: the law its chains tend to, a plain twin, and whom the centres do not depend on."""
+"""AFK-MC2: the law of its chains, a plain twin, and independence of chunks and threads."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.starts import afk_mc2
+from largek_dask.algorithms.starts import samples
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start, states_of_chain
 from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.data.sources import open_rows
@@ -48,15 +48,16 @@ def test_chain_step_by_step():
 
 
 @pytest.mark.parametrize(("chain", "k", "d"), in_turns([1, 4, 20], [1, 2, 3, 17, 150], [6, 20]))
-def test_as_centre_by_centre(k, chain, d):
+def test_centres_are_those_of_the_plain_chain(k, chain, d):
     """The same rows are proposed: so the same are accepted, in blocks or not."""
     x = blobs(400, d, 8, spread=2.0)
     weight = np.random.default_rng(1).integers(0, 4, len(x)).astype(np.float64)
     with LocalPasses(rows_of(x, [150, 250], weight), n_threads=1) as passes:
         centers, evaluated = afk_mc2_start(passes, Rng(5), k, chain)
         rng, n = Rng(5), (k - 1) * chain
-        [first] = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1).rows
-        drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, x[first]) if n else None
+        [first] = draw_by_mass(passes, [rng.generator(0, "afk-mc2-first")], 1)[0].rows
+        generators = [rng.generator(0, "afk-mc2")]
+        drawn = draw_by_mass(passes, generators, n, x[first])[0] if n else None
     if drawn is None:
         np.testing.assert_array_equal(centers, x[[first]])
         assert evaluated == 0
@@ -70,8 +71,8 @@ def test_as_centre_by_centre(k, chain, d):
     assert (weight == 0).any()
 
 
-def test_same_centres_whatever_the_chunks_and_threads(monkeypatch):
-    monkeypatch.setattr(afk_mc2, "LEAST_PIECE", 16)
+def test_centres_do_not_depend_on_chunks_and_threads(monkeypatch):
+    monkeypatch.setattr(samples, "LEAST_PIECE", 16)
     x = blobs(1500, 9, 20, spread=2.0)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3)
     whole = start(x, 60, weight=weight)

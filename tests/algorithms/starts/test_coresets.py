@@ -1,4 +1,4 @@
-"""Coresets: the law by which rows are drawn, what they estimate, and whom they do not depend on."""
+"""Coresets: probabilities of rows, estimates, and independence of chunks and threads."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ import pytest
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.starts import weighted_sampling
 from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.algorithms.starts.weighted_sampling import FULL, PLACE_BITS, _places, draw_by_mass
+from largek_dask.algorithms.starts.weighted_sampling import (
+    FULL,
+    POSITION_BITS,
+    _positions,
+    draw_by_mass,
+)
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -36,7 +41,7 @@ def heavy_tails(n=300, d=5):
 
 
 @pytest.mark.parametrize(("weighted", "uniform", "independent"), every_two(*3 * [[False, True]]))
-def test_as_by_exact_fractions(weighted, uniform, independent):
+def test_coresets_are_those_of_exact_fractions(weighted, uniform, independent):
     x, n = heavy_tails(), 64
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
     w = np.ones(len(x)) if weight is None else weight
@@ -47,8 +52,8 @@ def test_as_by_exact_fractions(weighted, uniform, independent):
     by_weight = coreset_probabilities(x, w)
     by_square = [2 * a - b for a, b in zip(q, by_weight, strict=True)]
     lines = [by_weight] if uniform else [by_weight, by_square]
-    bits = Rng(7).generator(0, "coreset").integers(1 << PLACE_BITS, size=n).tolist()
-    places = [Fraction(b, 1 << PLACE_BITS) for b in bits]
+    bits = Rng(7).generator(0, "coreset").integers(1 << POSITION_BITS, size=n).tolist()
+    places = [Fraction(b, 1 << POSITION_BITS) for b in bits]
     if not independent:
         places = [(i + place) / n for i, place in enumerate(places)]
     rows, counts = np.unique(rows_at(places, lines), return_counts=True)
@@ -63,7 +68,7 @@ def test_as_by_exact_fractions(weighted, uniform, independent):
 
 
 @pytest.mark.parametrize(("weighted", "uniform"), in_turns([True, False], [False, True]))
-def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
+def test_coresets_do_not_depend_on_chunks_and_threads(weighted, uniform):
     x = heavy_tails(1500)
     weight = np.exp(np.random.default_rng(2).normal(size=len(x)) * 3) if weighted else None
     whole = coreset_of(x, 200, weight=weight, uniform=uniform)
@@ -76,7 +81,7 @@ def test_same_rows_whatever_the_chunks_and_threads(weighted, uniform):
     assert not same(whole, coreset_of(x, 200, 1, weight=weight, uniform=uniform))
 
 
-def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
+def test_masses_have_the_finest_scale_that_fits(monkeypatch):
     """However far the sum of squares lies below its bound, and whichever chunk overflows."""
     lines = []
     line_of = weighted_sampling._line
@@ -92,7 +97,7 @@ def test_mass_that_is_there_is_the_finest_that_fits(monkeypatch):
         assert same(found[0], found[1])
         assert same(found[0], found[2])
         assert all(1 << 46 <= line.mass < 1 << 62 for line in lines)
-    assert len({line.rung for line in lines}) > 2, "one scale did for all"
+    assert len({line.scale for line in lines}) > 2, "one scale did for all"
 
 
 def test_weights_are_repeated_rows():
@@ -128,19 +133,20 @@ class Given:
         self.numbers = numbers
 
     def integers(self, end, size):
-        assert end == 1 << PLACE_BITS
+        assert end == 1 << POSITION_BITS
         assert size == len(self.numbers)
         return np.array(self.numbers)
 
 
-def test_places_on_the_edges_of_rows():
+def test_positions_on_the_edges_of_rows():
     """An edge belongs to the next row that has any mass; and however little that is, it has one."""
     weight = np.array([0, 1, 0, 1e-20, 0, 1, 0])
     x = np.arange(7.0)[:, None]
-    last = (1 << PLACE_BITS) - 1
+    last = (1 << POSITION_BITS) - 1
     for chunk in (1, 2, 7):
         with LocalPasses(rows_of(x, [chunk] * (7 // chunk) + [1] * (7 % chunk), weight)) as passes:
-            drawn = draw_by_mass(passes, Given(0, last // 2 - 2, last // 2 + 1, last), 4)
+            generator = Given(0, last // 2 - 2, last // 2 + 1, last)
+            [drawn] = draw_by_mass(passes, [generator], 4)
         np.testing.assert_array_equal(drawn.rows, [1, 1, 3, 5])
         np.testing.assert_allclose(drawn.probabilities, [0.5, 0.5, 2.0**-60, 0.5], rtol=1e-9)
 
@@ -149,16 +155,16 @@ def test_places_on_the_edges_of_rows():
     ("masses", "spaced"),
     in_turns([(1,), (FULL - 1,), (3, FULL - 1), (FULL // 3, 2**32 - 1)], [False, True, True]),
 )
-def test_places_are_whole_numbers_of_any_length(masses, spaced):
-    bits = np.random.default_rng(0).integers(1 << PLACE_BITS, size=3000)
-    bits[:4] = 0, 1, (1 << PLACE_BITS) - 1, 1 << PLACE_BITS - 1
+def test_positions_are_exact_integers(masses, spaced):
+    bits = np.random.default_rng(0).integers(1 << POSITION_BITS, size=3000)
+    bits[:4] = 0, 1, (1 << POSITION_BITS) - 1, 1 << POSITION_BITS - 1
     n, seen = len(bits), 0
-    lines = _places(Given(*bits), n, masses, spaced)
-    for which, (mass, places) in enumerate(zip(masses, lines, strict=True)):
-        assert (np.diff(places.at) >= 0).all()
-        assert set(places.draws.tolist()) <= set(range(n))
-        for draw, at in zip(places.draws.tolist(), places.at.tolist(), strict=True):
-            place = Fraction(int(bits[draw]), 1 << PLACE_BITS)
+    lines = _positions([Given(*bits)], n, masses, spaced=spaced)
+    for which, (mass, (draws, positions)) in enumerate(zip(masses, lines, strict=True)):
+        assert (np.diff(positions) >= 0).all()
+        assert set(draws.tolist()) <= set(range(n))
+        for draw, at in zip(draws.tolist(), positions.tolist(), strict=True):
+            place = Fraction(int(bits[draw]), 1 << POSITION_BITS)
             if spaced:
                 place = (draw + place) / n
             place = place * len(masses) - which
@@ -181,7 +187,7 @@ def test_rows_that_are_all_equal(spread):
 
 
 @pytest.mark.parametrize("weight", [None, 1e-12])
-def test_one_row_far_out_is_always_there(weight):
+def test_an_outlier_is_always_drawn(weight):
     """And its weight is not overstated: half of all draws hit it."""
     x = np.random.default_rng(0).normal(size=(5000, 3)).astype(np.float32)
     x[1234] = 1e6
@@ -213,7 +219,7 @@ def test_weights_over_twelve_orders_of_magnitude():
     assert same(one, other)
 
 
-def test_as_many_as_there_are_rows_of_equal_weight_are_all_of_them():
+def test_n_spaced_draws_of_n_equal_rows_are_all_rows():
     x = heavy_tails(333)
     coreset = coreset_of(x, 333, uniform=True, chunk=50)
     np.testing.assert_array_equal(coreset.rows, np.arange(333))
@@ -230,14 +236,14 @@ def test_sparse_rows():
         assert same(draw_coreset(passes, Rng(2), 60), coreset_of(x, 60, 2))
 
 
-def test_what_cannot_be_drawn_is_said():
+def test_impossible_draws_are_errors():
     x = heavy_tails(20)
     with pytest.raises(ParameterError, match="at least 1 row, got 0"):
         coreset_of(x, 0)
     with LocalPasses(rows_of(x, [20]), n_threads=1) as passes:
         nothing = passes.subset(np.arange(20), np.zeros(20))
         with pytest.raises(DataError, match="at least one weight of the rows must be above 0"):
-            draw_by_mass(nothing, Rng(0).generator(0, "any"), 5)
+            draw_by_mass(nothing, [Rng(0).generator(0, "any")], 5)
         heavy = passes.subset(np.arange(20), np.full(20, 2.0**40))
         with pytest.raises(ValueError, match="weigh more than the statistics"):
-            draw_by_mass(heavy, Rng(0).generator(0, "any"), 5)
+            draw_by_mass(heavy, [Rng(0).generator(0, "any")], 5)

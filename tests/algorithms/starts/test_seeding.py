@@ -7,7 +7,8 @@ import pytest
 
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.choices import INITS
-from largek_dask.algorithms.starts.seeding import Draws, choose_among, initial_centers
+from largek_dask.algorithms.parts.chunk_results import ChunkResults
+from largek_dask.algorithms.starts.seeding import choose, choose_among, initial_centers
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
@@ -40,7 +41,7 @@ def test_seed_decides(init, rows_20k):
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("init", INITS)
-def test_lost_distances_are_found_again(init, weighted, rows_20k):
+def test_lost_distances_are_rebuilt(init, weighted, rows_20k):
     """Without memory for row state the centres are the same, with it nothing is done twice."""
     x = rows_20k[:1200]
     rows = rows_of(x, [500, 1, 699], np.arange(1200) % 3 + 0.5 if weighted else None)
@@ -69,16 +70,16 @@ def test_plus_plus_follows_its_law():
     assert (np.abs(pairs - n * expected) < 5 * sigma).all()
 
 
-def test_chunks_are_drawn_by_mass_however_little_it_is():
-    draws = Draws()
+def test_chunks_are_drawn_by_mass():
+    draws = ChunkResults()
     for index, mass in ((2, 0.25), (0, 0.75), (1, 0.0)):
         rows = 10 * index + np.arange(4)
         draws.chunks[index] = (mass, rows, rows[:, None].astype(np.float64))
-    rows, x = draws.choose(np.array([0.0, 0.74, 0.76, 0.99]))
+    rows, x = choose(draws, np.array([0.0, 0.74, 0.76, 0.99]))
     np.testing.assert_array_equal(rows, [0, 1, 22, 23])
     np.testing.assert_array_equal(x[:, 0], rows)
     draws.chunks = {index: (0.0, *rest) for index, (_, *rest) in draws.chunks.items()}
-    rows, x = draws.choose(np.array([0.5]))
+    rows, x = choose(draws, np.array([0.5]))
     assert rows.shape == (0,)
     assert x.shape == (0, 1)
 

@@ -1,4 +1,4 @@
-"""The starts on samples of sparse rows: for whatever sizes, the same everywhere, and a good one."""
+"""Starts on samples of sparse rows of any size: quality, and the same bits everywhere."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import scipy.sparse as sp
 
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
+from largek_dask.algorithms.starts.samples import different_rows, rounds_start, sparse_start
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
-from largek_dask.algorithms.starts.sparse_sample import different_rows, rounds_start, sparse_start
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter
 from largek_dask.kernels.blocks import SparseBlock
@@ -81,7 +81,7 @@ def test_more_clusters_than_different_rows_and_many_rows_of_zeros():
     assert km.inertia_ == pytest.approx(0, abs=1e-8)
 
 
-def test_rows_of_no_weight_are_no_centres():
+def test_rows_of_weight_zero_are_no_centres():
     x, weight = topics(440, 30, 40), np.zeros(440)
     weight[::4] = 2.0
     for init in ("auto", "two-level"):
@@ -99,7 +99,7 @@ def in_rounds(x, k, *, weight=None, n_threads=1, seed=0):
         return centers_of_sample(block(x), given, k, passes, Rng(seed))
 
 
-def test_rounds_draw_every_different_row_where_there_are_no_more():
+def test_rounds_draw_every_distinct_row():
     """Also where rows are alike, which are drawn in the same round; and a far row in any case."""
     x = topics(120, 30, 40)
     x[7] *= 1e4
@@ -136,7 +136,7 @@ def test_rounds_are_those_of_plain_numpy(k, seed, weighted):
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-9)
 
 
-def test_two_levels_fill_their_centres_where_most_rows_are_alike():
+def test_two_levels_if_most_rows_are_equal():
     """Random rows of a cell are the same one many times; rows that cost most take their places."""
     different = topics(90, 30, 90, seed=3)
     x = sp.vstack([sp.csr_matrix((3_000, 30), dtype="f4"), different]).tocsr()
@@ -215,7 +215,7 @@ def drawn(x, k, weight=None, seed=0, n_threads=1):
 
 
 @pytest.mark.parametrize("k", [9, 129])
-def test_different_rows__are_rows_and_all_others_have_the_nearest_of_them(k):
+def test_different_rows_and_labels(k):
     x = topics(6_000, 60, 150)
     x = sp.vstack([x, x[:500], x[:500]]).tocsr()
     dense = x.toarray()
@@ -230,7 +230,7 @@ def test_different_rows__are_rows_and_all_others_have_the_nearest_of_them(k):
     assert drawn(x, k, seed=1)[0].tobytes() != centers.tobytes()
 
 
-def test_different_rows__are_drawn_by_weight():
+def test_different_rows_are_drawn_by_weight():
     x = topics(3_000, 60, 30)
     weight = np.ones(3_000)
     weight[::3] = 1e6
@@ -239,14 +239,14 @@ def test_different_rows__are_drawn_by_weight():
     assert {row.tobytes() for row in centers} <= heavy
 
 
-def test_different_rows__are_no_start_where_most_are_alike():
+def test_different_rows_fail_if_most_rows_are_equal():
     x = sp.vstack([sp.csr_matrix((3_000, 60), dtype="f4"), topics(90, 60, 90)]).tocsr()
     assert drawn(x, 60) is None
     assert drawn(x[:3_000], 1) is not None, "one row is never like another one"
 
 
 @pytest.mark.parametrize("n_far", [0, 3])
-def test_different_rows__are_no_start_where_a_few_cost_far_more(n_far):
+def test_different_rows_fail_if_a_few_rows_carry_the_cost(n_far):
     x = topics(3_000, 60, 30)
     x.data[: x.indptr[n_far]] *= 100.0
     assert (drawn(x, 40) is None) == (n_far > 0)

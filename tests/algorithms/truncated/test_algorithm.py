@@ -1,9 +1,8 @@
-"""Truncated search with moves: what it promises whatever the data, and on whichever rows."""
+"""Truncated search with moves, on any data."""
 
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,7 +10,8 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated import schedule
+from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
@@ -23,21 +23,14 @@ N, D, K = 4_000, 10, 30
 
 @pytest.fixture(scope="module", params=[0, 128], ids=["lists", "all"], autouse=True)
 def few(request):
-    """With so many clusters, both ways of going on: few clusters meet all centres.
-
-    So few rows are searched in rounds over a sample already.
-    """
+    """Let rows meet lists, or all centres; and search even such small samples in rounds."""
     with pytest.MonkeyPatch.context() as patched:
         # Samples as for many clusters; the best of several starts has tests of its own.
-        tuning = replace(
-            TUNING,
-            dense_clusters=request.param,
-            restarted_clusters=0,
-            rows_to_search=32,
-            start_rows=8,
-            first_rows=2,
-        )
-        patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
+        patched.setattr(schedule, "DENSE_CLUSTERS", request.param)
+        patched.setattr(schedule, "RESTARTED_CLUSTERS", 0)
+        patched.setattr(schedule, "ROWS_TO_SEARCH", 32)
+        patched.setattr(schedule, "START_ROWS", 8)
+        patched.setattr(schedule, "FIRST_ROWS", 2)
         yield request.param
 
 
@@ -97,7 +90,7 @@ def test_passes_without_moves_never_raise_the_cost(x):
     assert km.stop_reason_ == "converged"
 
 
-def test_the_best_model_so_far_is_at_hand(x):
+def test_model_and_labels_of_an_unfinished_search(x):
     """Also in the middle of a round, whose moves raise the cost at first."""
     algorithm, rng = lk.Truncated().bind(KMeansProblem(K, tol=0)), Rng(3)
     behind, on_sample, lowest = 0, 0, np.inf
@@ -126,9 +119,9 @@ def test_the_best_model_so_far_is_at_hand(x):
     assert on_sample > 0
 
 
-def assert_labels_of(told, x, centers) -> float:
-    """What a cut search says of its rows is so; returns their cost."""
-    labels, cost, counts = told
+def assert_labels_of(found, x, centers) -> float:
+    """Labels, cost and counts agree; returns the cost."""
+    labels, cost, counts = found
     own = brute_force(x, centers)[np.arange(len(x)), labels].sum()
     assert np.isclose(cost, own, rtol=1e-5)
     assert (counts == np.bincount(labels, minlength=K)).all()
@@ -150,7 +143,7 @@ def test_rounds_begin_on_a_sample(clean, x):
     assert not any(h["extra"]["opens_round"] for h in none.history_)
 
 
-def test_what_a_reading_is_worth(clean):
+def test_steps_per_reading(clean):
     history = clean.history_
     for done, h in enumerate(history, 1):
         whole = sum(before["extra"]["everywhere"] for before in history[:done])
@@ -220,7 +213,7 @@ def test_tol_ends_it_sooner(x, clean):
     assert km.inertia_ < 1.1 * clean.inertia_
 
 
-def test_what_the_last_look_finds_is_left_alone(x):
+def test_moves_found_last_are_not_carried_out(x):
     """No step comes after it that could undo moves."""
     km = fit(x, algorithm=lk.Truncated(rounds=1))
     ended = [h for h in km.history_ if h["extra"]["ends_round"] and h["extra"]["everywhere"]]
@@ -271,12 +264,12 @@ def test_lists_of_sparse_rows_are_refused():
         lk.KMeans(9, algorithm=lk.Truncated(neighbours=4)).fit(rows)
 
 
-def test_moves_of_sparse_rows__more_clusters_than_meet_all_centres_else():
+def test_moves_of_sparse_rows_in_many_clusters():
     """Rows of 160 groups in 150 clusters: where two share one they are found, by their rows."""
     import scipy.sparse
 
     r = np.random.default_rng(4)
-    k, n = TUNING.dense_clusters + 22, 9_000
+    k, n = DENSE_CLUSTERS + 22, 9_000
     of = r.integers(k + 10, size=n)
     x = (r.random((n, 400)) < 0.004) * r.random((n, 400))
     x[np.arange(n), of] += 2

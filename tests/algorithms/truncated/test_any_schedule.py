@@ -1,4 +1,4 @@
-"""Driven by anything that passes may come to, a schedule of the truncated search goes its way."""
+"""Schedules of the truncated search under arbitrary outcomes of its passes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
 from largek_dask.algorithms.truncated.schedule import (
+    DENSE_CLUSTERS,
+    LENGTHS,
+    MOST_FAILED,
+    MOST_PASSES,
+    MOST_REPLAYED,
     MOST_ROUNDS,
-    TUNING,
-    Lengths,
     Outcome,
-    Rounds,
-    Sampling,
     Schedule,
     Setting,
     Stage,
@@ -32,32 +33,19 @@ STEPS_TO_END = 400
 """In which a search ends that gains nothing any more."""
 
 FACTORS = (0.0, 0.5, 0.9, 0.999, 1 - 1e-6, 1 - 1e-12, 1.0, 1 + 1e-12, 1 + 1e-6, 1.001, 1.1, 3.0)
-"""What a pass makes of the cost; centres that go beyond their means may raise it, too."""
+"""Cost after a pass, relative to the one before; overshooting centres may raise it."""
 factors = st.one_of(st.sampled_from(FACTORS), st.floats(0.2, 2.0))
-NOTHING = (0.0,) * (len(TUNING.lengths) + 1)
+NOTHING = (0.0,) * (len(LENGTHS) + 1)
 GAINS = (
     NOTHING,
     (1e-3,) * len(NOTHING),
     tuple(0.01 * i for i in range(len(NOTHING))),
     (*NOTHING[1:], 0.5),
 )
-"""What lists of each length would gain, as a share of the cost: nothing, near, anywhere, far."""
+"""Gains of lists of each length, as shares of the cost: nothing, near, anywhere, far."""
 
 BEGINS: dict[str, list[Any]] = {
-    "k": [
-        1,
-        2,
-        3,
-        9,
-        100,
-        TUNING.dense_clusters,
-        TUNING.dense_clusters + 1,
-        200,
-        256,
-        1_000,
-        1_024,
-        30_000,
-    ],
+    "k": [1, 2, 3, 9, 100, DENSE_CLUSTERS, DENSE_CLUSTERS + 1, 200, 256, 1_000, 1_024, 30_000],
     "a_center": [1, 2, 80, 200, 1_000],
     "moves": [False, True],
     "rounds": [None, None, None, 0, 1, 2, 5],
@@ -82,16 +70,16 @@ def any_of(choices: dict[str, list[Any]]) -> dict[str, st.SearchStrategy[Any]]:
 
 
 class ScheduleMachine(RuleBasedStateMachine):
-    """A search whose passes come to whatever hypothesis thinks of.
+    """A search with outcomes drawn by hypothesis.
 
-    It keeps for itself what the search keeps beside the schedule, by the rules of the search: how
-    many passes there were since the last anchor, and where the last round began.
+    It keeps what the search keeps besides the schedule: the number of passes since the last anchor,
+    and that at the beginning of the last round.
     """
 
     met: ClassVar[Counter[Any]] = Counter()
     schedule: Schedule
     rows: int | str | None = None
-    """Which rows the last pass was over: those of a sample, or "all"."""
+    """Rows of the last pass: number of those of a sample, or "all"."""
     before: Schedule
     """Before the last step."""
     back = False
@@ -115,11 +103,7 @@ class ScheduleMachine(RuleBasedStateMachine):
         """Any search, on any samples that are smaller than all rows."""
         samples = tuple(share * k for share in sorted(shares) if share < a_center)
         setting = Setting(
-            a_center * k,
-            k,
-            moves and k > 2,
-            MOST_ROUNDS if rounds is None else rounds,
-            length,
+            a_center * k, k, moves and k > 2, MOST_ROUNDS if rounds is None else rounds, length
         )
         self.schedule = first_schedule(setting, samples, guided=guided or bool(samples))
         self.tol = tol
@@ -136,16 +120,16 @@ class ScheduleMachine(RuleBasedStateMachine):
         gains: tuple[float, ...],
         misled: float,
     ) -> None:
-        """Some passes, and what they come to: costs from the last one on, or from the round's."""
+        """Run some passes, with costs relative to the last one, or to that before the round."""
         for factor in factors:
             if self.schedule.stage.name == "end":
                 return
             known = from_begun and self.schedule.stage.cost_before < float("inf")
             cost = factor * (self.schedule.stage.cost_before if known else self.cost)
             curve = tuple(gain * cost for gain in gains)
-            self.pass_comes_to(cost, evaluated, changed, n_moves, curve, misled)
+            self.run_pass(cost, evaluated, changed, n_moves, curve, misled)
 
-    def pass_comes_to(
+    def run_pass(
         self,
         cost: float,
         evaluated: float = 1.0,
@@ -154,23 +138,23 @@ class ScheduleMachine(RuleBasedStateMachine):
         curve: tuple[float, ...] = NOTHING,
         misled: float = 0.0,
     ) -> None:
-        """Carry the task out, as `Truncated.step` does, with this outcome."""
+        """Run one pass with this outcome."""
         schedule, task = self.schedule, self.schedule.task
-        n = schedule.setting.n_rows if schedule.everywhere else schedule.sampling.sizes[0]
+        n = schedule.setting.n_rows if schedule.everywhere else schedule.samples[0]
         self.check_task(schedule, n)
         anchor = task.kind in ("cells", "all", "start")
         if self.back:
             # What was undone is not repeated.
             self.n_replayed = self.n_replayed_at_round
         self.n_replayed = 1 if anchor else self.n_replayed + 1
-        probed = task.looks and schedule.searched and not schedule.dense
+        probed = task.probes and schedule.searched and not schedule.dense
         self.rows = "all" if schedule.everywhere else n
         self.done = Outcome(
             cost=cost,
             work=evaluated * n * schedule.setting.n_clusters + 8.0 * n,
             n_changed=changed,
             n_replayed=self.n_replayed,
-            n_moves=n_moves if task.looks and schedule.setting.moves else 0,
+            n_moves=n_moves if task.probes and schedule.setting.moves else 0,
             curve=curve if probed else (),
             misled=misled if probed and not schedule.everywhere else 0.0,
             met=min(1.0, evaluated),
@@ -181,30 +165,29 @@ class ScheduleMachine(RuleBasedStateMachine):
         if self.schedule.opens_round:
             self.n_replayed_at_round = self.n_replayed
         self.count()
-        self.a_round_begins_after_a_look_at_the_same_rows()
+        self.a_round_begins_after_a_probe_of_the_same_rows()
         self.rounds_lower_the_cost_or_are_undone()
-        self.nothing_is_settled_without_a_look()
+        self.the_search_ends_after_a_probe()
         # What is lost can be made again in a bounded number of passes.
-        assert self.n_replayed <= TUNING.most_replayed + 2 * TUNING.most_passes
+        assert self.n_replayed <= MOST_REPLAYED + 2 * MOST_PASSES
 
     def count(self) -> None:
-        """Where the machine has been."""
+        """Count the situations that the machine has met."""
         last, dense = self.before, self.before.dense
         if last.stage.name == "round" and self.back:
-            how = "undone" if last.task.looks else "undone without a look"
+            how = "undone" if last.task.probes else "undone without a probe"
             self.met[how, dense, last.everywhere] += 1
-        elif last.stage.name == "round" and last.task.looks:
+        elif last.stage.name == "round" and last.task.probes:
             self.met["kept", dense, last.everywhere] += 1
-        self.met["begun anew"] += (
+        self.met["restarted rounds"] += (
             self.schedule.stage.name == "search" and self.schedule.task.kind == "all"
         )
         self.met["without cost"] += self.done.cost == 0 and not last.everywhere
 
     def check_task(self, schedule: Schedule, n: int) -> None:
-        """What a pass may be, after the one before it."""
+        """A task is possible after the pass before it."""
         task, k = schedule.task, schedule.setting.n_clusters
         rows = "all" if schedule.everywhere else n
-        assert task.everywhere is schedule.everywhere
         if rows != self.rows or (task.kind == "start" and schedule.everywhere):
             assert task.kind in (
                 ("cells", "all") if schedule.everywhere else ("cells", "all", "start")
@@ -216,11 +199,11 @@ class ScheduleMachine(RuleBasedStateMachine):
         if task.kind != "start":
             assert schedule.cost < float("inf") or self.rows is None
 
-    def a_round_begins_after_a_look_at_the_same_rows(self) -> None:
-        """Moves and lists are those that the look has found."""
+    def a_round_begins_after_a_probe_of_the_same_rows(self) -> None:
+        """Moves and lengths of lists are those found by the probe."""
         if self.schedule.opens_round:
-            assert self.before.task.looks
-            assert self.before.sampling.sizes == self.schedule.sampling.sizes
+            assert self.before.task.probes
+            assert self.before.samples == self.schedule.samples
             assert not self.back
 
     def rounds_lower_the_cost_or_are_undone(self) -> None:
@@ -235,28 +218,28 @@ class ScheduleMachine(RuleBasedStateMachine):
         elif ended and self.done.cost > 0:
             assert self.done.cost < self.before.stage.cost_before
 
-    def nothing_is_settled_without_a_look(self) -> None:
-        """It ends when a look has found nothing, or when so many rounds have failed."""
-        if self.schedule.stage.name != "end" or self.before.task.looks:
+    def the_search_ends_after_a_probe(self) -> None:
+        """The search ends when a probe has found nothing, or after some failed rounds."""
+        if self.schedule.stage.name != "end" or self.before.task.probes:
             return
         last = self.before
-        failed = last.rounds.n_failed + 1 >= TUNING.most_failed
+        failed = last.rounds.n_failed + 1 >= MOST_FAILED
         assert failed or self.done.cost == 0 or last.rounds.n + self.back >= last.setting.max_rounds
 
     def teardown(self) -> None:
-        """From wherever it is, it ends once it gains nothing any more."""
+        """A search that gains nothing any more ends."""
         if not hasattr(self, "schedule"):
             return
         for _ in range(STEPS_TO_END):
             if self.schedule.stage.name == "end":
                 break
-            self.pass_comes_to(self.cost)
+            self.run_pass(self.cost)
         assert self.schedule.stage.name == "end"
-        assert self.schedule.task == Task("all", True)
+        assert self.schedule.task == Task("all")
 
 
 @pytest.mark.parametrize("examples", [60, *slow(600)])
-def test_no_way_that_hypothesis_finds_breaks_it(examples: int) -> None:
+def test_schedules_under_hypothesis(examples: int) -> None:
     """No exception, and what the machine asserts."""
     run_state_machine_as_test(
         ScheduleMachine,
@@ -266,8 +249,8 @@ def test_no_way_that_hypothesis_finds_breaks_it(examples: int) -> None:
     )
 
 
-def test_every_way_that_passes_may_take() -> None:
-    """The same with draws of our own: where hypothesis goes depends on the modules it finds."""
+def test_schedules_under_random_outcomes() -> None:
+    """The same with seeded draws: hypothesis may draw others in another environment."""
     ScheduleMachine.met = Counter()
     for seed in range(600):
         rng = random.Random(seed)
@@ -278,50 +261,49 @@ def test_every_way_that_passes_may_take() -> None:
             steps = {name: rng.choice(values) for name, values in PASSES.items()}
             machine.passes(factors=rng.choices(FACTORS, k=rng.randint(1, 5)), **steps)
         machine.teardown()
-    # It has been everywhere: otherwise it says nothing.
+    # Otherwise the test would prove nothing.
     for dense in (True, False):
         for everywhere in (True, False):
-            for what in ("kept", "undone", "undone without a look"):
+            for what in ("kept", "undone", "undone without a probe"):
                 assert ScheduleMachine.met[what, dense, everywhere] > 0
-    assert ScheduleMachine.met["begun anew"] > 0
+    assert ScheduleMachine.met["restarted rounds"] > 0
     assert ScheduleMachine.met["without cost"] > 0
 
 
 def in_round(passes: int, cost: float = 100.0, samples: tuple[int, ...] = ()) -> Schedule:
     """A schedule whose round began at 100 and is at a cost after so many passes."""
     return Schedule(
-        Task("lists", not samples, 32),
+        Task("lists", 32),
         Setting(n_rows=1_000_000, n_clusters=1_000),
         Stage("round", passes, work=1e6, cost_before=100.0),
-        Sampling(samples),
-        Rounds(),
-        Lengths(usual=32),
-        cost,
+        samples,
+        length=32,
+        cost=cost,
     )
 
 
 def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
-    """What comes next, with the usual ``tol``."""
+    """The next schedule, with the usual ``tol``."""
     return next_step(schedule, outcome, tol)
 
 
-def test_a_round_that_has_changed_nothing_is_settled_by_a_look_alone():
+def test_a_round_without_changes_ends_the_search_only_after_a_probe():
     """Moves may have led back to the same cost; others may be found."""
     schedule, back = stepped(
         in_round(3, 100.0), Outcome(cost=100.0, work=1e5, n_changed=0, n_replayed=4)
     )
     assert not back
-    assert schedule.task.looks
-    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.looks, (
+    assert schedule.task.probes
+    assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 3, NOTHING))[0].task.probes, (
         "undone, and once more"
     )
     assert stepped(schedule, Outcome(100.0, 1e5, 0, 5, 0, NOTHING))[0].stage.name == "end"
 
 
 @pytest.mark.parametrize("more", [0, 1])
-def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
-    schedule = replace(in_round(3, 90.0), task=Task("lists", True, 32, looks=True))
-    done = Outcome(90.0, 1e5, 10, TUNING.most_replayed + more, n_moves=3, curve=NOTHING)
+def test_an_anchor_precedes_a_round_after_too_many_passes(more):
+    schedule = replace(in_round(3, 90.0), task=Task("lists", 32, probes=True))
+    done = Outcome(90.0, 1e5, 10, MOST_REPLAYED + more, n_moves=3, curve=NOTHING)
     schedule, back = stepped(schedule, done)
     assert not back
     assert schedule.opens_round == (more == 0)
@@ -330,11 +312,11 @@ def test_a_round_begins_anew_where_too_much_would_have_to_be_made_again(more):
     ]
 
 
-def test_a_sample_may_cost_nothing():
-    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", False, 32, looks=True))
+def test_a_sample_of_cost_zero_does_not_end_the_search():
+    schedule = replace(in_round(3, 1.0, (100_000,)), task=Task("lists", 32, probes=True))
     schedule, back = stepped(schedule, Outcome(0.0, 1e5, 0, 5, 0, NOTHING))
     assert not back
     schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6))
     while not schedule.everywhere:
         schedule, _ = stepped(schedule, Outcome(0.0, 1e5, 0, 6, 0, NOTHING))
-    assert schedule.task == Task("cells", True, keeps_centers=True), "other rows may cost something"
+    assert schedule.task == Task("cells", keeps_centers=True), "other rows may cost something"

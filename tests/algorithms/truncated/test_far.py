@@ -1,4 +1,4 @@
-"""Few rows that carry the cost: the default does not lose them, wherever it runs."""
+"""Few rows that carry the cost: the default algorithm finds them, wherever it runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from benchmarks.sets import data_folder
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.selection import numbers_of
-from largek_dask.algorithms.truncated import far
-from largek_dask.algorithms.truncated.far import Drawn, draw_rows
+from largek_dask.algorithms.truncated import far, search
+from largek_dask.algorithms.truncated.far import PrioritySample, draw_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
 from tests.helpers.checks import computing_workers, watched_passes
@@ -44,7 +44,7 @@ def made(name: str) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("k", "name"), in_turns([10, 20], list(MADE)))
-def test_no_seed_ends_far_above_the_lowest_known(name, k):
+def test_every_seed_ends_near_the_lowest_known_cost(name, k):
     for seed in range(2):
         assert lk.KMeans(k, random_state=seed).fit(made(name)).inertia_ < MOST * BEST[name][k]
 
@@ -98,8 +98,8 @@ def clean(x):
     return fit(x, n_threads=1)
 
 
-def test_the_search_begins_anew_on_rows_that_were_drawn(x):
-    """So that what the tests below compare is there."""
+def test_the_search_restarts_on_drawn_rows(x):
+    """The tests below depend on it."""
     algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x)) as passes:
         state, seen = algorithm.init(passes, Rng(4)), []
@@ -135,7 +135,7 @@ def test_resume(url, clean, tmp_path):
         assert bits(fit(url, checkpoint=folder)) == bits(clean)
 
 
-def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
+def test_rows_of_weight_zero_are_never_drawn(x, weight):
     algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x, sample_weight=weight)) as passes:
         state = algorithm.init(passes, Rng(0))
@@ -147,42 +147,42 @@ def test_rows_that_weigh_nothing_are_never_drawn(x, weight):
     assert (state.far.shares * own).sum() == pytest.approx(weight.sum(), rel=0.1)
 
 
-def test_rows_without_far_ones_take_the_way_as_before(monkeypatch):
+def test_far_rows_do_not_matter_where_there_are_none(monkeypatch):
     x = np.random.default_rng(0).standard_normal((20_000, 8)).astype(np.float32)
     known = bits(fit(x))
-    monkeypatch.setattr(far, "BEYOND", 1e30)
+    monkeypatch.setattr(search, "FAR_DISTANCE", 1e30)
     assert bits(fit(x)) == known
 
 
 # --- parts ----------------------------------------------------------------------------------------
 
 
-def test_numbers_of_rows_are_those_of_the_paper():
+def test_pseudorandom_numbers_are_those_of_the_paper():
     published = [0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F]
     wanted = [((number >> 11) + 1) / 2**53 for number in published]
     assert numbers_of(np.arange(3), 0).tolist() == wanted
 
 
 @pytest.mark.parametrize("n_parts", [1, 7, 300])
-def test_rows_are_drawn_alike_in_whatever_parts_they_lie(n_parts):
+def test_drawn_rows_do_not_depend_on_chunks(n_parts):
     r = np.random.default_rng(0)
     rows, chances = r.permutation(2_000), r.pareto(1, 2_000)
     keys = np.round(numbers_of(rows, 1), 2) / chances  # some are equal
     keys[5] = keys[77] = np.sort(keys)[49]
     totals = []
     for part in np.array_split(np.arange(2_000), n_parts):
-        totals.append(Drawn(50))
+        totals.append(PrioritySample(50))
         totals[-1].add(rows[part], keys[part], chances[part])
     whole = totals[-1]
     for other in totals[:-1]:
-        whole = Drawn.combine(whole, other)
+        whole = PrioritySample.combine(whole, other)
     wanted = np.lexsort((rows, keys))[:50]
     assert sorted(whole.rows.tolist()) == sorted(rows[wanted].tolist())
     assert len(whole.keys) == len(whole.chances) == 50
     assert whole.nbytes == 50 * 24
 
 
-def test_sums_over_drawn_rows_are_those_over_all(x):
+def test_sums_over_drawn_rows_are_unbiased(x):
     """In the mean over seeds, of any function of the rows (here: of far ones, and of all)."""
     algorithm = lk.Truncated().bind(KMeansProblem(K))
     with LocalPasses(lk.open_rows(x)) as passes:

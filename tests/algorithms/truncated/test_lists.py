@@ -1,4 +1,4 @@
-"""Lists of centres, with moves and without, and how far what they hold has gone."""
+"""Lists of centres, with moves and without, and the movement of the centres in them."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_moves_never_touch_a_centre_twice(seed):
             assert moves.split[moves.removed.tolist().index(other)] in refuge
 
 
-def test_lists_of_a_table_are_made_once_while_the_search_goes_by_it(table):
+def test_last_lists_are_cached(table):
     near = Neighbours(np.zeros((40, 1), np.float32), np.zeros(1, np.float32), 24)
     first = near.lists(table, 8)
     for got, want in zip(first, lists_of(table, 8), strict=True):
@@ -63,10 +63,8 @@ def test_lists_of_a_table_are_made_once_while_the_search_goes_by_it(table):
     # other lists take their place: no more than one set of them is held
     longer = near.lists(table, 16)
     np.testing.assert_array_equal(longer[1], lists_of(table, 16)[1])
-    assert [length for length, _ in near.last] == [16]
+    assert list(near.last) == [16]
     assert "last" not in near.__getstate__()
-    near.forget_lists()
-    assert near.last == []
 
 
 def test_reach_is_the_farthest_drift_in_a_list(table):
@@ -76,7 +74,7 @@ def test_reach_is_the_farthest_drift_in_a_list(table):
     assert reach[10] == table[10, :4].max()
     for reached in (1, 11, 12, 160, 161):
         # some lists at a time, or all of them
-        with mock.patch.object(lists_module, "REACHED", reached):
+        with mock.patch.object(lists_module, "LISTED_AT_ONCE", reached):
             assert reach_of(drift, offsets, listed, None, None).tolist() == reach.tolist()
     assert reach.tolist() == table[:, :4].max(axis=1).tolist()
     unmet = np.zeros(40, bool)

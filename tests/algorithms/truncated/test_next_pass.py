@@ -1,4 +1,4 @@
-"""What the next pass of the truncated search is, and what passes add up: as their docs say."""
+"""The next pass of the truncated search, and counts of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,12 @@ from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
-from largek_dask.algorithms.parts.totals import LEAST_COUNTED, WORTH_COUNTING, count_rows
+from largek_dask.algorithms.parts.totals import (
+    LEAST_COUNTED,
+    WORTH_COUNTING,
+    AssignmentTotal,
+    count_rows,
+)
 from largek_dask.algorithms.truncated import TruncatedState
 from largek_dask.algorithms.truncated import passes as passes_module
 from largek_dask.algorithms.truncated.lists import (
@@ -25,20 +30,19 @@ from largek_dask.algorithms.truncated.lists import (
     reach_of,
 )
 from largek_dask.algorithms.truncated.passes import (
-    PARTS_A_THREAD,
+    PARTS_PER_THREAD,
     SHORT_WORK,
     Pass,
-    RowArrays,
     _shares_of_lists,
-    count_far_rows,
-    pass_total,
 )
 from largek_dask.algorithms.truncated.state import (
+    BEYOND,
     OUTLIER,
     TABLE_AGE,
     WIDTH,
     Round,
     next_pass,
+    overstep,
     with_neighbours,
 )
 from largek_dask.kernels.bounds.lists import loss_scale
@@ -54,13 +58,13 @@ MOVES = Moves(np.array([3, 8]), np.array([5, 1]), CENTERS[:4].reshape(2, 2, D), 
 def state(
     kind: str,
     length: int = 4,
-    looks: bool = False,
+    probes: bool = False,
     moves: bool = True,
     sparse: bool = False,
     **changes: Any,
 ):
-    """Between two steps, before one that does this."""
-    task = SimpleNamespace(kind=kind, length=length, looks=looks)
+    """A state before a step of this kind."""
+    task = SimpleNamespace(kind=kind, length=length, probes=probes)
     setting = SimpleNamespace(moves=moves, sparse=sparse)
     schedule: Any = SimpleNamespace(task=task, setting=setting, cost=250.0, opens_round=True)
     some = {"counts": np.ones(K), "shift": SHIFT, "coarse": CENTERS[::9], **changes}
@@ -72,7 +76,7 @@ def with_table(width: int) -> dict[str, Any]:
     return {"neighbours": neighbours, "table": neighbours.table()}
 
 
-def test_neighbours_are_kept_while_they_do():
+def test_neighbours_are_reused_while_they_suffice():
     known = with_table(8)
     for age in range(TABLE_AGE):
         for kind, length in (("lists", 8), ("lists", 7), ("unsettled", 99)):
@@ -87,10 +91,15 @@ def test_neighbours_are_kept_while_they_do():
         assert (after.table.shape[1], after.table_age) == (WIDTH, 0)
 
 
-# --- neighbours
-
-
 # --- the next pass
+
+
+def test_centres_go_beyond_the_means():
+    before, means = np.zeros((K, 2)), np.ones((K, 2))
+    assert (overstep(before, means, None) == 1 + BEYOND).all()
+    moved = np.isin(np.arange(K), MOVES.clusters)
+    expected = np.where(moved, 1.0, 1 + BEYOND)
+    np.testing.assert_array_equal(overstep(before, means, MOVES)[:, 0], expected)
 
 
 PASSES: Any = SimpleNamespace(
@@ -98,11 +107,11 @@ PASSES: Any = SimpleNamespace(
 )
 
 
-def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
-    made = next_pass(PASSES, state("all", looks=True))
+def test_limits_of_losses():
+    made = next_pass(PASSES, state("all", probes=True))
     assert made.max_loss == 4 * D * 25.0, "no row is farther away"
     assert made.loss_steps == loss_scale(made.max_loss, 100.0)
-    cheap = state("all", looks=True)
+    cheap = state("all", probes=True)
     cheap.schedule.cost = 1e-4
     made = next_pass(PASSES, cheap)
     assert made.max_loss == OUTLIER * 1e-6
@@ -112,10 +121,10 @@ def test_limits_of_losses_are_those_of_the_rows_that_there_can_be():
     assert (made.kind, made.max_loss, made.loss_steps) == ("all", 0, 0)
 
 
-@pytest.mark.parametrize("looks", [False, True])
-def test_a_pass_of_lists(looks):
+@pytest.mark.parametrize("probes", [False, True])
+def test_a_pass_of_lists(probes):
     then = Pass("all", CENTERS[::-1].copy(), SHIFT)
-    before = state("lists", 6, looks, history=History().then(then, anchor=True), **with_table(8))
+    before = state("lists", 6, probes, history=History().then(then, anchor=True), **with_table(8))
     made = next_pass(PASSES, before)
     expected = np.sort(before.table[:, :6], axis=1)
     np.testing.assert_array_equal(made.listed.reshape(K, 6), expected)
@@ -124,11 +133,11 @@ def test_a_pass_of_lists(looks):
     drift = np.sqrt(np.square(CENTERS[::-1].astype(float) - CENTERS).sum(axis=1))
     np.testing.assert_allclose(made.drift, drift)
     np.testing.assert_allclose(made.reach, drift[expected].max(axis=1))
-    assert (made.skip, made.save, made.restore) == (not looks, True, False)
-    assert (made.max_loss > 0) is looks
+    assert (made.save, made.restore) == (True, False)
+    assert (made.max_loss > 0) is probes
 
 
-def test_a_pass_of_what_is_unsettled():
+def test_a_pass_over_unsettled_rows():
     then = Pass("all", CENTERS + np.float32(1), SHIFT)
     unmet = np.arange(K) == 7
     before = state("unsettled", history=History().then(then, anchor=True), unmet=unmet)
@@ -140,7 +149,7 @@ def test_a_pass_of_what_is_unsettled():
 
 
 @pytest.mark.parametrize("restores", [False, True])
-def test_of_rows_that_no_pass_has_left_anything_is_possible(restores):
+def test_bounds_are_infinite_without_an_earlier_pass(restores):
     history = History().then(Pass("all", CENTERS, SHIFT), anchor=True) if restores else History()
     before = state("lists", 6, history=history, restores=restores, **with_table(8))
     made = next_pass(PASSES, before)
@@ -180,7 +189,7 @@ def test_a_pass_that_carries_moves_out():
 
 
 @pytest.mark.parametrize("n_cells", [1, 2, 3, 10])
-def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_cells):
+def test_rows_of_a_cell_meet_the_centres_of_the_nearest_cells(n_cells):
     coarse = np.concatenate([CENTERS[:n_cells], CENTERS[:1] + np.float32(50)])
     offsets, listed = lists_of_cells(CENTERS, coarse, SHIFT)
     of = np.square(CENTERS[:, None].astype(float) - coarse).sum(axis=2).argmin(axis=1)
@@ -191,7 +200,7 @@ def test_rows_of_a_cell_meet_its_centres_and_those_of_the_cells_nearest_to_it(n_
         np.testing.assert_array_equal(met, np.flatnonzero(np.isin(of, near)))
 
 
-def test_a_cell_without_a_centre_anywhere_near_is_lent_one():
+def test_an_isolated_cell_meets_the_nearest_centre():
     far = CENTERS[:1] + np.float32([[50], [51], [52]])
     offsets, listed = lists_of_cells(CENTERS, np.concatenate([CENTERS[:1], far]), SHIFT)
     lent = listed[offsets[2] : offsets[3]]
@@ -215,7 +224,7 @@ def test_shares_of_lists_are_all_groups_and_shrink(each, n_threads, short):
     assert all(begin < end for begin, end in shares)
     # none is more than what is bearable, but for the group that goes across its end
     total = int(work[-1])
-    most = max(short, total // (PARTS_A_THREAD * n_threads))
+    most = max(short, total // (PARTS_PER_THREAD * n_threads))
     assert all(work[end - 1] - work[begin] <= most for begin, end in shares)
 
 
@@ -242,7 +251,7 @@ def contents(total):
         (3, True, WORTH_COUNTING * K, 3, True),
     ],
 )
-def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, parts, weighted):
+def test_counts_do_not_depend_on_threads(n_threads, counted, n_changed, parts, weighted):
     n = 3 * LEAST_COUNTED + 5
     r = np.random.default_rng(1)
     x = r.normal(size=(n, D)).astype(np.float32)
@@ -254,7 +263,7 @@ def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, pa
     assert np.count_nonzero(new != old) == n_changed
 
     def total():
-        empty = pass_total(K, D, GRID)
+        empty = AssignmentTotal(K, D, GRID)
         empty.begin(1)
         if counted:
             empty.assign(x, weight, None, old, False)
@@ -267,15 +276,3 @@ def test_rows_are_counted_alike_on_any_threads(n_threads, counted, n_changed, pa
     count_rows(x, weight, old, new, found, counted, threads)
     assert contents(found) == contents(expected)
     assert len(asked) == parts
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_far_rows_are_those_beyond_the_limit_that_have_a_label(weighted):
-    upper = np.array([1, 2, 3, 4, 5], np.float32)
-    weight = np.array([1, 2, 3, 4, 5.0]) if weighted else None
-    rows = RowArrays(np.array([0, 1, 2, -1, 4], np.int32), upper, np.zeros(5, np.float32))
-    total = pass_total(K, D, GRID)
-    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT), total)
-    assert total.tally.far.value == 0, "nobody asks"
-    count_far_rows(weight, rows, Pass("all", CENTERS, SHIFT, far=4.0), total)
-    assert total.tally.far.value == (3 * 9 + 5 * 25 if weighted else 9 + 25)

@@ -1,4 +1,4 @@
-"""A pass over rows: what it meets, finds, hears of, and how it travels."""
+"""Passes over rows: searches, losses, stops, pickles and replays."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe
 from largek_dask.algorithms.truncated.passes import Pass, RowArrays, advance, pass_over
 from largek_dask.data.memory_rows import ArrayRows
+from largek_dask.data.sources import open_rows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
@@ -22,7 +23,7 @@ from tests import oracles
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
+def test_losses_of_removing_clusters(weighted):
     r = np.random.default_rng(0)
     x, centers = r.normal(size=(400, 3)), r.normal(size=(12, 3))
     weight = r.integers(0, 4, 400).astype(float) if weighted else None
@@ -36,7 +37,7 @@ def test_a_look_finds_what_clusters_cost_and_what_removing_them_would(weighted):
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
+def test_saved_labels_are_restored(n_threads):
     r = np.random.default_rng(0)
     x, centers = r.normal(size=(400, 2)), r.normal(size=(12, 2))
     shift, threads = np.zeros(2), Threads(n_threads)
@@ -67,17 +68,26 @@ def test_rows_go_back_to_the_clusters_that_were_kept(n_threads):
     np.testing.assert_array_equal(rows.saved, first)
     between = of_lists(first, others)
     np.testing.assert_array_equal(rows.labels, between)
-    again = lists(centers[::-1].copy(), restore=True, skip=False)
+    again = lists(centers[::-1].copy(), restore=True, max_loss=1e3, loss_steps=1.0)
     expected = of_lists(first, centers[::-1])
     assert (expected != of_lists(between, centers[::-1])).sum() > 50
     advance(x, None, rows, again, threads)
     np.testing.assert_array_equal(rows.labels, expected)
 
 
-def test_every_pass_hears_of_a_stop():
-    """Before every share of its rows; one that looks for cells first, or takes up what is kept,
-    does so before each of both.
-    """
+@pytest.mark.parametrize("weighted", [False, True])
+def test_far_rows_are_those_beyond_the_limit_that_have_weight(weighted):
+    x, center = np.arange(1, 6, dtype="f4")[:, None], np.zeros((1, 1), "f4")
+    weight = np.array([1, 2, 3, 0, 5.0]) if weighted else None
+    with LocalPasses(open_rows(x, sample_weight=weight), n_threads=1) as passes:
+        for far, cost in ((0.0, 0), (4.0, 3 * 9 + 5 * 25 if weighted else 9 + 16 + 25)):
+            made = Pass("all", center, center[0], far=far)
+            total, _ = pass_over(passes, History(), made, 0, None)
+            assert total.tally.far.value == cost
+
+
+def test_every_pass_can_be_stopped():
+    """The check comes before every share of each search, that for cells included."""
     # (9 features: with fewer the shares depend on which kernels somebody has compiled already)
     x = np.random.default_rng(0).normal(size=(400, 9)).astype(np.float32)
     centers, shift = x[:12].copy(), np.zeros(9, np.float32)
@@ -103,7 +113,7 @@ def test_every_pass_hears_of_a_stop():
     assert asked["unsettled"] == 2
 
 
-def test_a_pass_travels_without_what_is_packed():
+def test_a_pickled_pass_leaves_out_packed_centres():
     centers = np.ones((4, 2), np.float32)
     made = Pass("lists", centers, centers[0], np.arange(4, dtype=np.int32))
     packed = made.packed
@@ -113,7 +123,7 @@ def test_a_pass_travels_without_what_is_packed():
     assert other.lists.lengths.tolist() == [1, 1, 1, 1]
 
 
-def test_a_pass_is_kept_without_its_lists_and_makes_the_same_ones_again():
+def test_a_stored_pass_makes_its_lists_again():
     r = np.random.default_rng(0)
     before = Neighbours(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 40)
     near = Neighbours(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 30)
@@ -136,7 +146,7 @@ def test_a_pass_is_kept_without_its_lists_and_makes_the_same_ones_again():
         assert "remade" not in near.__dict__
 
 
-def test_what_replayed_passes_are_made_into_is_let_go():
+def test_replayed_passes_drop_cached_arrays():
     x = np.random.default_rng(3).normal(size=(60, 3)).astype("f4")
     shift, listed = np.zeros(3, np.float32), np.tile(np.arange(4, dtype=np.int32), 4)
     known = {"drift": np.zeros(4), "reach": np.full(4, np.inf)}

@@ -1,4 +1,4 @@
-"""What a sample is asked: what lists would gain, which rows are misled, where splits pay."""
+"""Probes of a sample: gains of lists, misled rows, and splits."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from largek_dask.algorithms.truncated.probe import (
     share_misled,
     splits_of,
 )
-from largek_dask.algorithms.truncated.schedule import LONG, TUNING
+from largek_dask.algorithms.truncated.schedule import LENGTHS, LONG
 from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import Threads
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
-    """Two coarse cells that tell nothing of where rows are, and lists that reach half the way."""
+def test_share_misled(weighted):
+    """Two useless coarse cells, and lists that reach half the way."""
     centers = np.arange(40, dtype=np.float32)[:, None]
     shift = np.zeros(1, np.float32)
     coarse = np.array([[0.0], [1000.0]], np.float32)
@@ -46,10 +46,10 @@ def test_rows_are_misled_by_what_cells_and_lists_miss(weighted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
-    k = 2 * max(TUNING.lengths)
-    lengths = (*TUNING.lengths, k)
-    borders = {at + off for at in (*TUNING.lengths, LONG) for off in (-1, 0, 1)}
+def test_gains_of_lists_of_every_length(weighted):
+    k = 2 * max(LENGTHS)
+    lengths = (*LENGTHS, k)
+    borders = {at + off for at in (*LENGTHS, LONG) for off in (-1, 0, 1)}
     # The centre at j is the j-th from the centre at 0, where all rows are said to be.
     at = np.array(sorted(borders))
     weight = np.arange(1.0, len(at) + 1) if weighted else None
@@ -69,7 +69,7 @@ def test_probe_tells_at_every_length_what_is_in_such_lists(weighted):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
+def test_splits_are_tried_on_the_costliest_rows(weighted):
     """Of a cluster that has more than enough; the others weigh what all the others do."""
     sizes = [255, 0, 256, 257, 900, 1]
     r = np.random.default_rng(0)
@@ -103,7 +103,7 @@ def test_far_rows_are_among_those_that_a_split_is_tried_on(weighted):
         np.testing.assert_array_equal(weight, given_weight)
 
 
-def test_threads_do_not_change_what_is_found():
+def test_probes_do_not_depend_on_threads():
     r = np.random.default_rng(0)
     x = r.standard_normal((2_000, 6)).astype(np.float32)
     centers, shift = x[:40].copy(), np.zeros(6, np.float32)

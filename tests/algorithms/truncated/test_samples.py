@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -11,7 +9,8 @@ import largek_dask as lk
 from largek_dask.algorithms.base import Rng, RowSample
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.truncated.schedule import TUNING
+from largek_dask.algorithms.truncated import schedule
+from largek_dask.algorithms.truncated.schedule import MOST_MET, RESTARTED_CLUSTERS
 from largek_dask.algorithms.truncated.state import next_pass
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits, blobs
@@ -28,8 +27,8 @@ def no_restarts():
     """Samples as for many clusters; what is otherwise with few of them has tests of its own."""
     with pytest.MonkeyPatch.context() as patched:
         # Cells of so few centres leave hardly any out.
-        tuning = replace(TUNING, restarted_clusters=0, most_met=1.0)
-        patched.setattr("largek_dask.algorithms.truncated.schedule.TUNING", tuning)
+        patched.setattr(schedule, "RESTARTED_CLUSTERS", 0)
+        patched.setattr(schedule, "MOST_MET", 1.0)
         yield
 
 
@@ -61,8 +60,8 @@ def clean(url):
 
 
 @every_kind
-def test_it_goes_through_samples_and_all_rows(kind, clean):
-    """So that what the tests below compare is there."""
+def test_the_search_covers_samples_and_all_rows(kind, clean):
+    """The tests below depend on it."""
     opened = [h for h in clean[kind].history_ if h["extra"]["opens_round"]]
     assert {h["extra"]["everywhere"] for h in opened} == {0.0, 1.0}
     sizes = [h["rows"] for h in clean[kind].history_]
@@ -94,7 +93,7 @@ def test_workers(kind, url, clean, worker_clients):
 
 
 @pytest.mark.parametrize(("n", "ascending"), [(1, False), (4, True), (9, False), (40, True)])
-def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, ascending):
+def test_a_sample_has_at_least_half_the_requested_rows(n, ascending):
     """Of 10 rows of 10,000 that count, in one place."""
     x = np.arange(10_000, dtype=np.float32)[:, None]
     weight = np.zeros(10_000)
@@ -114,8 +113,9 @@ def test_a_sample_holds_half_of_what_was_asked_for_wherever_the_weight_is(n, asc
 
 
 @pytest.mark.parametrize("is_noise", [False, True])
-def test_rows_meet_all_centres_where_cells_leave_hardly_any_out(is_noise, monkeypatch):
-    monkeypatch.setattr("largek_dask.algorithms.truncated.schedule.TUNING", TUNING)
+def test_rows_meet_all_centres_if_cells_exclude_few(is_noise, monkeypatch):
+    monkeypatch.setattr(schedule, "RESTARTED_CLUSTERS", RESTARTED_CLUSTERS)
+    monkeypatch.setattr(schedule, "MOST_MET", MOST_MET)
     k, n = 150, 20_000
     x = blobs(n, 64, k, seed=3, spread=0.2)
     if is_noise:
@@ -123,20 +123,20 @@ def test_rows_meet_all_centres_where_cells_leave_hardly_any_out(is_noise, monkey
     km = lk.KMeans(k, algorithm="truncated", max_iter=20, random_state=0, n_threads=1).fit(x)
     steps = [(step["rows"], step["extra"]["distances"]) for step in km.history_]
     assert steps[0][0] < n
-    assert (steps[0][1] > TUNING.most_met) is is_noise, "the first pass is led by coarse cells"
+    assert (steps[0][1] > MOST_MET) is is_noise, "the first pass is led by coarse cells"
     everywhere = next(share for rows, share in steps if rows == n)
     assert (everywhere == 1) is is_noise
 
 
-def test_labels_of_a_start_are_no_part_of_the_history(x):
-    """No pass could make them again, so nothing but an anchor may follow."""
+def test_labels_of_a_start_are_not_in_the_history(x):
+    """They cannot be replayed, so an anchor must follow."""
     search, rng = ALGORITHMS["lists"].bind(KMeansProblem(K)), Rng(5)
     with LocalPasses(lk.open_rows(x), n_threads=1) as passes:
         state = search.init(passes, rng)
         while state.schedule.task.kind != "start":
             state, _ = search.step(passes, rng, state)
         after, info = search.step(passes, rng, state)
-        assert info.n_changed < info.rows < N, "it goes on from the labels of the start"
+        assert info.n_changed < info.rows < N, "the pass begins with the labels of the start"
         assert after.history == History(1, ())
         assert next_pass(passes, after).is_anchor
         then, _ = search.step(passes, rng, after)

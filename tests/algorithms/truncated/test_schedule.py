@@ -1,4 +1,4 @@
-"""What comes next after what passes have gained: samples, rounds, lengths."""
+"""Decisions of the schedule: samples, rounds, lengths of lists."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.truncated.schedule import (
+    LEAST_SHARE,
+    LENGTHS,
     MOST_ROUNDS,
-    TUNING,
     Outcome,
-    Sampling,
     Schedule,
     Setting,
     Task,
@@ -24,7 +24,7 @@ from tests.helpers.covering import in_turns
 N, K = 1_000_000, 1_000
 
 
-FLAT = (0.0,) * (len(TUNING.lengths) + 1)
+FLAT = (0.0,) * (len(LENGTHS) + 1)
 
 
 def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, misled=0.0) -> Outcome:
@@ -32,7 +32,7 @@ def done(cost, *, moves=5, curve=FLAT, work=1e6, changed=100, replayed=3, misled
 
 
 def stepped(schedule: Schedule, outcome: Outcome, tol: float = 1e-4) -> tuple[Schedule, bool]:
-    """What comes next, with the usual ``tol``."""
+    """The next schedule, with the usual ``tol``."""
     return next_step(schedule, outcome, tol)
 
 
@@ -40,28 +40,28 @@ def in_round(cost=100.0) -> Schedule:
     """A schedule whose next step opens a round."""
     schedule = first_schedule(Setting(N, K))
     schedule, _ = stepped(schedule, done(cost))
-    assert schedule.task.looks
+    assert schedule.task.probes
     schedule, back = stepped(schedule, done(cost))
     assert schedule.opens_round
     assert not back
     return schedule
 
 
-def test_way_to_the_first_round():
+def test_tasks_up_to_the_first_round():
     schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
-    assert schedule.task == Task("cells", False)
+    assert schedule.task == Task("cells")
     schedule, _ = stepped(schedule, done(300.0))
-    assert schedule.task == Task("start", False, 32, looks=True)
+    assert schedule.task == Task("start", 32, probes=True)
     schedule, _ = stepped(schedule, done(220.0))
-    assert schedule.task == Task("cells", False), "on to more rows"
-    assert schedule.sampling.sizes == (60_000,)
+    assert schedule.task == Task("cells"), "on to more rows"
+    assert schedule.samples == (60_000,)
     schedule, _ = stepped(schedule, done(215.0))
-    assert schedule.task == Task("lists", False, 32, looks=True)
+    assert schedule.task == Task("lists", 32, probes=True)
     schedule, _ = stepped(schedule, done(214.9))
-    assert schedule.task == Task("cells", True)
+    assert schedule.task == Task("cells")
     assert schedule.everywhere
     schedule, _ = stepped(schedule, done(210.0))
-    assert schedule.task == Task("lists", True, 32, looks=True)
+    assert schedule.task == Task("lists", 32, probes=True)
     schedule, _ = stepped(schedule, done(185.0))
     assert schedule.opens_round
 
@@ -71,12 +71,12 @@ def on_sample(n=128_000, k=K, rounds=MOST_ROUNDS) -> Schedule:
     schedule = first_schedule(Setting(N, k, max_rounds=rounds), (n,))
     while not schedule.opens_round:
         schedule, _ = stepped(schedule, done(100.0))
-    assert not schedule.task.everywhere
+    assert not schedule.everywhere
     return schedule
 
 
 def round_over(schedule, cost, **about) -> tuple[Schedule, bool]:
-    """The schedule after a round whose passes all come to a cost, and whether it is undone."""
+    """The schedule after a round whose passes all have this cost, and whether it is undone."""
     assert schedule.opens_round
     schedule, back = stepped(schedule, done(cost, **about))
     while schedule.stage.passes > 0:
@@ -84,33 +84,34 @@ def round_over(schedule, cost, **about) -> tuple[Schedule, bool]:
     return schedule, back
 
 
-def test_sample_is_searched_while_a_round_gains_more_for_its_work_than_more_rows_would():
+def test_a_sample_is_left_when_more_rows_gain_more_for_the_work():
     # All rows would lower 100 by about 0.68, at some 136 distances each: 5e-9 a distance.
     schedule, back = round_over(on_sample(), 99.9)
     assert schedule.opens_round
     assert not back
-    assert not schedule.task.everywhere
+    assert not schedule.everywhere
     schedule, back = round_over(schedule, 99.889)
     assert not back
-    assert schedule.task == Task("cells", True, keeps_centers=True), (
+    assert schedule.task == Task("cells", keeps_centers=True), (
         "0.01 for 3 million distances are less"
     )
     schedule, _ = round_over(on_sample(), 99.9, work=1e9)
-    assert schedule.task == Task("cells", True, keeps_centers=True)
+    assert schedule.task == Task("cells", keeps_centers=True)
+    assert schedule.everywhere
 
 
-def test_sample_is_left_sooner_where_a_pass_takes_long_for_its_centres_alone():
+def test_a_sample_is_left_sooner_if_centres_dominate_the_work():
     """A pass over all rows is then hardly longer than one over the sample."""
 
     def after_round(beside):
         schedule = on_sample()
-        setting = replace(schedule.setting, beside_rows=beside)
-        return round_over(replace(schedule, setting=setting), 99.95)[0].task.everywhere
+        setting = replace(schedule.setting, center_work=beside)
+        return round_over(replace(schedule, setting=setting), 99.95)[0].everywhere
 
     assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
 
 
-def test_sample_is_left_when_three_rounds_have_been_undone():
+def test_a_sample_is_left_after_three_undone_rounds():
     schedule, places = on_sample(), []
     for _ in range(3):
         while not schedule.opens_round:
@@ -118,34 +119,34 @@ def test_sample_is_left_when_three_rounds_have_been_undone():
         schedule, back = round_over(schedule, 150.0)
         assert back
         assert schedule.cost == 100
-        places.append(schedule.task.everywhere)
+        places.append(schedule.everywhere)
     assert places == [False, False, True]
-    assert schedule.rounds.share == TUNING.least_share, "bold enough for other rows"
+    assert schedule.rounds.share == LEAST_SHARE, "bold enough for other rows"
     assert (
         schedule.rounds.n,
         schedule.rounds.n_failed,
         schedule.rounds.n_undone,
-        schedule.lengths.least,
+        schedule.least_length,
     ) == (0, 0, 0, 0)
 
 
-def test_sample_is_left_for_good_when_nothing_is_left_to_gain():
+def test_a_sample_is_left_when_a_round_changes_nothing():
     schedule, _ = round_over(on_sample(), 100.0, moves=0)
-    assert schedule.task.everywhere
+    assert schedule.everywhere
 
 
 @pytest.mark.parametrize(("met", "kind"), [(0.5, "cells"), (0.51, "all")])
-def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kind):
+def test_more_rows_meet_all_centres_if_cells_exclude_few(met, kind):
     schedule = first_schedule(Setting(N, K), (8_000, 32_000, 60_000))
     assert schedule.task.kind == "cells"
     schedule, _ = stepped(schedule, replace(done(300.0), met=met))
     # That of another pass says nothing of cells.
     schedule, _ = stepped(schedule, replace(done(220.0), met=0.03))
-    assert (schedule.task.kind, schedule.task.everywhere) == (kind, False)
+    assert (schedule.task.kind, schedule.everywhere) == (kind, False)
     for cost in (215.0, 214.9, 214.8):
         if not schedule.everywhere:
             schedule, _ = stepped(schedule, replace(done(cost), met=met))
-    assert (schedule.task.kind, schedule.task.everywhere) == (kind, True)
+    assert (schedule.task.kind, schedule.everywhere) == (kind, True)
     assert not schedule.task.keeps_centers
 
 
@@ -153,11 +154,11 @@ def test_further_rows_meet_all_centres_where_cells_leave_hardly_any_out(met, kin
     ("misled", "kind", "larger"),
     [(0.04, "cells", ()), (0.06, "all", (512_000,)), (0.06, "all", ())],
 )
-def test_further_rows_meet_all_centres_where_cells_lead_astray(misled, kind, larger):
-    schedule = replace(on_sample(), sampling=Sampling((128_000, *larger)))
+def test_more_rows_meet_all_centres_if_cells_mislead(misled, kind, larger):
+    schedule = replace(on_sample(), samples=(128_000, *larger))
     schedule, _ = round_over(schedule, 99.99, misled=misled, work=1e9)
     assert schedule.task.kind == kind
-    assert schedule.task.everywhere is not bool(larger)
+    assert schedule.everywhere is not bool(larger)
     assert schedule.task.keeps_centers is (kind == "cells"), (
         "centres wait until rows are where they belong"
     )
@@ -191,23 +192,23 @@ def test_sizes_of_samples():
 
 
 @pytest.mark.parametrize("sizes", [(6_400,), ()])
-def test_sparse_rows_have_a_model_before_a_look(sizes):
+def test_sparse_rows_have_a_model_before_a_probe(sizes):
     setting = Setting(20_000, 100, sparse=True)
     schedule = first_schedule(setting, sizes)
-    assert schedule.task == Task("all", not sizes, 100)
+    assert schedule.task == Task("all", 100)
     schedule, _ = stepped(schedule, done(220.0, moves=0))
-    assert schedule.task == Task("all", not sizes, 100, looks=True)
+    assert schedule.task == Task("all", 100, probes=True)
     schedule, back = stepped(schedule, done(200.0))
     assert not back
     assert schedule.opens_round
     dense = first_schedule(replace(setting, sparse=False), sizes)
-    assert dense.task.looks, "of dense rows a look takes less than a pass"
+    assert dense.task.probes, "of dense rows a look takes less than a pass"
 
 
 def test_round_that_pays_is_kept():
     schedule = in_round()
     schedule, back = stepped(schedule, done(95.0))
-    while not schedule.task.looks:
+    while not schedule.task.probes:
         schedule, back = stepped(schedule, done(schedule.cost - 0.1))
     schedule, back = stepped(schedule, done(94.0))
     assert not back
@@ -223,22 +224,22 @@ def test_round_that_does_not_pay_is_undone():
         schedule, back = stepped(schedule, done(cost))
     assert back, "what three passes have not mended, further ones will not"
     assert schedule.cost == 100.0
-    assert schedule.task.looks
+    assert schedule.task.probes
     assert schedule.rounds.n_failed == 1
     assert schedule.rounds.share == share / 2
 
 
-def test_round_is_given_time_while_it_may_pay():
+def test_round_continues_while_it_may_pay():
     schedule = in_round(100.0)
     for cost in (120.0, 110.0, 104.0):
         schedule, back = stepped(schedule, done(cost))
         assert not back
-    assert not schedule.task.looks
+    assert not schedule.task.probes
 
 
 @pytest.mark.parametrize(("k", "seed"), in_turns([50, K], range(4)))
-def test_the_unit_of_costs_does_not_matter(seed, k):
-    """Whatever passes come to: after each of them the same comes next."""
+def test_decisions_do_not_depend_on_the_unit_of_costs(seed, k):
+    """The same outcomes in other units lead to the same steps."""
     ways = []
     for unit in (2.0**-30, 1.0, 2.0**30):
         r = np.random.default_rng(seed)
@@ -254,7 +255,7 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
                     schedule.task,
                     schedule.stage.passes,
                     schedule.rounds.n_failed,
-                    schedule.lengths.least,
+                    schedule.least_length,
                     back,
                 )
             )
@@ -275,32 +276,24 @@ def test_the_unit_of_costs_does_not_matter(seed, k):
         ((90,), True),
     ],
 )
-def test_round_goes_on_while_a_pass_gains_more_than_the_mean_of_those_before(costs, goes_on):
+def test_round_continues_while_passes_gain_more_than_average(costs, goes_on):
     *before, last = map(float, costs)
     schedule = in_round(100.0)
     for cost in before:
         schedule, _ = stepped(schedule, done(cost))
-        assert not schedule.task.looks
+        assert not schedule.task.probes
     after, back = stepped(schedule, done(last))
-    assert after.task.looks is not goes_on
+    assert after.task.probes is not goes_on
     assert not back
     settled, _ = stepped(schedule, done(last, changed=0))
-    assert settled.task.looks is (len(costs) > 1), "no row has changed"
+    assert settled.task.probes is (len(costs) > 1), "no row has changed"
 
 
 SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 
 
-def test_ends_after_some_failures():
-    schedule, failures = in_round(100.0), 0
-    while schedule.stage.name != "end":
-        schedule, back = stepped(schedule, done(100.0 if schedule.task.looks else 120.0))
-        failures += back
-    assert failures == TUNING.most_failed
-
-
 @pytest.mark.parametrize(("tol", "ends"), [(0.0, False), (1e-4, False), (0.1, True)])
-def test_tol_says_what_a_round_has_to_gain(tol, ends):
+def test_tol_is_the_minimum_gain_of_a_round(tol, ends):
     schedule = first_schedule(Setting(N, K))
     for cost in np.geomspace(100, 99, 200).tolist():
         schedule, _ = stepped(schedule, done(cost), tol)
@@ -309,16 +302,7 @@ def test_tol_says_what_a_round_has_to_gain(tol, ends):
     assert (schedule.stage.name == "end") is ends
 
 
-def test_ends_where_nothing_changes():
-    schedule = in_round(100.0)
-    for _ in range(10):
-        schedule, _ = stepped(schedule, done(100.0, moves=0, changed=0))
-        if schedule.stage.name == "end":
-            break
-    assert schedule.stage.name == "end"
-
-
-def test_ends_where_nothing_is_left_to_gain():
+def test_cost_zero_ends_the_search():
     assert stepped(in_round(), done(0.0))[0].stage.name == "end"
 
 
@@ -331,29 +315,27 @@ def look_with(curve, *, length=None) -> Schedule:
 def test_lists_are_as_long_as_pays():
     # all that there is to gain is near
     near = look_with((10.0,) * len(FLAT))
-    assert near.task == Task("lists", True, 32)
+    assert near.task == Task("lists", 32)
     # every centre is as likely
-    length = np.array([*TUNING.lengths, K])
+    length = np.array([*LENGTHS, K])
     anywhere = look_with(tuple((1e4 * length / K).tolist()))
     assert anywhere.task.kind == "unsettled"
     # much that is stale, at a middle distance
     middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
-    assert middle.task == Task("lists", True, 128)
+    assert middle.task == Task("lists", 128)
 
 
 def test_given_length_is_kept():
-    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", True, 24)
+    assert look_with((10.0,) * len(FLAT), length=24).task == Task("lists", 24)
     assert look_with((*FLAT[1:], 100.0), length=24).task.kind == "unsettled"
 
 
 def test_passes_since_the_anchor_are_bounded():
     schedule = in_round()
-    while not schedule.task.looks:
+    while not schedule.task.probes:
         schedule, _ = stepped(schedule, done(schedule.cost - 0.1))
     schedule, _ = stepped(schedule, done(schedule.cost - 0.1, replayed=1_000))
-    assert schedule.task == Task("all", True, K)
+    assert schedule.task == Task("all", K)
     assert not schedule.opens_round
     schedule, _ = round_over(on_sample(), 99.0, replayed=1_000)
-    assert schedule.task == Task("cells", True, keeps_centers=True), (
-        "there is no need to begin anew on a sample"
-    )
+    assert schedule.task == Task("cells", keeps_centers=True), "a sample is left instead"

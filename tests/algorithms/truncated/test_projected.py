@@ -1,4 +1,4 @@
-"""Fewer features first: the way the search goes, its costs, and what is lost and found again."""
+"""Search in few directions first: stages, costs, and rebuilt row state."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import projected
 from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample
 from largek_dask.algorithms.parts.directions import LeftOut, left_out, principal_directions
-from largek_dask.algorithms.projected import Projected
+from largek_dask.algorithms.truncated import projected
+from largek_dask.algorithms.truncated.projected import ProjectedSearch
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.projection import Directions, project
@@ -175,7 +175,7 @@ def test_projected_rows_of_a_sample(tmp_path, chunk_rows):
 # --- the way --------------------------------------------------------------------------------------
 
 
-def test_it_begins_narrow_and_ends_in_all_features(x, clean):
+def test_the_search_ends_in_all_features(x, clean):
     assert widths(clean) == [FEW, 2 * FEW, 0]
     assert clean.history_[-1]["converged"]
     brute = ((x[:, None].astype("f8") - clean.cluster_centers_[None]) ** 2).sum(axis=2)
@@ -184,7 +184,7 @@ def test_it_begins_narrow_and_ends_in_all_features(x, clean):
     assert clean.inertia_ < 1.02 * fit(x, directions=0).inertia_
 
 
-def test_where_there_are_none_to_begin_in(x):
+def test_searches_that_begin_in_all_features(x):
     for more in (
         {"init": "k-means++"},
         {"directions": D},
@@ -194,20 +194,13 @@ def test_where_there_are_none_to_begin_in(x):
         assert widths(fit(x, **more)) == [0]
 
 
-def test_rows_that_do_not_fit(x, monkeypatch):
-    """And of those that do there are fewer than 64 a cluster."""
-    monkeypatch.setattr("largek_dask.algorithms.projected.MOST_VALUES", 2 * FEW * N - 1)
-    assert widths(fit(x)) == [FEW, 0]
-    assert widths(fit(x, directions=2 * FEW)) == [0]
-
-
-def test_directions_that_are_none():
+def test_wrong_directions():
     for wrong in (-1, 1.5, True, "few"):
         with pytest.raises(ParameterError, match="directions must be 'auto' or an integer"):
             lk.Truncated(directions=wrong)
 
 
-def test_where_rows_are_wide_is_not_where_they_differ():
+def test_directions_that_do_not_separate_rows_are_left():
     """Most of what rows cost lies outside: it goes on in all features after the first look."""
     r = np.random.default_rng(0)
     wide = 1000 * r.integers(2, size=(N, 3))
@@ -220,7 +213,7 @@ def test_where_rows_are_wide_is_not_where_they_differ():
     assert km.inertia_ < 1.01 * fit(x, directions=0).inertia_
 
 
-def test_auto__is_for_few_directions_that_hold_most(monkeypatch):
+def test_auto_directions(monkeypatch):
     monkeypatch.setattr(projected, "LEAST_VALUES", 1)
     rich = planted(d=200)
     assert widths(fit(rich, directions="auto"))[0] == 32
@@ -231,17 +224,17 @@ def test_auto__is_for_few_directions_that_hold_most(monkeypatch):
     assert widths(fit(rich, directions="auto", max_iter=5)) == [0]
 
 
-def test_what_a_round_begins_with_is_what_rows_cost(x, monkeypatch):
+def test_cost_at_the_beginning_of_a_round(x, monkeypatch):
     """Before it, costs are those in the directions and what lies outside as of the last round."""
     seen = []
-    real = Projected._with_means
+    real = ProjectedSearch._with_means
 
     def spied(self, passes, view, state):
         after = real(self, passes, view, state)
         seen.append((after.step, after.centers, after.cost))
         return after
 
-    monkeypatch.setattr(Projected, "_with_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_means", spied)
     km = fit(x)
     assert len(seen) > 5
     costs = {h["step"]: h["cost"] for h in km.history_}
@@ -317,10 +310,10 @@ def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, m
         seen.append((sample.take().x, labels, after.centers))
         return after
 
-    real = Projected._with_sample_means
+    real = ProjectedSearch._with_sample_means
     monkeypatch.setattr("largek_dask.passes.subset.project", watched)
     monkeypatch.setattr(gather, "project", watched)
-    monkeypatch.setattr(Projected, "_with_sample_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_sample_means", spied)
     km = fit(many, k, max_iter=1)
     [(x, labels, centers)] = seen
     assert looked == [len(x)]
@@ -336,7 +329,7 @@ def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, m
     assert km.model_.counts.sum() == MANY
 
 
-def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeypatch):
+def test_back_projected_models_replace_means_of_a_sample(monkeypatch):
     """Where next to nothing lies outside, and a larger sample is searched."""
 
     def spans_more(km):
@@ -353,7 +346,7 @@ def test_models_are_seen_back_once_that_is_better_than_means_of_a_sample(monkeyp
     ahead = fit(x, directions=RANK, max_iter=last)
     assert not spans_more(ahead)
     assert ahead.history_[-1]["cost"] == pytest.approx(ahead.inertia_, rel=0.05)
-    monkeypatch.setattr(Projected, "_is_ahead", lambda *_: False)
+    monkeypatch.setattr(projected, "_of_all_rows", lambda *_: np.inf)
     behind = fit(x, directions=RANK, max_iter=last)
     assert spans_more(behind)
     assert ahead.inertia_ < behind.inertia_
@@ -380,7 +373,7 @@ def test_first_models_of_weighted_rows(many):
 # --- what is lost ---------------------------------------------------------------------------------
 
 
-def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
+def test_lost_labels_are_counted_again(x, clean, tmp_path):
     """Rows that have kept their cluster are left out of the means of a round, if it is known."""
     url = str(tmp_path / "rows.zarr")
     lk.ingest(x, url, chunk_rows=250, progress=False)
@@ -403,7 +396,7 @@ def test_labels_that_are_lost_are_shown_again(x, clean, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1"])
-def test_other_numbers(dtype):
+def test_other_dtypes(dtype):
     x = planted(dtype="f8")
     x = (x - x.min()) / (x.max() - x.min()) * 250
     km = fit(x.astype(dtype))

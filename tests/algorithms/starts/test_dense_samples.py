@@ -1,4 +1,4 @@
-"""The best of several greedy starts, against plain numpy."""
+"""Starts on samples of dense rows: the best of several, and on two levels."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ from operator import itemgetter
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.starts.dense_sample import (
+from largek_dask.algorithms.starts.samples import (
     BEST_STEPS,
     FIRST_STEPS,
     _candidates,
     cost_of,
     greedy_start,
+    shares,
+    two_level_start,
 )
 from largek_dask.kernels.dense.greedy import greedy_rows
 from tests import oracles
@@ -52,7 +56,7 @@ def lloyd_in_numpy(x, mass, centers, steps):
 
 
 @pytest.mark.parametrize(("seed", "weighted"), in_turns(range(6), [False, True]))
-def test_some_of_the_starts_are_gone_on_with(seed, weighted):
+def test_only_the_best_starts_continue(seed, weighted):
     """Those that are best after a few steps, a fourth of them."""
     r = np.random.default_rng(seed)
     x, k, starts = r.standard_normal((400, 3)), 9, 9
@@ -73,3 +77,35 @@ def test_some_of_the_starts_are_gone_on_with(seed, weighted):
     np.testing.assert_allclose(found, wanted[0], rtol=1e-9, atol=1e-9)
     assert cost == pytest.approx(wanted[1], rel=1e-9)
     assert cost_of(x, weight, found, x.mean(axis=0)) == cost
+
+
+# --- on two levels ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", [200, 300])
+def test_few_rows_are_the_centres(k):
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    centers, _, labels = two_level_start(x, None, k, np.zeros(3, np.float32), 1)
+    np.testing.assert_array_equal(centers, np.resize(x, (k, 3)))
+    np.testing.assert_array_equal(labels, np.arange(200))
+
+
+@given(
+    counts=st.lists(st.integers(0, 50), min_size=1, max_size=30).filter(any), part=st.floats(0, 1)
+)
+def test_shares(counts, part):
+    counts = np.array(counts)
+    k = max(1, int(part * counts.sum()))
+    sizes = shares(counts, k)
+    assert sizes.sum() == k
+    assert (sizes <= counts).all()
+    assert (sizes >= 0).all()
+    if k < np.count_nonzero(counts):
+        assert sizes.max() <= 1
+        return
+    assert (sizes[counts > 0] > 0).all()
+    # Nowhere would one that is given to another cell bring both nearer to what they are due.
+    beyond = sizes - counts * (k / counts.sum())
+    gives, takes = beyond[sizes > 1], beyond[sizes < counts]
+    if len(gives) and len(takes):
+        assert gives.max() - takes.min() <= 1 + 1e-9

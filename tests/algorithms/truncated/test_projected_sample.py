@@ -1,4 +1,4 @@
-"""Fewer features first where only a sample of the rows can be held as it is seen in them."""
+"""Search in few directions, if only a sample of the projected rows can be held."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import projected
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.projected import Projected
+from largek_dask.algorithms.truncated import projected
+from largek_dask.algorithms.truncated.projected import ProjectedSearch
 from largek_dask.data.sources import open_rows
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import bits
-from tests.algorithms.test_projected import FEW, D, fit, planted, widths
+from tests.algorithms.truncated.test_projected import FEW, D, fit, planted, widths
 from tests.helpers.covering import in_turns
 
 N = 12_000
@@ -56,7 +56,7 @@ def brute(x, centers):
     )
 
 
-def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
+def test_the_search_ends_on_all_rows(x, k, clean):
     assert widths(clean) == [FEW, 2 * FEW, 0]
     searched = {}
     for step in clean.history_:
@@ -74,15 +74,15 @@ def test_it_begins_on_a_sample_and_ends_on_all_rows(x, k, clean):
 
 
 @pytest.mark.parametrize("k", [DENSE], indirect=True)
-def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch):
-    seen, real = [], Projected._with_means
+def test_cost_at_the_beginning_of_a_round(x, k, monkeypatch):
+    seen, real = [], ProjectedSearch._with_means
 
     def spied(self, passes, view, state):
         after = real(self, passes, view, state)
         seen.append((after.step, after.centers, after.counts, after.cost, after.n_rows))
         return after
 
-    monkeypatch.setattr(Projected, "_with_means", spied)
+    monkeypatch.setattr(ProjectedSearch, "_with_means", spied)
     km = fit(x, k)
     costs = {step["step"]: step["cost"] for step in km.history_}
     sampled = [each for each in seen if each[-1]]
@@ -95,14 +95,14 @@ def test_what_a_round_begins_with_is_about_what_all_rows_cost(x, k, monkeypatch)
         assert 0.95 < cost / brute(x, centers).sum() < (1.6 if n_rows == HELD[DENSE][0] else 1.1)
 
 
-def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
+def test_rounds_over_a_sample_end_when_all_rows_gain_more(x, k):
     algorithm = lk.Truncated(directions=FEW).bind(KMeansProblem(k, "auto"))
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         state = algorithm.init(passes, Rng(0))
     n, cost = 3_000, 1e6
-    held = replace(state, n_rows=n, scale=N / n, beside=0.4 * cost, left_out=0.1)
+    held = replace(state, n_rows=n, scale=N / n, cost_outside=0.4 * cost, variance_outside=0.1)
     unseen = cost * k * (1 / n - 1 / N)
-    least = projected.WORTH_LEAVING * (held.left_out * held.beside + unseen)
+    least = projected.LEAST_GAIN * (held.variance_outside * held.cost_outside + unseen)
     for gained, ends in ((0.99 * least, True), (1.01 * least, False)):
         before, after = replace(held, round_cost=cost + gained), replace(held, cost=cost)
         assert projected._is_done(before, after) == ends
@@ -110,14 +110,14 @@ def test_rounds_over_a_sample_end_when_all_rows_tell_more(x, k):
         assert not projected._is_done(before, after)
 
 
-def test_too_few_rows_a_cluster(x, monkeypatch):
+def test_too_few_rows_per_cluster(x, monkeypatch):
     monkeypatch.setattr(projected, "MOST_VALUES", FEW * 64 * DENSE)
     assert widths(fit(x, DENSE, max_iter=2)) == [FEW]
     assert widths(fit(x, DENSE + 1, max_iter=2)) == [0]
 
 
 @pytest.mark.parametrize("steps", [1, 25])
-def test_stopped_among_them(x, k, steps):
+def test_stopped_among_projected_rows(x, k, steps):
     weight = np.random.default_rng(2).integers(0, 4, N).astype(float)
     km = fit(x, k, weight=weight, max_iter=steps)
     assert widths(km)[0] == FEW

@@ -15,16 +15,13 @@ Whenever a round begins, means in all features give the cost of the rows and the
 All projected rows are held, or a sample of as many as there is room for. A sample is searched only
 as long as its rounds gain more than a twentieth of what all rows will take off the cost, as their
 means are better known.
-
-:class:`Projected` wraps any search that offers :class:`Search`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +36,7 @@ from largek_dask.algorithms.base import (
     RowState,
     TableShape,
 )
-from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
+from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.parts.directions import (
     SAMPLE_ROWS,
     LeftOut,
@@ -47,27 +44,36 @@ from largek_dask.algorithms.parts.directions import (
     principal_directions,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
+from largek_dask.algorithms.truncated.passes import STATE, stored_state
+from largek_dask.algorithms.truncated.schedule import (
+    Schedule,
+    first_schedule,
+    on_all_rows,
+    sample_sizes,
+)
+from largek_dask.algorithms.truncated.search import ROW_BYTES, TruncatedSearch, sample_sizes_of
+from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
-__all__ = ["Project", "Projected", "ProjectedState", "Standing"]
+__all__ = ["ProjectedSearch", "ProjectedState"]
 
 NARROWEST = 32
 """Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
 LEAST_SAVED = 4
 """Minimum features per direction: below that little is saved."""
-MOST_LEFT_OUT = 0.175
+MOST_VARIANCE_OUTSIDE = 0.175
 """Maximum share of the variance outside at the beginning. In sift200k, 128 features, 32 directions
 leave out 0.21, and such a search takes as long as that in all features."""
-WORTH_LEAVING = 0.05
+LEAST_GAIN = 0.05
 """Factor of the shares of variance and cost that are outside: a round that lowers the cost by a
 smaller share is the last one in these directions. Searches that continued to their ends in 32 to
 128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of
 the 3,072 features of photographs' patches. For a sample, also the factor of what the means of all
 rows will take off."""
-MOST_BESIDE = 0.85
+MOST_COST_OUTSIDE = 0.85
 """Maximum share of the cost outside; beyond it the search continues in all features. With 32
 directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where it pays most)."""
 MOST_VALUES = 1 << 26
@@ -82,77 +88,8 @@ LEAST_VALUES = 1 << 22
 """Rows times features above which projection can save time. Not measured."""
 
 
-FOUND = ("centers", "counts", "coarse", "cost", "n_read")
-"""Fields of a state that a search in all features continues from."""
-Project = Callable[[Passes | None], Passes]
-"""Projects some rows; given None, all that are searched."""
-
-
-class Standing(NamedTuple):
-    """Progress of a search."""
-
-    cost: float
-    """Cost of all rows, as estimated by the searched ones."""
-    n_rows: int
-    """Rows of the next step."""
-    is_settled: bool
-    """A round over all rows is about to begin, or the search has ended."""
-    has_ended: bool
-    goes_back: bool
-    """The next step restores the labels with which the last round began."""
-
-
-class Search(Protocol):
-    """Search with its own samples and rounds, which can continue in other features.
-
-    Its states have ``step``, ``centers``, and ``coarse`` centres.
-    """
-
-    @property
-    def problem(self) -> KMeansProblem:
-        """Problem to solve."""
-
-    row_state: ClassVar[str]
-    """Name of its row state."""
-
-    def first_sample(self, passes: Passes, rng: Rng, least: int) -> Passes:
-        """Return the rows that it begins on, at least so many, in random order."""
-
-    def begin(self, passes: Passes, rng: Rng, shape: tuple[int, int], project: Project) -> Any:
-        """Return the state before the first step among projected rows of this shape."""
-
-    def few(self, passes: Passes, rng: Rng, state: Any) -> Passes | None:
-        """Return the rows of the next step, in all features, if these are a small sample."""
-
-    def step_on(
-        self, passes: Passes, rng: Rng, state: Any, sample: Passes
-    ) -> tuple[Any, Info, NDArray[np.int32], float]:
-        """Run one step on a sample; also return its labels, and the ratio of all weight to its."""
-
-    def step(self, passes: Passes, rng: Rng, state: Any) -> tuple[Any, Info]:
-        """Run one step."""
-
-    def standing(self, state: Any) -> Standing:
-        """Return the progress of the search."""
-
-    def labels_of(self, passes: Passes, state: Any) -> NDArray[np.int32]:
-        """Return the labels of all rows after the last step."""
-
-    def rescaled(self, state: Any, factor: float) -> Any:
-        """Return the state with all costs multiplied."""
-
-    def continued(self, passes: Passes, state: Any, **found: Any) -> Any:
-        """Return the state of a search of these rows that continues another one.
-
-        ``found``: fields of the new state that were found for these rows.
-        """
-
-    def model(self, state: Any) -> CenterArrays:
-        """Return the best model of a state."""
-
-
 @dataclass(frozen=True, eq=False)
-class Counted:
+class CountedLabels:
     """Labels with which rows were last counted for means in all features."""
 
     generation: int = 0
@@ -162,9 +99,9 @@ class Counted:
 
     None: unknown, as after a resume, since checkpoints have only fields of ``init``."""
 
-    def then(self, labels: NDArray[np.int32]) -> Counted:
+    def then(self, labels: NDArray[np.int32]) -> CountedLabels:
         """Return the record after counting these labels."""
-        counted = Counted(self.generation + 1)
+        counted = CountedLabels(self.generation + 1)
         object.__setattr__(counted, "labels", labels)
         return counted
 
@@ -173,7 +110,7 @@ class Counted:
 class ProjectedState:
     """State between two steps among rows projected onto few directions."""
 
-    search: Any
+    search: TruncatedState
     """State of the search itself, of m features."""
     vectors: NDArray[Any]
     """(m, d) the directions."""
@@ -185,15 +122,15 @@ class ProjectedState:
     """(k,) weight of their rows, scaled to all rows."""
     coarse: NDArray[Any]
     """(about sqrt(k), d) coarse centres."""
-    left_out: float
+    variance_outside: float
     """Share of the variance outside of the directions."""
-    beside: float
+    cost_outside: float
     """Cost of rows outside, as of the last round; before it, by the sample of the directions."""
     cost: float = float("inf")
     """Cost of all rows with ``centers``."""
     round_cost: float = float("inf")
     """The same when the last round began; infinity: there was none in these directions."""
-    counted: Counted = Counted()
+    counted: CountedLabels = CountedLabels()
     """Labels that were counted when the last round began."""
     is_ahead: bool = False
     """True if the search is better than the known means in all features, which is possible while
@@ -208,7 +145,7 @@ class ProjectedState:
     @property
     def step(self) -> int:
         """Number of steps so far."""
-        return int(self.search.step)
+        return self.search.step
 
     @property
     def directions(self) -> Directions:
@@ -221,16 +158,16 @@ class ProjectedState:
         return 1 + self.counted.generation
 
     @property
-    def tells_little(self) -> bool:
+    def is_mostly_outside(self) -> bool:
         """True if most of the cost is outside: directions of variance do not separate rows."""
-        return self.beside > MOST_BESIDE * self.cost
+        return self.cost_outside > MOST_COST_OUTSIDE * self.cost
 
 
 @dataclass(frozen=True)
-class Projected:
+class ProjectedSearch:
     """A search that begins in few directions of the rows, and ends in all features."""
 
-    search: Search
+    search: TruncatedSearch
     directions: int | Literal["auto"]
     """Number of directions; "auto": as few as hold most of the variance, if that saves time."""
 
@@ -242,27 +179,22 @@ class Projected:
 
     def _first_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
         """Return the first directions, and the variance outside; None: begin in all features."""
-        m, init = self.directions, self.search.problem.init
-        if not isinstance(init, str) or init != "auto" or passes.is_sparse or m == 0:
+        init, known = self.search.problem.init, None
+        if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
-        if m == "auto":
-            found = self._narrowest(passes, rng)
-        elif m >= passes.n_features or rows_to_hold(passes.n_rows, m, self._k) is None:
-            return None
-        else:
-            found = self._more_directions(passes, rng, m)
-        return None if found is None or self._misses_far_rows(passes, rng, found[0]) else found
-
-    def _narrowest(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
-        """Return as few directions as hold most of the variance, if that saves time."""
+        if self.directions != "auto":
+            m = self.directions
+            fits = rows_to_hold(passes.n_rows, m, self._k) is not None
+            return self._more_directions(passes, rng, m) if m < passes.n_features and fits else None
         if passes.n_rows * passes.n_features < LEAST_VALUES:
             return None
-        m, known = NARROWEST, None
+        m = NARROWEST
+        # As few as hold most of the variance.
         while saves(passes, m, self._k):
             found = self._more_directions(passes, rng, m, known)
-            if found is None or found[1].share <= MOST_LEFT_OUT:
+            if found is None or found[1].share <= MOST_VARIANCE_OUTSIDE:
                 return found
-            if found[1].share > 2 * MOST_LEFT_OUT:
+            if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
                 # Twice as many are not enough either: of mnist 0.28 is left out, and then 0.15.
                 return None
             m, known = 2 * m, found[0]
@@ -271,82 +203,108 @@ class Projected:
     def _more_directions(
         self, passes: Passes, rng: Rng, m: int, known: Directions | None = None
     ) -> tuple[Directions, LeftOut] | None:
-        """Return the first m directions, and the variance outside of them; None: there are fewer.
+        """Return the first m directions, and the variance outside of them.
 
-        ``known`` are the first ones of them.
+        None: there are fewer, or rows are so far out that a held sample may miss those that carry
+        the cost. ``known`` are the first directions.
         """
-        x, weight, _ = self._sample(passes, rng).take()
-        seen, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
-        own = None if weight is None else weight[seen]
-        directions = principal_directions(x[seen], own, passes.statistics.shift, rng, m, known)
+        shift, first = passes.statistics.shift, sample_sizes_of(passes, self._k)[0]
+        n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
+        x, weight, _ = self.search.start_sample(passes, rng, n).take()
+        if rows_to_hold(passes.n_rows, m, self._k):
+            # Few rows carry the cost only if they are many times as far away as others.
+            seen = np.sort(np.abs(x - shift).max(axis=1))
+            if passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100]:
+                return None
+        fitted, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
+        own = None if weight is None else weight[fitted]
+        directions = principal_directions(x[fitted], own, shift, rng, m, known)
         if directions is None:
             return None
         own = None if weight is None else weight[others]
         return directions, left_out(x[others], own, directions)
 
-    def _sample(self, passes: Passes, rng: Rng) -> Passes:
-        """Return rows in random order from which directions are computed."""
-        return self.search.first_sample(passes, rng, min(passes.n_rows, 2 * SAMPLE_ROWS))
-
-    def _misses_far_rows(self, passes: Passes, rng: Rng, directions: Directions) -> bool:
-        """Return True if rows are so far out that a held sample may miss those that carry the cost.
-
-        Few rows carry it only if they are many times as far away as others.
-        """
-        if not rows_to_hold(passes.n_rows, len(directions.vectors), self._k):
-            return False
-        x = self._sample(passes, rng).take().x
-        seen = np.sort(np.abs(x - passes.statistics.shift).max(axis=1))
-        return bool(passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100])
-
     # --- steps ------------------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> ProjectedState | None:
         """Return the state before the first step; None: begin in all features."""
-        found = self._first_directions(passes, rng)
+        found = self._first_directions(passes, rng) if self.directions != 0 else None
         if found is None:
             return None
         directions, outside = found
-        m, known = len(directions.vectors), passes.statistics
-        n_rows = rows_to_hold(passes.n_rows, m, self._k) or 0
-        view = partial(_view, passes, rng, directions, n_rows)
-        search = self.search.begin(passes, rng, (n_rows or known.n_rows, m), view)
+        n_held = rows_to_hold(passes.n_rows, len(directions.vectors), self._k) or 0
+        search = self._begin(passes, rng, directions, n_held)
         return ProjectedState(
             search=search,
             vectors=directions.vectors,
             origin=directions.origin,
             centers=_back_project(search.centers, directions),
-            counts=np.zeros(len(search.centers)),
+            counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
-            left_out=outside.share,
+            variance_outside=outside.share,
             # Back-projected centres lie in the directions: rows cost their whole variance outside.
-            beside=outside.of_a_row * known.total_weight,
-            n_rows=n_rows,
+            cost_outside=outside.of_a_row * passes.statistics.total_weight,
+            n_rows=n_held,
         )
 
-    def step(self, passes: Passes, rng: Rng, state: ProjectedState) -> tuple[Any, Info]:
+    def _begin(
+        self, passes: Passes, rng: Rng, directions: Directions, n_held: int
+    ) -> TruncatedState:
+        """Return the state of the search before its first step among projected rows."""
+        k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
+        setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
+        schedule = first_schedule(setting, sizes)
+        if schedule.stage.name == "first":
+            # Fetching its rows takes longer than searching the next sample in few directions.
+            schedule = first_schedule(setting, sizes[1:])
+        few = self._small_sample(passes, rng, schedule)
+        view = _projected_rows(passes, rng, directions, n_held, few)
+        sample = self.search.start_sample(view, rng, sizes[0]) if few is None else view
+        if schedule.task.kind == "start":
+            # The first step makes better ones.
+            centers = np.resize(sample.take().x[:k], (k, m))
+            coarse = centers[:1]
+        else:
+            centers, coarse, _ = self.search.start(view, rng, sample)
+        return TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
+
+    def _small_sample(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes | None:
+        """Return the rows of the next step, in all features, if these are a small sample."""
+        if schedule.searched or schedule.n_rows >= schedule.setting.n_rows:
+            return None
+        return self.search.start_sample(passes, rng, schedule.n_rows)
+
+    def step(
+        self, passes: Passes, rng: Rng, state: ProjectedState
+    ) -> tuple[ProjectedState | TruncatedState, Info]:
         """Run one step; return a state of the search itself once it continues in all features.
 
         At the end of a round, means in all features are found. A step on a small sample projects
         only that, and finds means at once.
         """
-        few = self.search.few(passes, rng, state.search)
-        view = _view(passes, rng, state.directions, state.n_rows, few)
+        few = self._small_sample(passes, rng, state.search.schedule)
+        view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
         if few is not None:
-            search, info, labels, scale = self.search.step_on(passes, rng, state.search, view)
-            state = self._with_sample_means(few, labels, replace(state, search=search), scale)
+            search, info, done = self.search.step_on(passes, rng, state.search, view)
+            assert done.labels is not None
+            state = replace(state, search=search)
+            state = self._with_sample_means(few, done.labels, state, done.scale)
             return state, _record(info, state)
-        before = self._rescaled(passes, view, state)
+        before = _rescaled(passes, view, state)
         search, info = self.search.step(view, rng, before.search)
-        now = self.search.standing(search)
-        state = replace(before, search=search, is_ahead=self._is_ahead(before, now.cost))
-        if not now.is_settled:
+        schedule = search.schedule
+        expected = before.scale * schedule.cost + before.cost_outside
+        expected = _of_all_rows(expected, self._k, before.search.schedule.n_rows)
+        is_ahead = before.counted.generation == 0 and expected < before.expected
+        state = replace(before, search=search, is_ahead=is_ahead)
+        has_ended = schedule.stage.name == "end"
+        if not has_ended and not (search.everywhere and schedule.opens_round):
             return state, _record(info, state)
-        if not now.goes_back:
+        if not search.restores:
             state = self._with_means(passes, view, state)
         info = _record(info, state)
-        if now.has_ended or state.tells_little or _is_done(before, state):
-            return self._widened(passes, rng, state, view), info
+        if has_ended or state.is_mostly_outside or _is_done(before, state):
+            return self._in_more_directions(passes, rng, state, view), info
         return state, info
 
     def model(self, state: ProjectedState) -> CenterArrays:
@@ -357,12 +315,21 @@ class Projected:
         centers = _back_project(own.centers, state.directions)
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
-    def lifted(self, passes: Passes, state: ProjectedState) -> Any:
+    def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
         """Return the state of the search, continued in all features."""
-        found = {name: getattr(state, name) for name in FOUND}
-        return self.search.continued(passes, state.search, **found)
+        schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
+        return TruncatedState(
+            state.step,
+            replace(schedule, cost=state.cost),
+            state.centers,
+            state.counts,
+            passes.statistics.shift,
+            state.coarse,
+            cost=state.cost,
+            n_read=state.n_read,
+        )
 
-    def held_bytes(self, table: TableShape, itemsize: int, row_bytes: int) -> int:
+    def held_bytes(self, table: TableShape, itemsize: int) -> int:
         """Return the bytes of projected rows and their state, in ``directions`` or twice as many.
 
         0 if the search begins in all features.
@@ -374,43 +341,16 @@ class Projected:
             return 0
         # Values as they are read, and in one piece.
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
-        return values + (held or table.n_rows) * (2 * 8 + row_bytes)
+        return values + (held or table.n_rows) * (2 * 8 + 2 * ROW_BYTES)
 
     # --- from step to step ------------------------------------------------------------------------
-
-    def _rescaled(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-        """Rescale the search to the costs of the rows of a view, if these are a sample.
-
-        Before that its costs are those of all rows, as estimated on a small sample.
-        """
-        scale = 1.0
-        if state.n_rows:
-            scale = passes.statistics.total_weight / view.statistics.total_weight
-        factor = state.scale / scale
-        if factor == 1:
-            return state
-        return replace(state, search=self.search.rescaled(state.search, factor), scale=scale)
-
-    def _is_ahead(self, before: ProjectedState, cost: float) -> bool:
-        """Return True if a step has made the search better than means of a sample."""
-        n = self.search.standing(before.search).n_rows
-        expected = _of_all_rows(before.scale * cost + before.beside, self._k, n)
-        return before.counted.generation == 0 and expected < before.expected
 
     def _with_sample_means(
         self, sample: Passes, labels: NDArray[np.int32], state: ProjectedState, scale: float
     ) -> ProjectedState:
         """Return the state after a step on a sample, with means of its rows in all features.
 
-        Parameters
-        ----------
-        sample : Passes
-            Passes over these rows in all features.
-        labels : (n,) int32
-            Their labels after the step.
-        state : ProjectedState
-        scale : float
-            Weight of all rows divided by that of these.
+        ``labels`` (n,) are those of its rows, ``scale`` the weight of all rows divided by theirs.
         """
         (k, d), directions = state.centers.shape, state.directions
         sums: ClusterSums = sample.reduce(
@@ -425,11 +365,10 @@ class Projected:
         # Outside, rows cost their variance there, less that of their means.
         whole, seen = ExactSums(1), ExactSums(1)
         whole.add(row_squares(centers, directions.origin), counts)
-        seen.add(
-            row_squares(project(centers, directions), np.zeros(len(directions.vectors))), counts
-        )
-        beside = max(0.0, state.beside - max(0.0, whole.value - seen.value))
-        cost = self.search.standing(state.search).cost + beside
+        projected = project(centers, directions)
+        seen.add(row_squares(projected, np.zeros(len(directions.vectors))), counts)
+        cost_outside = max(0.0, state.cost_outside - max(0.0, whole.value - seen.value))
+        cost = state.search.schedule.cost + cost_outside
         expected = _of_all_rows(cost, k, sample.n_rows)
         return replace(
             state, centers=centers, counts=counts, cost=cost, is_ahead=False, expected=expected
@@ -441,11 +380,18 @@ class Projected:
         One pass over all rows, given the labels of the searched ones; rows that have kept theirs
         since the last such pass are not touched.
         """
-        labels = self.search.labels_of(view, state.search)
+        found: dict[int, NDArray[np.int32]] = view.reduce(
+            labels_chunk,
+            start=dict,
+            combine=dict.__or__,
+            state=stored_state(view, state.search.history),
+            joined=True,
+        )
+        labels = np.concatenate([found[begin] for begin in sorted(found)])
         rows, known = view.take().rows, state.counted.labels
         numbers = None if len(rows) == passes.n_rows else rows
-        replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
         (k, d), grid = state.centers.shape, passes.statistics.grid
+        replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
         total: AssignmentTotal[Tally] = passes.reduce(
             count_chunk,
             numbers,
@@ -453,9 +399,7 @@ class Projected:
             state.step,
             start=partial(AssignmentTotal, k, d, grid),
             combine=AssignmentTotal.combine,
-            state=RowState(
-                self.search.row_state, state.counted.generation + 1, replay, retain=True
-            ),
+            state=RowState(STATE, state.counted.generation + 1, replay, retain=True),
             joined=True,
         )
         centers = total.sums.means(state.centers)
@@ -465,35 +409,36 @@ class Projected:
             centers=centers,
             counts=state.scale * total.sums.counts,
             cost=cost,
-            beside=max(0.0, cost - state.scale * self.search.standing(state.search).cost),
+            cost_outside=max(0.0, cost - state.scale * state.search.schedule.cost),
             round_cost=cost,
             counted=state.counted.then(labels),
             is_ahead=False,
         )
 
-    def _widened(self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes) -> Any:
+    def _in_more_directions(
+        self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
+    ) -> ProjectedState | TruncatedState:
         """Return the state in twice as many directions, or in all features if they save little."""
         m, found = 2 * len(state.vectors), None
-        if saves(passes, m, self._k) and not state.tells_little:
+        if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
-        if found is None or self._misses_far_rows(passes, rng, found[0]):
+        if found is None:
             view.close()
-            return self.lifted(passes, state)
+            return self.in_all_features(passes, state)
         directions, outside = found
-        n_rows = rows_to_hold(passes.n_rows, m, self._k) or 0
-        view = _view(passes, rng, directions, n_rows)
+        n_held = rows_to_hold(passes.n_rows, m, self._k) or 0
+        view = _projected_rows(passes, rng, directions, n_held)
+        schedule = on_all_rows(state.search.schedule, self.search.setting(view))
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        search = self.search.continued(
-            view, state.search, centers=centers, counts=state.counts, coarse=coarse
-        )
+        shift = view.statistics.shift
         return replace(
             state,
-            search=search,
+            search=TruncatedState(state.step, schedule, centers, state.counts, shift, coarse),
             vectors=directions.vectors,
             origin=directions.origin,
-            left_out=outside.share,
+            variance_outside=outside.share,
             round_cost=float("inf"),
-            n_rows=n_rows,
+            n_rows=n_held,
         )
 
 
@@ -510,7 +455,7 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
     return fit if fit >= LEAST_ROWS * k else None
 
 
-def _view(
+def _projected_rows(
     passes: Passes, rng: Rng, directions: Directions, n_rows: int, few: Passes | None = None
 ) -> Passes:
     """Return all rows (0), a sample, or those of ``few``, projected onto some directions."""
@@ -527,6 +472,24 @@ def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
     return out
 
 
+def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
+    """Rescale the search to the costs of the rows of a view, if these are a sample.
+
+    Before that its costs are those of all rows, as estimated on a small sample.
+    """
+    scale = 1.0
+    if state.n_rows:
+        scale = passes.statistics.total_weight / view.statistics.total_weight
+    factor = state.scale / scale
+    if factor == 1:
+        return state
+    search, schedule = state.search, state.search.schedule
+    stage = replace(schedule.stage, cost_before=factor * schedule.stage.cost_before)
+    schedule = replace(schedule, cost=factor * schedule.cost, stage=stage)
+    search = replace(search, schedule=schedule, cost=factor * search.cost)
+    return replace(state, search=search, scale=scale)
+
+
 def _of_all_rows(cost: float, k: int, n: int) -> float:
     """Return the expected cost of all rows, given that estimated by n of them in k clusters.
 
@@ -541,7 +504,7 @@ def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
     # Expected change by rows that are not searched: means of few rows fit only these.
     k = len(after.centers)
     unseen = after.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
-    return gained < WORTH_LEAVING * (after.left_out * after.beside + unseen)
+    return gained < LEAST_GAIN * (after.variance_outside * after.cost_outside + unseen)
 
 
 def _record(info: Info, state: ProjectedState) -> Info:
@@ -555,8 +518,14 @@ def _record(info: Info, state: ProjectedState) -> Info:
         extra["everywhere"] = 0.0
         extra["by_means"] = state.scale * info.extra["by_means"]
     ahead = state.is_ahead or state.counted.generation > 0
-    cost = state.scale * info.cost + state.beside if ahead else state.cost
+    cost = state.scale * info.cost + state.cost_outside if ahead else state.cost
     return replace(info, cost=cost, converged=False, extra=extra)
+
+
+def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]]) -> None:
+    """Return the labels of a chunk's rows after the last pass."""
+    assert chunk.state is not None
+    total[chunk.start] = chunk.state["labels"]
 
 
 def count_chunk(
@@ -566,16 +535,9 @@ def count_chunk(
     labels: NDArray[np.int32],
     step: int,
 ) -> None:
-    """Count a chunk's rows for their clusters.
+    """Count a chunk's rows for their clusters ``labels`` (m,).
 
-    Parameters
-    ----------
-    chunk, total
-    numbers : (m,) int64 or None
-        Ascending indices of the rows that count; None: all.
-    labels : (m,) int32
-        Their clusters.
-    step : int
+    ``numbers`` (m,) are the ascending indices of the rows that count; None: all.
     """
     old = None if chunk.state is None else chunk.state["labels"]
     x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)

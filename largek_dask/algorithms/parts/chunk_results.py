@@ -1,0 +1,21 @@
+"""Results by chunk, as a total."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from largek_dask.algorithms.parts.totals import Additive
+
+__all__ = ["ChunkResults"]
+
+
+@dataclass
+class ChunkResults(Additive):
+    """Results by chunk index; a chunk function writes that of its chunk."""
+
+    chunks: dict[int, Any] = field(default_factory=dict)
+
+    def in_order(self) -> list[Any]:
+        """Return the results in the order of the chunks."""
+        return [self.chunks[index] for index in sorted(self.chunks)]

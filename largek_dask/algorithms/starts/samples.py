@@ -1,0 +1,337 @@
+"""Starting centres of a sample of rows in the driver's process; sparse rows stay sparse.
+
+*On two levels*, about sqrt(k) coarse centres are found on a part of the sample. Every coarse cell
+gets a share of the k centres in proportion to its rows, found among these rows alone: that takes
+about 2 sqrt(k) distances per row and step where Lloyd's steps on k centres take k.
+
+*The best of several*: with few clusters of dense rows the start decides, and costs next to nothing
+compared with passes over all rows; then several greedy k-means++ starts are made.
+
+*In rounds*, for sparse rows, each row is drawn in proportion to its squared distance to the rows
+drawn before, as by k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but as many in a round as
+there are already: so the sample meets k rows in all, in log k passes over it. Sparse rows meet many
+centres for little more than a pass over the same rows takes, and rows of few numbers in common have
+no coarse cells: if such a pass is affordable, this is the better start.
+
+Rows are given as ``x`` (n, d), at least one, and ``weight`` (n,) or None; if there are no more than
+k, rows are repeated. No result depends on the number of threads.
+"""
+
+from __future__ import annotations
+
+from math import isqrt, log
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Rng
+from largek_dask.kernels.blocks import SparseBlock, Table
+from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.dense.cells import cell_means
+from largek_dask.kernels.dense.greedy import greedy_rows
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.sampling import draw_by_d2, update_d2
+from largek_dask.kernels.threads import Threads, on_threads
+
+__all__ = [
+    "coarse_centers",
+    "cost_of",
+    "different_rows",
+    "greedy_start",
+    "n_starts",
+    "rounds_start",
+    "shares",
+    "sparse_start",
+    "two_level_start",
+    "update_distances",
+]
+
+COARSE_ROWS = 100
+"""Rows of the sample per coarse centre."""
+LEVEL_STEPS = 5
+"""Lloyd steps on each level."""
+FIRST_STEPS, BEST_STEPS = 3, 10
+"""Lloyd steps from every start, and from the best ones of these."""
+KEPT = 4
+"""One start in four is among the best."""
+MOST_STARTS = 64
+"""Maximum number of starts."""
+PASSES, LEAST_WORK = 16, 1 << 25
+"""Maximum cost of all starts together, in passes over all rows; or in products, if that is more: a
+few hundredths of a second."""
+FAR_COST = 10.0
+"""Largest mean cost of the k costliest rows, relative to that of all rows, with which rows drawn
+by weight alone are a start. In texts it is 1.2, in counts of cells 4 to 8."""
+LEAST_PIECE = 2_048
+"""Minimum rows that one thread takes at a time."""
+
+Labels = NDArray[np.int32]
+Weights = NDArray[np.float64]
+
+
+# --- rows on threads ------------------------------------------------------------------------------
+
+
+def _pieces(n: int, n_threads: int) -> list[slice]:
+    step = max(LEAST_PIECE, -(-n // n_threads))
+    return [slice(begin, begin + step) for begin in range(0, n, step)]
+
+
+def _nearest(x: Table, packed: PackedCenters, n_threads: int) -> Labels:
+    labels = np.empty(len(x), np.int32)
+    on_threads(n_threads, lambda at: nearest(x[at], packed, labels[at]), _pieces(len(x), n_threads))
+    return labels
+
+
+def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Threads) -> int:
+    """Update the rows' squared distances for new centres; return the number computed."""
+    threads.map(lambda at: update_d2(x[at], packed, d2[at]), _pieces(len(x), threads.n))
+    return len(x) * packed.n_clusters
+
+
+def cost_of(x: Table, weight: Weights | None, centers: NDArray[Any], shift: NDArray[Any]) -> float:
+    """Return the weighted sum of squared distances of rows to their nearest centres."""
+    packed, total = pack_centers(centers, shift), ExactSums(1)
+    total.add(squared_distances(x, packed, nearest(x, packed)), weight)
+    return float(total.value)
+
+
+# --- on two levels --------------------------------------------------------------------------------
+
+
+def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
+    """Return (about sqrt(k), d) coarse centres of dense rows in random order."""
+    m = max(1, min(isqrt(k), len(x)))
+    n = min(len(x), COARSE_ROWS * m)
+    order, starts = np.arange(n, dtype=np.int32), np.array([0, n])
+    return cell_means(x[:n], order, starts, np.array([m]), np.arange(m), shift, LEVEL_STEPS)[0]
+
+
+def two_level_start(
+    x: NDArray[Any], weight: Weights | None, k: int, shift: NDArray[Any], n_threads: int
+) -> tuple[NDArray[Any], NDArray[Any], Labels]:
+    """Return starting centres of dense rows of any real type, in random order.
+
+    Returns
+    -------
+    centers : (k, d)
+    coarse : (about sqrt(k), d)
+    labels : (n,) int32
+        Approximately the nearest centre of each row.
+    """
+    coarse = coarse_centers(x, k, shift)
+    if len(x) <= k:
+        rows = x.astype(coarse.dtype, copy=False)
+        return np.resize(rows, (k, x.shape[1])), coarse, np.arange(len(x), dtype=np.int32)
+    cells = _nearest(x, pack_centers(coarse, shift), n_threads)
+    order, starts = order_by_label(cells, len(coarse))
+    sizes = shares(np.diff(starts), k)
+    # Rows lie in random order: the first ones of a cell are random ones.
+    first = np.repeat(starts[:-1], sizes)
+    rank = np.arange(k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    centers, labels = cell_means(
+        x, order, starts, sizes, first + rank, shift, LEVEL_STEPS, weight, n_threads=n_threads
+    )
+    return centers, coarse, labels
+
+
+def sparse_start(
+    x: SparseBlock, weight: Weights | None, k: int, grid: FixedPoint, n_threads: int
+) -> NDArray[Any]:
+    """Return (k, d) starting centres of sparse rows of the compute dtype, in random order.
+
+    ``grid`` is that of the rows that the sample is from.
+    """
+    n, d = x.shape
+    if n <= k:
+        return np.resize(x.toarray(), (k, d))
+    n_coarse = max(1, isqrt(k))
+    few = slice(0, COARSE_ROWS * n_coarse)
+    coarse = _sparse_lloyd(x[few], None if weight is None else weight[few], n_coarse, grid)
+    cells = _nearest(x, pack_centers(coarse, grid.shift), n_threads)
+    order, starts = order_by_label(cells, n_coarse)
+    sizes = shares(np.diff(starts), k)
+    ends = np.cumsum(sizes)
+    centers = np.empty((k, d), coarse.dtype)
+
+    def search(cell: int) -> None:
+        own, m = order[starts[cell] : starts[cell + 1]], int(sizes[cell])
+        own_weight = None if weight is None else weight[own]
+        centers[ends[cell] - m : ends[cell]] = _sparse_lloyd(x[own], own_weight, m, grid)
+
+    on_threads(n_threads, search, np.flatnonzero(sizes).tolist())
+    return centers
+
+
+def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> NDArray[Any]:
+    """Return (m, d) centres after Lloyd steps that begin at the first m rows."""
+    centers: NDArray[Any] = x[:m].toarray()
+    for _ in range(LEVEL_STEPS):
+        labels = nearest(x, pack_centers(centers, grid.shift))
+        sums = ClusterSums(m, x.n_features, grid)
+        sums.add(x, labels, weight)
+        centers = sums.means(centers)
+        empty = np.flatnonzero(np.bincount(labels, minlength=m) == 0)
+        if len(empty):
+            packed = pack_centers(centers, grid.shift)
+            costs = squared_distances(x, packed, labels).astype(np.float64)
+            # The costliest rows, without those of cost 0. Equal rows have equal costs at one
+            # centre; one of them is enough.
+            _, rows = np.unique(np.stack([labels, costs], axis=1), axis=0, return_index=True)
+            rows = rows[costs[rows] > 0]
+            mass = costs[rows] if weight is None else costs[rows] * weight[rows]
+            far = rows[np.argsort(-mass, kind="stable")[: len(empty)]]
+            centers[empty[: len(far)]] = x[far].toarray()
+    return centers
+
+
+def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
+    """Return (m,) integers that add up to k, in proportion to counts by largest remainders.
+
+    None exceeds its count; a count that is not 0 gets at least 1, as far as k allows. k is at most
+    the sum of the counts.
+    """
+    wanted = counts * (k / int(counts.sum()))
+    sizes = np.minimum(np.maximum(np.floor(wanted), counts > 0), counts).astype(np.int64)
+    for sign, left in ((1, k - int(sizes.sum())), (-1, int(sizes.sum()) - k)):
+        while left > 0:
+            open_to = sizes < counts if sign > 0 else sizes > (1 if sizes.max() > 1 else 0)
+            rank = np.argsort(np.where(open_to, sign * (sizes - wanted), np.inf), kind="stable")
+            chosen = rank[: min(left, int(np.count_nonzero(open_to)))]
+            sizes[chosen] += sign
+            left -= len(chosen)
+    out: NDArray[np.int64] = sizes
+    return out
+
+
+# --- the best of several --------------------------------------------------------------------------
+
+
+def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
+    """Return the number of starts that pay on a sample of a table."""
+    a_row = n_features * k
+    one = n_sampled * a_row * (FIRST_STEPS + BEST_STEPS // KEPT + _candidates(k))
+    return max(1, min(MOST_STARTS, max(PASSES * n_rows * a_row, LEAST_WORK) // max(one, 1)))
+
+
+def greedy_start(
+    x: NDArray[Any],
+    weight: Weights | None,
+    k: int,
+    shift: NDArray[Any],
+    rng: Rng,
+    n_starts: int,
+    n_threads: int,
+) -> tuple[NDArray[Any], float]:
+    """Return (k, d) starting centres of dense rows, and the weighted cost of the rows with them."""
+    dtype, n = compute_dtype(x.dtype), len(x)
+    if n <= k:
+        return np.resize(x.astype(dtype), (k, x.shape[1])), 0.0
+    columns = np.ascontiguousarray(x.T, dtype)
+    mass = np.ones(n) if weight is None else weight
+    shape = k, _candidates(k)
+
+    def begin(start: int) -> NDArray[np.int64]:
+        return greedy_rows(columns, mass, rng.generator(start, "greedy").random(shape))
+
+    def after_lloyd(picks: list[NDArray[np.int64]], n_steps: int) -> list[NDArray[Any]]:
+        """Return centres after Lloyd steps from each of several starts at rows."""
+        # The starts are as many cells, all of the same rows.
+        m = len(picks)
+        order = np.tile(np.arange(n, dtype=np.int32), m)
+        places = np.concatenate([start * n + rows for start, rows in enumerate(picks)])
+        starts, sizes = np.arange(m + 1) * n, np.full(m, k)
+        many = {"n_full": n_steps, "n_threads": n_threads}
+        found = cell_means(x, order, starts, sizes, places, shift, n_steps, weight, **many)[0]
+        return np.split(found, m)
+
+    picks = on_threads(n_threads, begin, range(n_starts))
+    costs = [cost_of(x, weight, own, shift) for own in after_lloyd(picks, FIRST_STEPS)]
+    best = sorted(range(n_starts), key=costs.__getitem__)[: -(-n_starts // KEPT)]
+    found = after_lloyd([picks[start] for start in best], BEST_STEPS)
+    costs = [cost_of(x, weight, own, shift) for own in found]
+    least = min(range(len(best)), key=costs.__getitem__)
+    return found[least], costs[least]
+
+
+def _candidates(k: int) -> int:
+    """Return the number of rows tried for each centre, as in scikit-learn."""
+    return 2 + int(log(k))
+
+
+# --- sparse rows as centres -----------------------------------------------------------------------
+
+
+def rounds_start(
+    x: SparseBlock,
+    weight: Weights,
+    k: int,
+    grid: FixedPoint,
+    generator: np.random.Generator,
+    n_threads: int,
+) -> NDArray[Any]:
+    """Return (k, d) starting centres of sparse rows: draw in rounds, then one Lloyd step.
+
+    Rows have positive weight, the compute dtype, and an order independent of chunks. ``grid`` is
+    that of the rows that the sample is from.
+    """
+    n, d = x.shape
+    if n <= k:
+        return np.resize(x.toarray(), (k, d))
+    d2 = np.full(n, np.inf)
+    new, _ = draw_by_d2(weight, None, generator.random(1))
+    drawn = new
+    while len(drawn) < k:
+        update_distances(x, pack_centers(x[new].toarray(), grid.shift), d2, Threads(n_threads))
+        most = min(len(drawn), k - len(drawn))
+        picks, _ = draw_by_d2(d2, weight, generator.random(most))
+        if not len(picks):
+            # Every row lies on a centre: some are repeated, empty clusters are moved later.
+            break
+        new = _different(x, picks)
+        drawn = np.concatenate([drawn, new])
+    centers: NDArray[Any] = x[np.resize(drawn, k)].toarray()
+    sums = ClusterSums(k, d, grid)
+    sums.add(x, _nearest(x, pack_centers(centers, grid.shift), n_threads), weight)
+    return sums.means(centers)
+
+
+def different_rows(
+    x: SparseBlock,
+    weight: Weights,
+    k: int,
+    grid: FixedPoint,
+    generator: np.random.Generator,
+    n_threads: int,
+) -> tuple[NDArray[Any], Labels] | None:
+    """Return k different sparse rows, drawn by weight, and labels (n,): the nearest of them.
+
+    Parameters are those of :func:`rounds_start`. None if such a start will not do: too many rows
+    are alike, or a few, which drawing by D² would find, cost far more than others.
+    """
+    picks, _ = draw_by_d2(weight, None, generator.random(4 * k))
+    rows = _different(x, picks)[:k]
+    if len(rows) < k:
+        return None
+    centers: NDArray[Any] = x[rows].toarray()
+    packed = pack_centers(centers, grid.shift)
+    labels = _nearest(x, packed, n_threads)
+    costs = squared_distances(x, packed, labels) * weight
+    highest = np.partition(costs, len(x) - k)[-k:]
+    # In this order: means of nothing but zeros are alike.
+    if highest.mean() > FAR_COST * costs.mean():
+        return None
+    return centers, labels
+
+
+def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the first row of each group of equal rows."""
+    kinds: dict[tuple[bytes, bytes], int] = {}
+    for row in rows.tolist():
+        at = slice(x.indptr[row], x.indptr[row + 1])
+        kinds.setdefault((x.indices[at].tobytes(), x.data[at].tobytes()), row)
+    return np.array(list(kinds.values()), np.int64)
