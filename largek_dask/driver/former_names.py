@@ -1,7 +1,7 @@
-"""Read the names of algorithms in jobs of format 1, and in models of formats 1 and 2.
+"""Convert names of algorithms in jobs of format 1, and in models of formats 1 and 2.
 
-There ``vrkm`` was two algorithms by its parameter ``table``, ``dcdbundle`` two by ``metric``,
-``nmbatch`` and ``vc-gmm`` two by whether they were published forms, and ``dcclust`` one of its own.
+There ``vrkm`` was two algorithms by its parameter ``table``, and ``dcdbundle`` two by ``metric``;
+``nmbatch`` and ``vc-gmm`` were also their published forms; and ``dcclust`` was a separate one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
 
 
 def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Return ``parameters_of`` an algorithm for what it was in a former format."""
+    """Convert ``parameters_of`` an algorithm from a former format."""
     given = dict(described)
     former = given.pop("name").lower()
     name, parameters = current_parameters(former, given)
@@ -64,7 +64,7 @@ def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a model with the current names of algorithms."""
+    """Convert the provenance of a model from a former format."""
     found = dict(provenance)
     if "engine" in found:
         found["engine"] = current_description(found["engine"])
@@ -75,10 +75,10 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_state(tree: Any) -> Any:
-    """Return the encoded state of a former class as that of its successor.
+    """Convert the encoded state of a former class to that of its successor.
 
-    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
-    same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures.
+    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); now it begins with one, by the
+    same centres. A state of ``dcd-bundle`` also had evaluations and a last step, for figures.
     """
     match tree:
         case {"class": "PublishedState", "fields": dict(old)}:
