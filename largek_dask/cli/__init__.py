@@ -1,25 +1,14 @@
 """The command line: ``largek demo``, ``fit``, ``submit`` and all others.
 
-Command modules import nothing heavy at their top level, so that ``largek --help`` answers at
-once; each command imports what it needs when it runs.
+Imports at the top of command modules are light, so that ``largek --help`` answers at once; each
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations
 
 import click
 
-from largek_dask.cli import (
-    cluster,
-    demo,
-    doctor,
-    elbow,
-    fit,
-    ingest,
-    jobs,
-    predict,
-    report,
-    warmup,
-)
+from largek_dask.cli import cluster, demo, doctor, elbow, fit, ingest, jobs, predict, report, warmup
 from largek_dask.cli.common import Group
 from largek_dask.version import __version__
 
@@ -36,7 +25,7 @@ __all__ = ["main"]
 def main() -> None:
     """Cluster large tables of numbers, here or on a Dask cluster, with the same bits everywhere.
 
-    Begin with `largek demo`.
+    Start with `largek demo`.
     """
 
 

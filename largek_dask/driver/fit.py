@@ -18,11 +18,11 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
-from largek_dask.driver.checkpoint import FitFolder, forget_torn
+from largek_dask.driver.checkpoint import FitFolder, remove_torn_job
 from largek_dask.driver.compile_watch import CompileWatch, compiles_in_parallel, is_worth_it
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Events, Sink
-from largek_dask.driver.final import marks_of
+from largek_dask.driver.final import model_hashes
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.plan import (
@@ -34,16 +34,11 @@ from largek_dask.driver.plan import (
     space_needed,
 )
 from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
-from largek_dask.driver.run import Callback, Clock, no_model
+from largek_dask.driver.run import Callback, Clock, never, no_model
 from largek_dask.driver.starts import StartResult, Starts, kind_of_problem
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import (
-    CancelledFit,
-    DegenerateDataWarning,
-    ParameterError,
-    warn,
-)
+from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
 from largek_dask.kernels.compiling import checked_by
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
@@ -53,7 +48,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "checked", "chosen", "fit", "open_passes", "problem_of"]
+__all__ = ["FitResult", "choose_algorithm", "fit", "open_passes", "prepare_fit", "problem_of"]
 
 ANSWER_SECONDS = 10.0
 """Minimum seconds to wait for workers, also if the time limit is shorter."""
@@ -61,8 +56,6 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """Result of a fit."""
-
     arrays: ModelArrays
     labels: NDArray[np.int32] | None
     """(n,) labels, -1 for skipped rows; None if they were not wanted in memory."""
@@ -76,7 +69,7 @@ class FitResult:
     n_distinct: int | None
     """Number of distinct rows if there are fewer than clusters, else None."""
     seconds: float
-    """From the first look at the rows to the model, earlier runs included."""
+    """Time from the first access to the rows to the model, including earlier runs."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
 
@@ -116,46 +109,43 @@ def fit(
     log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
-    held: Callable[[], bool] | None = None,
+    suspended: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Cluster rows, on a Dask client's cluster or on threads of this process.
 
-    After Ctrl-C and after a time limit the result is that of the last complete step.
+    After Ctrl-C or a time limit the result is that of the last complete step.
 
     Parameters
     ----------
     checkpoint : str or Folder, optional
-        Folder to write to, and to resume from if it holds this job.
+        Folder to write to, and to resume from if it has this job.
     labels : bool, str or Folder
         Whether labels are returned; or the URL to write them to.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable
-        Sinks of events.
-    log : bool
-        Write events to ``events/`` in the checkpoint folder as well.
+        Sinks of events; with ``log`` they are also written to ``events/`` in the checkpoint folder.
     callbacks : sequence of callable
         See ``driver.run``.
-    cancelled : callable, optional
-        Called often before the last pass; true stops the fit.
-    held : callable, optional
-        Called often, also in the last pass; true leaves all as it is in the checkpoint.
+    cancelled, suspended : callable, optional
+        Called often; a true result stops the fit, ``cancelled`` before the last pass with the
+        current model, ``suspended`` at any time for a later resume.
 
     Raises
     ------
     ParameterError, DataError, BadRowsError, NotEnoughMemoryError, OutputError
         Found before the first step.
     CheckpointError, DataChangedError
-        The folder holds another job, or this one with other data.
+        The folder has another job, or this one with other data.
     NoModelError
-        Cancelled, or out of time waiting for workers, before there was a model; or held.
+        Stopped before there was a model, or suspended.
 
     Warns
     -----
     DegenerateDataWarning, RecoveryWarning
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    rows, choice, footprint = checked(rows, options, n_threads=n_threads, client=client)
+    rows, choice, footprint = prepare_fit(rows, options, n_threads=n_threads, client=client)
     identity, fingerprint = identity_of(options), rows.fingerprint()
     job = store = None
     if checkpoint is not None:
@@ -165,9 +155,9 @@ def fit(
         owner = {"job": identity, "data": fingerprint["content"]}
         store = LabelStore(labels, rows.chunk_table, owner, storage_options)
     out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
-    work = _Work(
+    work = _FitRun(
         rows, options, choice, footprint, identity, fingerprint, job, store, out, bool(labels),
-        client, n_threads, callbacks, cancelled or _never, held or _never,
+        client, n_threads, callbacks, cancelled or never, suspended or never,
     )  # fmt: skip
     passes, best = work.search()
     return work.finish(passes, best)
@@ -183,7 +173,7 @@ def _open_job(
 ) -> FitFolder:
     """Open the folder of checkpoints; check the free space for a new job."""
     folder.check_writable()
-    forget_torn(folder)
+    remove_torn_job(folder)
     # Names are not part of the fingerprint: they may change between two runs.
     data = {**fingerprint, "feature_names": rows.feature_names}
     job = FitFolder(folder, identity, data, versions())
@@ -194,13 +184,9 @@ def _open_job(
     return job
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """A fit whose options are checked and whose outputs are open."""
+class _FitRun:
+    """A fit with checked options and open outputs."""
 
     rows: Rows
     options: FitOptions
@@ -217,7 +203,7 @@ class _Work:
     n_threads: int | None
     callbacks: Sequence[Callback]
     cancelled: Callable[[], bool]
-    held: Callable[[], bool]
+    suspended: Callable[[], bool]
 
     @property
     def problem(self) -> Problem:
@@ -226,7 +212,7 @@ class _Work:
 
     def search(self) -> tuple[BasePasses, StartResult]:
         """Return the best start, and the passes that computed it."""
-        stop, asked, held = self.options.stop, self.cancelled, self.held
+        stop, asked, suspended = self.options.stop, self.cancelled, self.suspended
         clock = Clock(0.0, stop)
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
@@ -237,13 +223,12 @@ class _Work:
             else nullcontext()
         )
         try:
-            # Cancelling works from the first moment: the cluster may have no workers yet.
+            # Cancelling works from the beginning, as the cluster may have no workers yet.
             def is_late() -> bool:
-                # Workers that are there get a moment to answer.
                 return clock.is_over() and clock.seconds() > ANSWER_SECONDS
 
             with helper, self._open_passes(lambda: asked() or is_late()) as passes:
-                passes.cancelled = lambda: watch.report() or held()
+                passes.cancelled = lambda: watch.report() or suspended()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.job is not None:
@@ -261,10 +246,10 @@ class _Work:
                 with checked_by(passes.raise_if_stopped):
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
-            # The loop handles later ones: it has a model to return.
+            # The step loop handles later cancels, as it has a model to return.
             raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
-            # The traceback would fill a screen and tell nothing.
+            # A long traceback would not help.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()
@@ -285,7 +270,7 @@ class _Work:
         )
 
     def _check(self, statistics: Statistics) -> None:
-        """Check what is known only after the scan of the rows."""
+        """Check conditions that depend on the statistics of the rows."""
         k = self.options.n_clusters
         check_rows_that_count(k, statistics)
         check_scale(statistics)
@@ -304,7 +289,7 @@ class _Work:
                 warn(complaint, DegenerateDataWarning)
         arrays = best.run.arrays if final is None else final.arrays
         if store is not None and final is not None:
-            marks = marks_of(self.problem.labelling(arrays))
+            marks = model_hashes(self.problem.labelling(arrays))
             passes.retry(lambda: store.finish(marks))
         return FitResult(
             arrays=arrays,
@@ -330,7 +315,7 @@ class _Work:
             "stop": stop_rules_of(self.options),
             "data": data,
             "versions": versions(),
-            # Equal bits are promised for one version only.
+            # Equal bits are guaranteed only within one version.
             **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
@@ -341,7 +326,7 @@ class _Work:
         }
 
 
-def checked(
+def prepare_fit(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice, Footprint]:
     """Return the rows of a fit, its algorithm with the problem, and its footprint; read nothing.
@@ -351,31 +336,31 @@ def checked(
     rows = without_equal_names(rows)
     if options.dither is not None:
         rows = DitheredRows(rows, options.seed)
-    choice = chosen(rows, options)
+    choice = choose_algorithm(rows, options)
     problem = problem_of(choice.algorithm, options)
     check_problem(rows, problem, n_threads=n_threads, client=client)
     algorithm = choice.algorithm.bind(problem)
     return rows, choice._replace(algorithm=algorithm), footprint_of(rows, algorithm)
 
 
-def chosen(rows: Rows, options: FitOptions) -> Choice:
+def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
     """Return the algorithm and number of starts; ``algorithm="auto"`` chooses by the rows."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
         if not algorithm.takes_starts and n_init > 1:
             raise ParameterError(
-                f"n_init={n_init}: {type(algorithm).__name__} makes starts of its own. "
-                "Take n_init=1, and effort='best' where it has one."
+                f"n_init={n_init}: {type(algorithm).__name__} makes its own starts. Use n_init=1, "
+                "and effort='best' if it has this parameter."
             )
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, options.n_clusters, options.init)
-    # Given centres make every start the same.
+    # With given centres all starts are equal.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
 
 
 def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
-    """Return the problem; options are fields of its class, by name."""
+    """Return the problem, whose fields are options of the same names."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

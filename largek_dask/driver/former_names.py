@@ -85,7 +85,7 @@ def current_description(described: Mapping[str, Any], number: int = 1) -> dict[s
 
 
 def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a model with the current names of algorithms."""
+    """Convert the provenance of a model from a former format."""
     found = dict(provenance)
     if "engine" in found:
         found["engine"] = current_description(found["engine"])
@@ -96,7 +96,7 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_state(tree: Any) -> Any:
-    """Return the encoded state of a former class as that of its successor.
+    """Convert the encoded state of a former class to that of its successor.
 
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
     same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A

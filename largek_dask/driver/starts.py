@@ -1,4 +1,4 @@
-"""Run the starts of a fit (``n_init``) in turn, and keep the best; read it from checkpoints."""
+"""Run the starts of a fit (``n_init``) in turn, and return the best; read it from checkpoints."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ from largek_dask.errors import (
 from largek_dask.passes.base import BasePasses
 
 __all__ = [
-    "Saved",
+    "SavedStart",
     "StartResult",
     "Starts",
     "best_saved",
     "keep_last_checkpoints",
     "kind_of_problem",
-    "rows_at_hand",
+    "sample_stored_rows",
 ]
 
-ENDS_THE_FIT = (
+ENDS_FIT = (
     "max_time",
     "max_time_without_last_pass",
     "max_time_without_search",
@@ -59,27 +59,22 @@ ENDS_THE_FIT = (
     "interrupted",
 )
 """Reasons to stop that end the whole fit, not only one start."""
-
-
 SLACK, SLACK_SECONDS = 1.05, 0.05
-"""How far beyond its time limit a fit may end: a factor of it, or seconds."""
+"""A fit may exceed its time limit by this factor or these seconds; not tuned."""
 MOST_KEPT = 0.8
-"""Maximum fraction of the remaining time that is reserved for a last pass that does not fit.
-Not tuned."""
+"""Maximum fraction of the remaining time reserved for a last pass that does not fit; not tuned."""
 LONG = 60.0
-"""Minimum seconds of a last pass for which its lateness is reported."""
+"""Minimum seconds of a last pass whose lateness is reported; not tuned."""
 ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
 FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
 """Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
-"""Reasons to stop after which the last pass is left out if it does not fit."""
+"""Reasons to stop after which the last pass is skipped if it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """Result of a start that has ended."""
-
     stream: int
     run: RunResult[Any]
     reason: StopReason
@@ -90,7 +85,7 @@ class StartResult:
     labelled: bool = False
     """Labels are in ``final``, or in storage."""
     seconds: float = 0.0
-    """Used by all runs of the fit, with reading, compiling and the last pass."""
+    """Time used by all runs of the fit, including reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,13 +112,13 @@ class Starts:
         return problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run every start, after ``seconds`` of other work, and return the best."""
+        """Run all starts, after ``seconds`` of other work, and return the best."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
         objective = self._problem.objective
         for stream in range(n_init):
             try:
-                outcome = self._one(stream, seconds, n_init)
+                outcome = self._run_start(stream, seconds, n_init)
             except (KeyboardInterrupt, NoModelError) as stopped:
                 if best is not None:
                     reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
@@ -136,7 +131,7 @@ class Starts:
             seconds = time.monotonic() - begun
             if best is None or objective.is_better(outcome.value, best.value):
                 best = outcome
-            if outcome.reason in ENDS_THE_FIT:
+            if outcome.reason in ENDS_FIT:
                 best = replace(best, reason=outcome.reason)
                 break
         assert best is not None
@@ -148,24 +143,24 @@ class Starts:
             )  # fmt: skip
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
-            best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
+            best = replace(best, final=self._last_pass(best.run, labels=self.labels, out=self.out))
         arrays = best.run.arrays if best.final is None else best.final.arrays
         if self.events and (sizes := sizes_of(arrays.counts)):
             self.events.emit("sizes", **sizes)
         return replace(best, seconds=time.monotonic() - begun)
 
     def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
-        """Return a fallback model if the time limit passed before there was a model, else None."""
+        """Return a fallback model if time was over before there was a model, else None."""
         if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
             return None
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.options.seed, stream).generator(0, "unsearched")
-        # The fit may have waited for workers all the time.
+        # A new deadline, as waiting for workers may have used up all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
-            rows = rows_at_hand(self.passes, self._problem.n_clusters, draws)
+            rows = sample_stored_rows(self.passes, self._problem.n_clusters, draws)
         except CancelledFit:
             return None
         finally:
@@ -176,10 +171,10 @@ class Starts:
         result: RunResult[Any] = RunResult(
             arrays, 0, (), "max_time", None, seconds, begun, Reserve()
         )
-        final = self._count(result, labels=self.labels, out=self.out)
+        final = self._last_pass(result, labels=self.labels, out=self.out)
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
 
-    def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
+    def _run_start(self, stream: int, seconds: float, n_init: int) -> StartResult:
         alone, folder, objective = n_init == 1, self.folder, self._problem.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
@@ -193,7 +188,7 @@ class Starts:
             rng=Rng(self.options.seed, stream),
             stop=self.options.stop,
             checkpoints=checkpoints,
-            events=self.events if alone else self.events.within(start=stream, starts=n_init),
+            events=self.events if alone else self.events.with_context(start=stream, starts=n_init),
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             seconds_used=seconds,
@@ -202,26 +197,26 @@ class Starts:
         ).result()
         reason = result.stop_reason
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
-            reason, final = "max_time_without_last_pass", self._searched(stream, result)
+            reason, final = "max_time_without_last_pass", self._labels_of_search(stream, result)
             return StartResult(stream, result, reason, final.value, final, labelled=True)
         if reason == "cancelled":
             return StartResult(stream, result, reason, None, None)
         if alone:
-            final = self._count(result, labels=self.labels, out=self.out)
+            final = self._last_pass(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if folder is not None:
             known = self.passes.retry(lambda: _counted_value(folder, result.n_iter, objective))
             if known is not None:
                 return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
-        final = self._count(result, labels=labels, out=None)
+        final = self._last_pass(result, labels=labels, out=None)
         if folder is not None:
             note = {"n_iter": result.n_iter, objective.name: final.value.hex()}
             try:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
                 # A resume computes it again.
-                message = f"the {objective.words} of start {stream} is not noted: {error}"
+                message = f"the {objective.words} of start {stream} is not saved: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
@@ -233,14 +228,14 @@ class Starts:
         return self.algorithm.bind(replace(self._problem, init=init[stream]))
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
-        """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""
+        """Return the time to reserve for the last pass, or for labels without it, of ``left``."""
         full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
         if not 0 < left < full:
             return Reserve(full, full)
-        # It ends late in any case; steps make the labels better.
+        # The fit ends late in any case; steps improve the labels.
         if full >= LONG:
             self._warn_late(full, left)
         return Reserve(full, most)
@@ -249,14 +244,14 @@ class Starts:
         """Warn that the last pass alone exceeds the time limit."""
         limit = self.options.stop.seconds
         warn(
-            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
-            f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
-            f"allow more than {human_seconds(limit - left + full)}, or take fewer clusters.",
+            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} are left, and "
+            f"the last pass over all rows alone takes about {human_seconds(full)}. Stop and allow "
+            f"more than {human_seconds(limit - left + full)}, or ask for fewer clusters.",
             ParameterWarning,
         )
 
     def _share_without(self) -> float | None:
-        """Return the cost of labels without the last pass, as a share of it; None: impossible."""
+        """Return the cost of labels without the last pass, relative to it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
         return self.label_share
@@ -265,7 +260,7 @@ class Starts:
         most = max(SLACK * self.options.stop.seconds, self.options.stop.seconds + SLACK_SECONDS)
         return result.seconds + result.reserve.last_pass > most
 
-    def _searched(self, stream: int, result: RunResult[Any]) -> Final:
+    def _labels_of_search(self, stream: int, result: RunResult[Any]) -> Final:
         """Return the labels of the search, which compared each row with few centres."""
         rng = Rng(self.options.seed, stream)
         algorithm = self._algorithm(stream)
@@ -273,7 +268,7 @@ class Starts:
         arrays = replace(result.arrays, counts=counts)
         return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
-    def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
+    def _last_pass(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         n_rows = self.passes.n_rows
         label: LabelRows = functools.partial(
             label_rows,
@@ -285,7 +280,7 @@ class Starts:
         return self._problem.finish(self.passes, result.arrays, label)
 
 
-def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
+def sample_stored_rows(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
     """Draw at least ``k`` rows of positive weight, if there are as many, from few chunks."""
     order, table = draws.permutation(passes.n_chunks), passes.chunk_table
     wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
@@ -302,12 +297,11 @@ def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> Take
 
 
 def kind_of_problem(algorithm: Algorithm[Any, Any], mixture: str | None) -> type[Problem]:
-    """Return the class of an algorithm's problem: a mixture if one is asked for."""
     return algorithm.solves if mixture is None else MixtureProblem
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedStart:
     """Last checkpoint of a start."""
 
     stream: int
@@ -315,17 +309,17 @@ class Saved:
     n_iter: int
     history: tuple[StepRecord, ...]
     seconds: float
-    """Used up to there, by all runs."""
+    """Time used so far, by all runs."""
     objective: Objective
     value: float | None
     """The objective over all rows; None unless the start has ended."""
 
 
-def best_saved(folder: Folder) -> Saved | None:
+def best_saved(folder: Folder) -> SavedStart | None:
     """Return the start that a fit would return if it were stopped now; None without a checkpoint.
 
-    It is the best of the starts that have ended, or else the first, as in ``Starts.best``. Neither
-    rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
+    It is the best of the ended starts, or else the first, as in ``Starts.best``. Neither rows nor
+    workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
     """
     about = description_in(folder)
     mixture = None if about is None else about["job"].get("mixture")
@@ -341,7 +335,7 @@ def best_saved(folder: Folder) -> Saved | None:
         objective = algorithm.problem.objective
         value = _counted_value(place, progress.n_iter, objective)
         if best is None or objective.is_better(value, best.value):
-            best = Saved(
+            best = SavedStart(
                 stream, algorithm.model(progress.state), progress.n_iter,
                 tuple(progress.records()), progress.seconds, objective, value,
             )  # fmt: skip
@@ -349,9 +343,9 @@ def best_saved(folder: Folder) -> Saved | None:
 
 
 def keep_last_checkpoints(folder: Folder) -> None:
-    """Remove all checkpoints but the last intact one of each start, from which to resume.
+    """Remove all checkpoints but the last intact one of each start, for a resume.
 
-    Raises LostJobError if another scheduler has the job. Other failures do no harm, and warn.
+    Raises LostJobError if another scheduler has the job. Other failures only give a warning.
     """
     try:
         for _, place in _starts_in(folder):
@@ -363,7 +357,7 @@ def keep_last_checkpoints(folder: Folder) -> None:
 
 
 def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
-    """Yield the numbers and folders of the starts, which were made in turn."""
+    """Yield the numbers and folders of the starts."""
     yield 0, folder
     for stream in itertools.count(1):
         if not (place := folder.sub(f"starts/{stream:02d}")).names():
@@ -390,4 +384,4 @@ def _counted_value(folder: Folder, n_iter: int, objective: Objective) -> float |
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, DamagedError):
-        return None  # torn: it is counted again
+        return None  # torn: it is computed again

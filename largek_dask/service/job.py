@@ -38,15 +38,14 @@ from largek_dask.service.serialization import error_of, model_of
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
-__all__ = ["Job", "Lines", "line_of"]
+__all__ = ["EventPrinter", "Job", "line_of"]
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
-"""Seconds between questions about a job: of which nothing is new, longer each time."""
+"""Seconds between two polls of a job; they grow by a factor as long as nothing is new."""
 STATUS_SECONDS = 1.0
-"""Least time between two looks at the status of a job that is being watched."""
-
+"""Minimum time between two requests for the status of a watched job."""
 STEP_SECONDS = 10.0
-"""Least time between two lines of steps."""
+"""Minimum time between two lines of steps."""
 QUIET = ("step", "sizes")
 """Kinds of events that are not shown one by one."""
 
@@ -64,29 +63,30 @@ class Job:
         self.id = job_id
 
     def status(self) -> dict[str, Any]:
-        """Return what is known of the job now.
+        """Return the current status of the job.
 
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` (what it
-            waits for: storage, workers, memory, credentials, version), ``note`` (the same as text),
-            ``needs`` (storage options to be supplied), what was submitted (of a mixture also
-            ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, and while and after it runs on this scheduler:
-            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
-            (of a mixture also ``energy``),
-            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
-            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
-            ``state_bytes`` and ``cache_bytes`` held now, addresses of its ``workers``,
-            ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
-            short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
-            end ``result`` and ``ended`` (when, UTC).
+            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` for
+            waiting (storage, workers, memory, credentials, version), ``note`` (the same as text),
+            ``needs`` (storage options to be supplied), the submitted fields (``mixture``, the
+            covariances, only of a mixture; ``workers_asked`` only if workers were chosen),
+            ``versions`` of this package that have computed it. While and after it runs on this
+            scheduler also ``n_rows``, ``step`` (with several starts: of ``start``, from 0, of
+            ``starts``), ``cost`` (of a mixture also ``energy``), ``rows_per_second``, ``elapsed``
+            and ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
+            ``rebuilt``, ``evictions``, ``seconds`` by kind), current ``state_bytes`` and
+            ``cache_bytes``, addresses of its ``workers``, ``progress`` of the pass (chunks ``done``
+            of ``n_chunks``; None if it is short), ``sizes`` of clusters, ``last_event`` (its time,
+            UTC), and in the end ``result`` and ``ended`` (time, UTC).
         """
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = self._service.ask_again("status", within=within, job_id=self.id)
+        found: dict[str, Any] = self._service.ask_with_retry(
+            "status", within=within, job_id=self.id
+        )
         return found
 
     @property
@@ -95,34 +95,34 @@ class Job:
         return str(self.status()["state"])
 
     def done(self) -> bool:
-        """Return whether it has ended, successfully or not."""
+        """Return whether the job has ended, successfully or not."""
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield all events so far, then each as it comes, until the job has ended.
+        """Yield all events so far, then further ones until the job has ended.
 
         Parameters
         ----------
         follow : bool
-            False: only those so far.
+            False: only the events so far.
 
         Yields
         ------
         dict
-            ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
+            ``event`` (its kind), ``time`` (UTC), and the fields of its kind. Kinds are those of
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
             cancelling, finished, failed, cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
-        """Yield all events, and None after each pause in which there was none."""
+        """Yield all events, and None after each pause without one."""
         epoch: str | None = None
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
-        # Another scheduler numbers events from the start, and repeats the earlier ones.
+        # Another scheduler numbers events from the start, and repeats earlier ones.
         while True:
-            found = self._service.ask_again("news", job_id=self.id, n=n)
+            found = self._service.ask_with_retry("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
                 epoch = found["epoch"]
                 if n > 0:
@@ -144,30 +144,30 @@ class Job:
             yield None
 
     def watch(self, stream: TextIO | None = None) -> str:
-        """Show the job until it has ended: what it has told so far, then what comes.
+        """Print the events so far, then further ones until the job has ended.
 
-        Ctrl-C ends the watching; the job goes on.
+        Ctrl-C ends only the watching; the job continues.
 
         Parameters
         ----------
         stream : text stream, optional
-            Where to show it; standard output by default.
+            Standard output by default.
 
         Returns
         -------
         str
-            How it ended: "finished", "failed" or "cancelled".
+            "finished", "failed" or "cancelled".
 
         Raises
         ------
         SchedulerAwayError
-            The scheduler has been away for longer than the service waits (``away`` of
-            :func:`connect`); the job goes on when it is back.
+            The scheduler has been away for longer than ``away`` of :func:`connect`; the job
+            continues when it is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
-        show = Lines(view, stream)
+        show = EventPrinter(view, stream)
         try:
-            # A scheduler that is away shows in the view; Dask's own log would tear it apart.
+            # Dask's log would break up the lines.
             with silence_logging_cmgr(logging.CRITICAL):
                 for event in self._news(follow=True):
                     if event is not None:
@@ -178,23 +178,22 @@ class Job:
                     show(event)
                 view.set_status(self._status())
         except KeyboardInterrupt as error:
-            error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
+            error.add_note(f"Job {self.id} continues; cancel() ends it.")
             raise
         return view.state
 
     def plot(self) -> Plot:
-        """Return all events so far as charts: see :class:`Plot`.
+        """Return charts of all events so far: see :class:`Plot`.
 
         A notebook shows them; ``plot().figure().savefig("job.png")`` writes a picture.
         """
-        events = self.events(follow=False)
-        return plot_of(self.id, self.status(), events)
+        return plot_of(self.id, self.status(), self.events(follow=False))
 
     def logs(self) -> list[str]:
         """Return all events so far as lines of text: time (UTC), kind and text.
 
-        Below warnings and errors, indented, is where they come from: the traceback, and the last
-        warnings in the log of the process. ``client.get_worker_logs()`` has all lines of workers.
+        Warnings and errors are followed by indented lines: the traceback, and the last warnings in
+        the log of the process. ``client.get_worker_logs()`` has the complete logs of workers.
         """
         objective = objective_in(self.status())
         return [
@@ -205,34 +204,34 @@ class Job:
 
     @without_causes
     def wait(self, timeout: float | str | None = None) -> str:
-        """Wait until the job has ended; how it did.
+        """Wait until the job has ended, and return its state.
 
         Raises
         ------
         TimeoutError
-            It has not, as far as the scheduler could be asked.
+            It has not ended, or the scheduler could not be asked; the job continues.
         SchedulerAwayError
-            The scheduler has been away for longer than the service waits.
+            The scheduler has been away for longer than ``away`` of :func:`connect`.
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         pause = LEAST_PAUSE
         while (state := self._state_by(until)) not in ENDS:
             left = pause if until is None else min(pause, until - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"job {self.id} is {state}; it goes on.")
+                raise TimeoutError(f"job {self.id} is {state}; it continues.")
             time.sleep(left)
             pause = min(GROWTH * pause, MOST_PAUSE)
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """Return the state; wait for a scheduler that is away until then (``time.monotonic``)."""
+        """Return the state; retry until then (``time.monotonic``) while the scheduler is away."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
         except SchedulerAwayError as error:
             if until is None or time.monotonic() < until:
                 raise
-            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from None
+            raise TimeoutError(f"job {self.id}: no status in time: {error}") from None
 
     @without_causes
     def result(self, timeout: float | str | None = None) -> Model:
@@ -241,17 +240,17 @@ class Job:
         Raises
         ------
         TimeoutError
-            The job goes on.
+            It has not ended; it continues.
         CancelledJobError
-            It was cancelled; :meth:`model` may have a best one so far.
+            It was cancelled; :meth:`model` may return the best model so far.
         Exception
-            What it failed with, with the scheduler's and the worker's traceback.
+            The error it failed with, with the scheduler's and the worker's traceback.
         """
         state = self.wait(timeout)
         if state == "cancelled":
             raise CancelledJobError(
-                f"job {self.id} was cancelled: model() is the best so far, if there is one; "
-                "submit(resume=...) goes on."
+                f"job {self.id} was cancelled: model() returns the best model so far, if there is "
+                "one; submit(resume=...) resumes the job."
             )
         status = self.status()
         if state == "failed":
@@ -268,15 +267,15 @@ class Job:
         NoModelError
             There is none yet.
         """
-        return model_of(self._service.ask_again("model", job_id=self.id))
+        return model_of(self._service.ask_with_retry("model", job_id=self.id))
 
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
-        self._service.ask_again("cancel", job_id=self.id)
+        self._service.ask_with_retry("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
-        """Give values of storage options that were only in memory; the names still missing."""
-        found: list[str] = self._service.ask_again(
+        """Supply values of storage options kept in memory only; return the missing names."""
+        found: list[str] = self._service.ask_with_retry(
             "supply", job_id=self.id, secrets=dict(storage_options)
         )
         return found
@@ -287,17 +286,17 @@ class Job:
         Parameters
         ----------
         outputs : bool
-            Whether its model and labels are deleted as well; otherwise they stay where they are.
+            Whether to delete its model and labels as well.
 
         Returns
         -------
         bool
-            False if it is gone already.
+            False if it had been deleted already.
 
         Raises
         ------
         ParameterError
-            It has not ended, or the values of storage options are needed for it.
+            It has not ended, or values of storage options are needed to delete it.
         """
         try:
             self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
@@ -316,7 +315,7 @@ class Job:
 
 
 def line_of(event: Event, objective: Objective = INERTIA) -> str:
-    """Return an event as one line: time (UTC), kind and text."""
+    """Format an event as one line: time (UTC), kind and text."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":
@@ -337,7 +336,7 @@ def origin_of(event: Event) -> list[str]:
 
 
 def _fields(event: Event) -> str:
-    """Return the numbers and texts of an event by name."""
+    """Format the numbers and texts of an event as ``name=value``."""
     known = ("event", "time", "n", "job")
     values = {name: value for name, value in event.items() if name not in known}
     return ", ".join(
@@ -372,8 +371,8 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
 }
 
 
-class Lines:
-    """Shows a job as the lines of its events, with few of its steps."""
+class EventPrinter:
+    """Print a job's events as lines; of its steps at most one per ``STEP_SECONDS``."""
 
     def __init__(
         self,
@@ -388,7 +387,7 @@ class Lines:
         self._waits = ""
 
     def __call__(self, event: Event | None) -> None:
-        """Show one event, if it is time to."""
+        """Show an event; None after a pause without one."""
         kind = None if event is None else event.get("event")
         if kind == "step":
             self._step = event

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.checkpoint import check_place
-from largek_dask.driver.fit import checked
+from largek_dask.driver.checkpoint import check_output_folder
+from largek_dask.driver.fit import prepare_fit
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import FitMemory, fit_memory, space_needed
@@ -30,15 +30,10 @@ from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import STATES, JobState
-from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
-from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
+from largek_dask.service.lease import StoreLease, check_job, claimed_for, reserve
+from largek_dask.service.queue import Queue, WorkerInfo, WorkerPool, why_never_fits, worker_memory
 from largek_dask.service.runner import model_so_far
-from largek_dask.service.spec import (
-    JobSpec,
-    missing,
-    options_of,
-    output_folder,
-)
+from largek_dask.service.spec import JobSpec, missing, options_of, output_folder
 from largek_dask.service.store import MODEL, Records, checked_id
 from largek_dask.version import __version__
 
@@ -48,32 +43,23 @@ if TYPE_CHECKING:
 __all__ = ["CHANGEABLE", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""Fields that may change when a job is resumed: none that changes bits."""
+"""Fields that may change when a job is resumed: they do not affect bits."""
 
 MOST_EVENTS = 1_000
-"""Events of one answer."""
+"""Maximum number of events per reply."""
 READERS = 2
-"""Threads that read events for the page: a store that does not answer holds up one of them."""
+"""Threads that read events for the page; a store that hangs blocks one of them."""
 MOST_NUMBERS = 10_000_000
-"""Numbers of a model's centres up to which the scheduler makes its report."""
+"""Maximum number of coordinates of a model on which the scheduler makes a report."""
 
 
 class Jobs(Queue):
-    """The jobs of one scheduler, and what a client may ask of them.
+    """The jobs of one scheduler, and the operations of its clients, which may block.
 
-    All methods are thread-safe, and may block.
-
-    Parameters
-    ----------
-    records : Records
-    connect : callable
-        Returns the client whose cluster computes; None: threads of this process.
-    owner : str
-        Name and location of this scheduler, for claims of the store and jobs.
-    made : callable, optional
-        Returns the content of the store's ``scheduler.json`` for the number of a claim.
-    workers : callable, optional
-        Returns the workers of the cluster; None: unknown.
+    ``connect`` returns the client whose cluster computes (None: threads of this process), and
+    ``workers`` the workers of the cluster (None: unknown). ``owner`` is the name and location of
+    this scheduler, for claims. ``scheduler_file`` returns the content of the store's
+    ``scheduler.json`` for the number of a claim.
     """
 
     def __init__(
@@ -81,12 +67,12 @@ class Jobs(Queue):
         records: Records,
         connect: Callable[[], Client | None],
         owner: str,
-        made: Callable[[int], Mapping[str, Any]] | None = None,
-        workers: Callable[[], Collection[Standing] | None] = lambda: None,
+        scheduler_file: Callable[[int], Mapping[str, Any]] | None = None,
+        workers: Callable[[], Collection[WorkerInfo] | None] = lambda: None,
     ) -> None:
         changed = threading.Condition(threading.RLock())
-        tenure = Tenure(records, owner, changed)
-        super().__init__(tenure, changed, owner, connect, workers, made)
+        store_lease = StoreLease(records, owner, changed)
+        super().__init__(store_lease, changed, owner, connect, workers, scheduler_file)
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, Future[None]] = {}
 
@@ -98,39 +84,39 @@ class Jobs(Queue):
         self._readers.shutdown(wait=False, cancel_futures=True)
         return super().close(seconds)
 
-    def workers_worth(self, seconds: float) -> int:
+    def workers_wanted(self, seconds: float) -> int:
         """Return the number of workers that jobs can use if a step is to take ``seconds``.
 
-        Counts running jobs, and those that only lack workers.
+        Counts running jobs, and those that lack only workers.
         """
         # Called on the scheduler's event loop, so without the lock.
-        return sum(_worth(job, seconds) for job in self.jobs())
+        return sum(_usable_workers(job, seconds) for job in self.jobs())
 
-    # --- what a client may ask --------------------------------------------------------------------
+    # --- operations of clients --------------------------------------------------------------------
 
     def hello(self) -> dict[str, str]:
-        """Return version and store, once this scheduler has its jobs."""
+        """Return version and store, once this scheduler has loaded its jobs."""
         self.wait_until_ready()
-        return {"version": __version__, "store": self._tenure.records.url}
+        return {"version": __version__, "store": self._store_lease.records.url}
 
     def submit(self, document: str, secrets: Mapping[str, Any], owner: str) -> str:
         """Check and store a new job, and return its id; after an error nothing has been written.
 
-        ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
-        options that are kept in memory only.
+        ``document`` is the JSON of a ``JobSpec``; ``secrets`` are the values of its storage options
+        that are kept in memory only.
         """
         spec, secrets = JobSpec.parse(document), dict(secrets)
         if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
+            raise ParameterError(f"storage_options lacks values: supply {', '.join(absent)}.")
         options, owner = options_of(spec, secrets), printable(owner)[:200]
         self.wait_until_ready()
         try:
             with use_selection(None if spec.workers is None else spec.workers.pick()):
                 takes = self.check(spec, options)
-            records = self._tenure.records
+            records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # After a crash here the job continues, and no unknown one has claimed its folder.
+                # Claimed after the record exists, so that a crash leaves no unknown owner.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
@@ -138,7 +124,7 @@ class Jobs(Queue):
         except Exception as error:
             raise _without_secrets(error, Redactor(options)) from None
         job = JobState(record, secrets, True)
-        # Sent before it can begin, so that this is its first event.
+        # Before the job can start, so that this is its first event.
         job.emit({"event": "queued", "run": record.run, "owner": owner})
         self.add(job, records)
         return record.id
@@ -160,19 +146,19 @@ class Jobs(Queue):
             if name not in CHANGEABLE:
                 raise ParameterError(
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
-                    "new job for that."
+                    "new job instead."
                 )
-        with self.alone(job, "resumed", "wait until it has ended"):
+        with self.exclusively(job, "resumed", "wait until it has ended"):
             job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
             run, versions = job.record.run + 1, job.record.versions
             job.waiting = None
-            job.go_on()
+            job.reset_retries()
             if accept_version and versions[-1:] not in ((), (__version__,)):
                 versions = (*versions, __version__)
             job.change(
-                self._tenure.records.update,
+                self._store_lease.records.update,
                 spec=spec,
                 run=run,
                 versions=versions,
@@ -180,21 +166,20 @@ class Jobs(Queue):
                 result=None,
                 ended=None,
             )
-            # It begins when this thread releases it.
+            # It can start once this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
-        """Set values of storage options for a waiting job, and return those still missing."""
+        """Set storage options of a waiting job; return the names still missing."""
         job = self.find(job_id)
         with self.changed:
             job.supply(secrets)
-            job.go_on()
+            job.reset_retries()
             self.changed.notify_all()
             return job.needs()
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
         return self.find(job_id).status()
 
@@ -206,8 +191,8 @@ class Jobs(Queue):
     ) -> list[dict[str, Any]]:
         """Return rows of jobs, oldest first.
 
-        ``state`` has the states of those that are listed, ``older_than`` the seconds since which
-        they have ended at least, and ``limit`` the number of the newest of them.
+        Only jobs in one of the states ``state`` that ended at least ``older_than`` seconds ago, if
+        that is given; and of these the newest ``limit``.
         """
         self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
@@ -222,7 +207,6 @@ class Jobs(Queue):
         return [job.row() for job in jobs[first:]]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        """Return events from number ``n`` on."""
         job = self.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
@@ -230,26 +214,26 @@ class Jobs(Queue):
     def news(self, job_id: str, n: int) -> dict[str, Any]:
         """Return events from number ``n`` on, and whether others may follow.
 
-        ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
-        start.
+        ``epoch`` identifies the period in which this scheduler holds the store: when it changes,
+        events are numbered from the start.
         """
         job = self.find(job_id)
-        # An event of an end comes before its run is over.
+        # The run may still emit events after its end.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
-        return {"epoch": self._tenure.epoch, "events": events, "is_over": is_over}
+        return {"epoch": self._store_lease.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
-        # Storage that a job waits for is not read again by every viewer.
+        # Viewers do not retry storage that the job waits for.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
-            job.recall(folder) if is_own else job.feed.load([])
+            job.load_events(folder) if is_own else job.feed.load([])
             self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart, and return its state.
+        """Ask a job to end, also after a restart; return its state.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
@@ -257,43 +241,42 @@ class Jobs(Queue):
         with self.changed:
             if job.state in ENDS:
                 return job.state
-            job.change_now(cancel=True)
-            # What ends it sends the event of the end.
+            job.change_unsaved(cancel=True)
+            # The end has an event of its own.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
-            job.go_on()
+            job.reset_retries()
             if job.running:
                 job.ask_to_stop("cancel")
-            # It may end at any moment from here on.
             state = job.state
             self.changed.notify_all()
-        # It ends now, even if the store cannot be written.
-        self.keep(job)
+        # The job ends even if the store cannot be written.
+        self.save(job)
         return state
 
-    # --- what the page shows ----------------------------------------------------------------------
+    # --- the page ---------------------------------------------------------------------------------
 
     def view(self, job_id: str) -> tuple[JobView, str]:
-        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing.
+        """Return a copy of a job's view, and a sentence on missing events; empty without any.
 
-        Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
-        ended long ago, a thread reads them from the job's folder.
+        Earlier events are missing after a restart of the scheduler, and of jobs that ended long
+        ago: a thread then loads them from the job's folder.
         """
         job = self.find(job_id)
         status = job.status()
-        # With needs its folder cannot be reached now.
+        # The folder cannot be reached while storage options are missing.
         lack = "" if job.feed.is_loaded or status["needs"] else self._read(job)
         view = job.feed.copy_view()
         view.set_status(status)
         return view, lack
 
     def _read(self, job: JobState) -> str:
-        """Have the earlier events of a job read; return what is missing until then."""
+        """Have a thread load a job's earlier events; return why they are missing until then."""
         reading = self._reading.get(job.record.id)
         if reading is None:
             self._reading[job.record.id] = self._readers.submit(self._recall, job)
         elif reading.done():
-            # The next viewer has it read again.
+            # The next viewer starts another read.
             del self._reading[job.record.id]
             if (error := reading.exception()) is not None:
                 text = job.redact(f"{type(error).__name__}: {error}")
@@ -308,19 +291,17 @@ class Jobs(Queue):
         if model.n_clusters * model.n_features > MOST_NUMBERS:
             output = printable(self.find(job_id).record.spec.output)
             raise ParameterError(
-                f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
-                f"where you are, with `largek report {output}`."
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} coordinates: make its "
+                f"report on your machine, with `largek report {output}`."
             )
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a function that removes these secrets and those of all jobs from texts."""
-        with self.changed:
-            jobs = self.jobs()
-        return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
+        """Return a redactor of these secrets and those of all jobs."""
+        return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:
-        """Return the final model of a job, or the best so far, or raise NoModelError."""
+        """Return the final model of a job or the best so far, or raise NoModelError."""
         job = self.find(job_id)
         folder = job.folder()
         try:
@@ -332,7 +313,7 @@ class Jobs(Queue):
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
-            # It was there: it is torn, or was removed by hand or by an interrupted deletion.
+            # The model is torn, or was removed by hand or by an interrupted deletion.
             if job.record.result is not None and job.record.result.digest is not None:
                 raise ModelFormatError(
                     f"{error} Use submit(resume={job_id!r}) to compute it again."
@@ -344,15 +325,15 @@ class Jobs(Queue):
         result = job.record.result
         if result is not None and result.digest not in (None, model.digest()):
             raise OutputError(
-                f"{folder.url}/{MODEL} is not the model that job {job_id} has written "
-                f"(digest {model.digest()}, not {result.digest})."
+                f"{folder.url}/{MODEL} is not the model that job {job_id} has written: its digest "
+                f"is {model.digest()}, not {result.digest}."
             )
         return model
 
-    # --- what a submit checks ---------------------------------------------------------------------
+    # --- checks of a submit -----------------------------------------------------------------------
 
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
-        """Check data, parameters, memory, output and workers; return the memory that it takes."""
+        """Check data, parameters, memory, output and workers; return the memory of the fit."""
         client = self._connect()
         # Missing chunks are counted and reported when the job runs.
         rows = open_rows(
@@ -362,21 +343,21 @@ class Jobs(Queue):
             count_missing=False,
         )
         asked = spec.fit_options()
-        rows, choice, footprint = checked(rows, asked, n_threads=None, client=client)
+        rows, choice, footprint = prepare_fit(rows, asked, n_threads=None, client=client)
         workers = self._workers()
         takes = fit_memory(rows, spec.n_clusters, footprint)
-        memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
-        if (why := cannot_fit(memory)) is not None:
+        memory = worker_memory(spec, takes, None if workers is None else WorkerPool(workers))
+        if (why := why_never_fits(memory)) is not None:
             raise NotEnoughMemoryError(
-                f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
-                "smaller memory_limit, use fewer threads a worker, or workers with more memory."
+                f"the job can never run on these workers: {why}. Ask for fewer clusters or a "
+                "smaller memory_limit, or use fewer threads or more memory per worker."
             )
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
             raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
-        advice = "Choose another output, or go on with its job by submit(resume=id)."
-        check_place(folder, advice, may_be_begun=False)
+        advice = "Choose another output, or resume its job with submit(resume=id)."
+        check_output_folder(folder, advice, may_be_begun=False)
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
@@ -386,12 +367,12 @@ class Jobs(Queue):
         return takes
 
 
-def _worth(job: JobState, seconds: float) -> int:
+def _usable_workers(job: JobState, seconds: float) -> int:
     asked = job.record.spec.workers
     if job.running:
         worth = job.feed.worth(seconds)
         return worth if asked is None else asked.pick().count(max(worth, asked.min))
-    waits = job.lacking is not None and job.reason == "workers"
+    waits = job.shortage is not None and job.reason == "workers"
     return asked.min if waits and asked is not None else 0
 
 

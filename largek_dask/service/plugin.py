@@ -1,7 +1,7 @@
 """Scheduler plugin that runs jobs and answers clients.
 
-Slow work runs in threads, and the jobs' own Dask client has its own event loop: the scheduler's is
-never blocked, and arrays are packed there only for a model that a client asks for.
+Slow work runs in threads, and the jobs' Dask client has an event loop of its own. So the
+scheduler's loop is never blocked; it packs arrays only for a model that a client requests.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.metrics import JobsCollector
 from largek_dask.service.process_log import WatchPlugin
-from largek_dask.service.queue import Standing
+from largek_dask.service.queue import WorkerInfo
 from largek_dask.service.scheduler_file import tls_files
-from largek_dask.service.serialization import message_of_error, message_of_model
+from largek_dask.service.serialization import message_of_model
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
 from largek_dask.version import __version__
@@ -53,32 +53,30 @@ __all__ = ["HANDLER", "JobsPlugin"]
 logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
-GOING_AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
-"""Maximum number of requests for files of one job once the first has taken this many seconds."""
+"""Maximum number of concurrent requests for files of a job whose first took this many seconds."""
 OPERATIONS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "model", "news"), "files"),
     **dict.fromkeys(("hello", "listed", "status", "cancel", "supply"), "answer"),
 }
-"""Methods of ``Jobs`` that a client may call, by the pool of threads that answers.
+"""Methods of ``Jobs`` that clients may call, with the thread pool that answers.
 
-A submit waits for every worker, others for files of a job: those of one pool do not delay the
-others.
+Pools are separate because a submit waits for all workers, and others for a job's files.
 """
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_SECRETS = 64 << 10
-"""Maximum characters of all secrets of a request: each is looked for in every text."""
+"""Maximum characters of all secrets of a request: every text is searched for each."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Run clustering jobs on a Dask scheduler.
 
-    Register it by ``client.register_plugin(JobsPlugin(store=...))``, or load it with the scheduler:
+    Register it with ``client.register_plugin(JobsPlugin(store=...))``, or start the scheduler with
     ``dask scheduler --preload largek_dask.service.preload``.
 
     Parameters
@@ -98,7 +96,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = store
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._at_files: dict[str, list[float]] = {}
+        self._file_requests: dict[str, list[float]] = {}
         """Begin times of requests in progress, by the job whose files they read."""
         self._has_begun = False
         self._page: Page | None = None
@@ -114,24 +112,24 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._client: Client | None = None
         self._client_lock = threading.Lock()
-        self._at_files_lock = threading.Lock()
+        self._file_requests_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
         try:
-            self._jobs = await self._aside("answer", self._open, url, owner)
+            self._jobs = await self._in_pool("answer", self._open, url, owner)
         except LargekError as error:
-            # Dask shows a traceback of a hundred lines.
-            logger.error("largek cannot begin with jobs in %s: %s", url, error)
+            # One line, before Dask's traceback of a hundred.
+            logger.error("largek cannot run jobs in %s: %s", url, error)
             raise
         self._has_begun = True
         self.store = url
         self._jobs.start()
         process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
-        self._usual_target = scheduler.handlers[TARGET]
-        scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, self._jobs)
+        self._dask_target = scheduler.handlers[TARGET]
+        scheduler.handlers[TARGET] = self._adaptive_target
+        self._page = add_page(scheduler, self._jobs)
         self._metrics = JobsCollector(self._jobs.jobs)
         self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
@@ -139,10 +137,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        return Jobs(records, self._connect, owner, self._scheduler_file, self._standing)
+        return Jobs(records, self._connect, owner, self._scheduler_file, self._worker_infos)
 
     def _scheduler_file(self, token: int) -> dict[str, Any]:
-        """Return this scheduler's entry in the store, for the claim ``token``."""
+        """Return the content of ``scheduler.json`` under the claim ``token``."""
         about = {
             "type": "Scheduler",
             "address": self.scheduler.address,
@@ -162,14 +160,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if not self._has_begun:
             return
         if HANDLER in self.scheduler.handlers:
-            self.scheduler.handlers[HANDLER] = self._go_away
-            self.scheduler.handlers[TARGET] = self._usual_target
+            self.scheduler.handlers[HANDLER] = self._refuse
+            self.scheduler.handlers[TARGET] = self._dask_target
         if self._page is not None:
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
         # Not in a pool, whose threads may all be waiting.
-        for left in await asyncio.to_thread(self._jobs.close, seconds):
-            logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
+        for name in await asyncio.to_thread(self._jobs.close, seconds):
+            logger.warning("%s did not stop in time; it will resume from a checkpoint", name)
         self._metrics.close()
         process_log.unwatch(self.scheduler)
         if self._client is not None:
@@ -177,11 +175,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- from threads -----------------------------------------------------------------------------
 
-    def _standing(self) -> list[Standing]:
-        # The copy of the table is one step of the interpreter.
+    def _worker_infos(self) -> list[WorkerInfo]:
+        # Copying the table is atomic.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
-            Standing(
+            WorkerInfo(
                 frozenset(w.resources),
                 w.status.name == "running",
                 int(w.nthreads),
@@ -191,7 +189,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         ]
 
     def _connect(self) -> Client:
-        """Return the client of all jobs; its event loop runs in its own thread."""
+        """Return the client of all jobs, whose event loop has a thread of its own."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(
@@ -206,42 +204,41 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
+    async def _in_pool(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = partial(function, *args)
         return await self._loop.run_in_executor(self._pools[pool], call)
 
-    def _target(self, target_duration: Any = None) -> int:
+    def _adaptive_target(self, target_duration: Any = None) -> int:
         """Return the number of workers for ``cluster.adapt()``.
 
         Dask counts tasks, and a job has one per worker: it would never ask for more, and would
         retire workers that wait for the end of a pass.
         """
-        usual = self._usual_target(target_duration=target_duration)
+        usual = self._dask_target(target_duration=target_duration)
         duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
-        wanted = self._jobs.workers_worth(max(parse_timedelta(duration), 0.001))
+        wanted = self._jobs.workers_wanted(max(parse_timedelta(duration), 0.001))
         return int(max(usual, wanted))
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's request; texts are JSON, and errors are returned as texts."""
         pool = OPERATIONS.get(operation, "answer")
-        answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
+        answer: dict[str, Any] = await self._in_pool(pool, self._do, operation, arguments)
         return answer
 
-    async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
+    async def _refuse(self, operation: str, arguments: str = "{}") -> dict[str, str]:
+        return {"away": f"the scheduler at {self.scheduler.address} is shutting down"}
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        # Unreadable secrets are in no text.
         secrets: Any = None
         try:
             given, pool = read_arguments(arguments), OPERATIONS.get(operation)
             secrets = given.get("secrets")
             if pool is None:
                 raise ParameterError(
-                    f"this scheduler has largek_dask {__version__}, which does not know "
+                    f"this scheduler has largek_dask {__version__}, which has no operation "
                     f"{operation!r}: install the same version on both sides."
                 )
-            with self._at_files_of(given.get("job_id") if pool == "files" else None):
+            with self._limited(given.get("job_id") if pool == "files" else None):
                 answer = getattr(self._jobs, operation)(**given)
                 if operation == "model":
                     return message_of_model(answer)
@@ -253,52 +250,54 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 # Indented, so that no text can forge a line of the log.
                 shown = textwrap.indent(text, "    ", lambda line: True)
                 logger.error("largek %s failed:\n%s", operation, shown)
-            return message_of_error(error, redact)
+            return {"error": type(error).__name__, "message": redact(str(error))}
 
     @contextlib.contextmanager
-    def _at_files_of(self, job_id: Any) -> Iterator[None]:
-        """Keep requests for a job whose folder hangs from taking all threads.
+    def _limited(self, job_id: Any) -> Iterator[None]:
+        """Limit the requests for files of one job, so that its folder cannot block all threads.
 
-        Raises OutputError if many are in progress and the first has no answer.
+        Raises OutputError if many are in progress and the first has not been answered.
         """
         key, now = str(job_id), time.monotonic()
-        with self._at_files_lock:
-            begun = self._at_files.setdefault(key, [])
+        with self._file_requests_lock:
+            begun = self._file_requests.setdefault(key, [])
             waited = now - begun[0] if begun else 0.0
             if job_id is not None and len(begun) >= MOST_OF_A_JOB and waited >= HANGS_SECONDS:
                 raise OutputError(
-                    f"the folder of job {key[:80]} has not answered for {waited:.0f} s: its "
-                    "storage hangs; try again later."
+                    f"the storage of job {key[:80]} has not answered for {waited:.0f} s: try again "
+                    "later."
                 )
             begun.append(now)
         try:
             yield
         finally:
-            with self._at_files_lock:
+            with self._file_requests_lock:
                 begun.remove(now)
                 if not begun:
-                    del self._at_files[key]
+                    del self._file_requests[key]
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request; a long one is an error."""
+    """Parse the arguments of a request, within the limits of its size."""
     if len(arguments) > MOST_ARGUMENTS:
-        raise ParameterError(f"a request may have at most {MOST_ARGUMENTS:,} letters.")
+        raise ParameterError(
+            f"a request has {len(arguments):,} characters: at most {MOST_ARGUMENTS:,} are allowed."
+        )
     given: dict[str, Any] = dict(json.loads(arguments))
     if len(json.dumps(given.get("secrets"))) > MOST_SECRETS:
         raise ParameterError(
-            f"the values of storage_options may have {MOST_SECRETS:,} letters together."
+            f"the values of storage_options may have at most {MOST_SECRETS:,} characters in all."
         )
     return given
 
 
-def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
-    """Add the page of jobs to a scheduler's dashboard; None without one.
+def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
+    """Add the page of jobs to a scheduler's dashboard; return None without one.
 
     Errors are only logged: jobs matter more than their page.
     """
     application: Any = getattr(scheduler, "http_application", None)
-    # Dask's pages, below the prefix of all paths, which Dask keeps nowhere else.
+    # Dask stores the prefix of all paths only here.
     pages = [one for one in getattr(application, "applications", ()) if hasattr(one, "prefix")]
     if not pages or not config.get("observe.dashboard"):
         return None
@@ -312,7 +311,7 @@ def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
         hosts = Hosts(partial(dashboard_of, scheduler))
         return Page(application, pages[0].prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
-        logger.exception("The dashboard has no page of jobs, which go on without it")
+        logger.exception("The page of jobs cannot be added; jobs run without it")
         return None
 
 
@@ -320,7 +319,7 @@ def dashboard_of(scheduler: Any) -> str | None:
     """Return the URL of a scheduler's dashboard; None without one."""
     if not getattr(scheduler, "http_server", None):
         return None
-    # Others cannot reach a wildcard address.
+    # Replace a wildcard address, which others cannot reach.
     host = scheduler.http_server.address
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
@@ -328,7 +327,7 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 
 def driver_security(security: Security) -> Security:
-    """Return the scheduler's certificates for the client of its jobs, unless it has others."""
+    """Return certificates for the jobs' client: the scheduler's, unless others are configured."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
     own = security.get_tls_config_for_role("scheduler")
@@ -342,6 +341,6 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """Return a folder of the user who runs the scheduler."""
+    """Return a store in the home folder of the scheduler's user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

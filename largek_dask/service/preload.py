@@ -1,8 +1,8 @@
-"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler.
+"""Run jobs on a scheduler: ``dask scheduler --preload largek_dask.service.preload``.
 
-JupyterLab's Dask extension lists pages of the dashboard that are documents of Bokeh under a name
-that begins with ``individual-``. So there is one for the page of jobs, which only leads there. It
-is added when this module is imported: ``dask_setup`` is called when Dask has its pages already.
+JupyterLab's Dask extension lists Bokeh documents of the dashboard whose names begin with
+``individual-``. So one such document redirects to the page of jobs. It is added when this module is
+imported, because Dask has made its pages before it calls ``dask_setup``.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from largek_dask.service.plugin import JobsPlugin
 __all__ = ["dask_setup"]
 
 PANEL = "/individual-largek"
-LEADS_ON = """<!DOCTYPE html>
+REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>largek</title>
 <meta http-equiv="refresh" content="0; url=largek"></head>
 <body><a href="largek">Jobs</a></body></html>
 """
 
 
-def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Make an empty document of Bokeh that redirects to the page of jobs."""
+def redirect(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """Make an empty Bokeh document that redirects to the page of jobs."""
     doc.title = "largek"
-    doc.template = Template(LEADS_ON)
+    doc.template = Template(REDIRECT)
 
 
 if config.get("observe.dashboard"):
-    applications.setdefault(PANEL, lead_on)
+    applications.setdefault(PANEL, redirect)
 
 
 @click.command()
 @click.option(
     "--largek-store",
     metavar="URL",
-    help="Folder where jobs are kept, so that a restarted scheduler goes on with them.",
+    help="Folder where jobs are stored, so that a restarted scheduler continues them.",
 )
 def dask_setup(scheduler: Any, largek_store: str | None) -> None:
-    """Called by Dask with the scheduler that is starting."""
+    """Add the plugin; called by Dask with the scheduler that is starting."""
     scheduler.add_plugin(JobsPlugin(largek_store))

@@ -1,7 +1,7 @@
-"""The log of a process: lines name their job, and the last warnings are kept for its events.
+"""Name the job in log lines, and keep the last warnings of each process for its events.
 
-A worker that dies takes its log along. So each worker sends its warnings to the scheduler as
-Dask's events, and jobs add the last ones to the events that are about this worker.
+The log of a worker is lost when it dies. So each worker sends its warnings to the scheduler as
+events of Dask, and jobs add the last ones to their own events about this worker.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from largek_dask.version import __version__
 __all__ = ["TOPIC", "JobFilter", "LastWarnings", "WatchPlugin", "last_warnings", "unwatch", "watch"]
 
 TOPIC = "largek-warnings"
-"""Topic of Dask's events with the address of a worker and lines of its log."""
+"""Topic of Dask's events; each has the address of a worker and lines of its log."""
 MOST_LINES, MOST_LETTERS = 50, 400
-"""Warnings kept of a process, and characters of each."""
+"""Maximum number of warnings kept per process, and of characters of each."""
 AT_ONCE, PAUSE_SECONDS = 10, 1.0
-"""Warnings that a worker sends as they come in this time; of more, the last ones at its end."""
+"""Warnings that a worker sends at once in this period; it sends the last others at its end."""
 LOGGERS = ("", "distributed")
-"""Dask's logger does not propagate to the root."""
+"""The root, and Dask's logger, which does not propagate to it."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JobFilter(logging.Filter):
-    """Begin log lines of a job with its id, and leave its secrets out.
+    """Prefix log lines of a job with its id, and redact its secrets.
 
     Examples
     --------
@@ -43,13 +43,12 @@ class JobFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record, once."""
         job_id = current_job()
         if job_id is not None and not hasattr(record, "job_id"):
             record.job_id = job_id
             record.msg, record.args = redacted_line(f"[{job_id}] {_message_of(record)}"), ()
             if record.exc_info:
-                # Formatters take this text, if there is one.
+                # Formatters use this text instead of formatting the exception.
                 text = logging.Formatter().formatException(record.exc_info)
                 record.exc_text = redacted_line(text)
         return True
@@ -63,7 +62,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 class LastWarnings(logging.Handler):
-    """Keep the last warnings and errors of this process, of whatever library."""
+    """Keep the last warnings and errors of this process, from all libraries."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -75,12 +74,10 @@ class LastWarnings(logging.Handler):
         self._unsent: deque[str] = deque(maxlen=MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         try:
             if not hasattr(record, "largek_kept"):
                 record.largek_kept = True
                 self.lines.append(line := redacted_line(self.format(record))[:MOST_LETTERS])
-                # Logging holds this handler's lock.
                 self._unsent.append(line)
                 if self._n_sent < AT_ONCE:
                     self._n_sent += 1
@@ -113,11 +110,11 @@ _here.addFilter(_filter)
 def watch(node: Any) -> None:
     """Keep the last warnings of this process, and show lines of all libraries in Dask's logs.
 
-    ``node`` is a scheduler or worker, whose ``get_logs`` has these lines, too.
+    ``node`` is a scheduler or worker; its ``get_logs`` returns these lines as well.
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
-        # Python prints warnings only as long as there is no handler at all.
+        # Without any handler Python uses this one; adding another would disable it.
         root.addHandler(logging.lastResort)
     if (shown := getattr(node, "_deque_handler", None)) is not None:
         root.addHandler(shown)
@@ -130,7 +127,7 @@ def watch(node: Any) -> None:
 
 
 def unwatch(node: Any) -> None:
-    """Undo :func:`watch`; the logging of a process without any node is as it was before."""
+    """Undo :func:`watch`; after the last node, the logging of the process is as it was before."""
     root = logging.getLogger()
     _here.nodes = [other for other in _here.nodes if other is not node]
     if (shown := getattr(node, "_deque_handler", None)) is not None:
@@ -143,7 +140,7 @@ def unwatch(node: Any) -> None:
 
 
 def last_warnings(worker: str | None = None) -> list[str]:
-    """Return the last warnings of a worker, also of a dead one; without one, of this process."""
+    """Return the last warnings of a worker, even if it has died; without one, of this process."""
     if worker is None:
         return list(_here.lines)
     events = [
@@ -152,7 +149,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
         if hasattr(node, "get_events")
         for _, event in node.get_events(TOPIC)
     ]
-    # Any client may have sent an event.
+    # Validated, because any client may have sent an event.
     lines = [
         str(line)[:MOST_LETTERS]
         for event in events
@@ -163,15 +160,13 @@ def last_warnings(worker: str | None = None) -> list[str]:
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Set up on every worker of a cluster that has a service, also on those that join later."""
+    """Watch the log of every worker, also of workers that join later."""
 
     name = f"largek-watch-{__version__}"
     idempotent = True
 
     def setup(self, worker: Any) -> None:
-        """Called by Dask on each worker."""
         watch(worker)
 
     def teardown(self, worker: Any) -> None:
-        """Called by Dask when the worker closes."""
         unwatch(worker)

@@ -1,8 +1,8 @@
-"""The description of a job: one strict, versioned document, checked by client and scheduler.
+"""The document of a job: strict and versioned; client and scheduler both validate it.
 
-It holds no code: algorithms are found by name, their parameters are plain numbers and words. It
-holds no secret: of storage options only the names of environment variables are written; values
-given in memory are replaced by a mark, and have to be supplied again after a restart.
+It contains no code: algorithms are named, and their parameters are numbers and words. It contains
+no secrets: of storage options it has the names of environment variables, or a mark in place of a
+value that is kept in memory and must be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -27,13 +27,7 @@ from pydantic import (
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import (
-    Covariance,
-    Dither,
-    EmptyClusters,
-    Normalize,
-    OnBadRows,
-)
+from largek_dask.algorithms.choices import Covariance, Dither, EmptyClusters, Normalize, OnBadRows
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
@@ -64,9 +58,9 @@ __all__ = [
 FORMAT: Literal[2] = 2
 """Format 1 has algorithms by their former names."""
 MOST_BYTES = 1 << 20
-"""A larger document is refused unread."""
+"""Maximum size of a document; a larger one is refused unread."""
 MOST_FAULTS = 2_000
-"""Characters of a message about a document."""
+"""Maximum characters of a message about a document."""
 MOST_CLUSTERS = 10_000_000
 MOST_WORKERS = 1_000_000
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,7 +70,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=Fal
 def _plain_text(text: str) -> str:
     """Refuse text that could forge a line of a log."""
     if not text.isprintable() or text != text.strip():
-        raise ValueError("has control characters, or spaces at an end")
+        raise ValueError("has control characters, or blanks at an end")
     return text
 
 
@@ -88,7 +82,7 @@ def _address(url: str) -> str:
         raise ValueError("is a relative path, which workers cannot follow; give a URL")
     check_no_secret(url)
     if ".." in url.split("/"):
-        raise ValueError("leads out of its folder by '..'")
+        raise ValueError("must not contain '..'")
     return url
 
 
@@ -105,14 +99,14 @@ NumberOfWorkers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 class StorageOption(BaseModel):
-    """A storage option whose value is elsewhere."""
+    """Storage option whose value is stored elsewhere."""
 
     model_config = _STRICT
 
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
-    """Name of the environment variable, where the data are opened, that holds the value."""
+    """Environment variable with the value, in the process that opens the data."""
     memory: Literal[True] | None = None
-    """The value was given in memory and is nowhere else."""
+    """The value is kept in memory only."""
 
     @model_validator(mode="after")
     def _one_place(self) -> StorageOption:
@@ -139,13 +133,12 @@ class AlgorithmSpec(BaseModel):
         return self
 
     def make(self) -> Algorithm[Any, Any] | Auto:
-        """Return the algorithm object."""
         made: Algorithm[Any, Any] | Auto = ALGORITHMS[self.name](**self.parameters)
         return made
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:
-        """Return the document of a name or an algorithm object."""
+        """Return the document of an algorithm, given by name or as an object."""
         if isinstance(algorithm, str):
             return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
@@ -163,19 +156,18 @@ class AlgorithmSpec(BaseModel):
         )
 
 
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+_AS_LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value)
 
 
 class WorkersSpec(BaseModel):
-    """Which workers a job may use: no bit depends on it."""
+    """Workers that a job may use; they do not affect the result."""
 
     model_config = _STRICT
 
     min: NumberOfWorkers = 1
     max: NumberOfWorkers | None = None
-    tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
-    """Names of Dask's worker resources, all of which each of its workers has."""
+    tags: Annotated[list[Name], _AS_LIST, Field(max_length=50)] = []
+    """Names of Dask's worker resources; each worker must have all of them."""
 
     @model_validator(mode="after")
     def _in_order(self) -> WorkersSpec:
@@ -189,7 +181,7 @@ class WorkersSpec(BaseModel):
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """Return the field of an option of a fit, with limits of documents."""
+    """Return the field of a fit's option, with the limits of job documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -197,11 +189,11 @@ def _of(name: str, **limits: Any) -> Any:
 
 
 class JobSpec(BaseModel):
-    """Everything that a job needs but its secrets.
+    """Document of a job, without secrets.
 
     Fields are those of ``service.submit``: the options of a fit (``driver.options``; ``effort`` is
-    a parameter of ``algorithm``), and what makes a job of it. Unknown fields, other types and
-    absurd sizes are refused.
+    a parameter of ``algorithm``), and those of a job. Unknown fields, other types and absurd sizes
+    are refused.
     """
 
     model_config = _STRICT
@@ -225,18 +217,21 @@ class JobSpec(BaseModel):
     normalize: Normalize | None = _of("normalize")
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
-    """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
+    """Bytes per worker. Documents of earlier versions may have 0, which means 1."""
     workers: WorkersSpec | None = None
-    """None: all that there are."""
+    """None: all."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
-        """Return the job of a document; the ParameterError names every wrong field."""
+        """Parse a document; the ParameterError names every wrong field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
-                raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
+                raise ParameterError(
+                    f"the job document has {len(document):,} bytes: at most {MOST_BYTES:,} are "
+                    "allowed."
+                )
             try:
                 document = json.loads(document, object_pairs_hook=unique_keys)
             except (ValueError, RecursionError) as error:
@@ -246,11 +241,9 @@ class JobSpec(BaseModel):
         return _checked(cls, _renamed(document))
 
     def dump(self) -> dict[str, Any]:
-        """Return the document as plain JSON values."""
         return self.model_dump(mode="json")
 
     def fit_options(self) -> FitOptions:
-        """Return the options of the fit."""
         given = {name: getattr(self, name) for name in OPTIONS if name in type(self).model_fields}
         if self.memory_limit == 0:
             given["memory_limit"] = 1
@@ -258,12 +251,11 @@ class JobSpec(BaseModel):
 
     @property
     def objective(self) -> Objective:
-        """Objective of the fit."""
         return self.algorithm.make().solves.objective if self.mixture is None else MIXTURE
 
     @property
     def in_memory(self) -> tuple[str, ...]:
-        """Storage options whose values have to be supplied by a client."""
+        """Storage options whose values a client has to supply."""
         return tuple(name for name, option in self.storage_options.items() if option.memory)
 
 
@@ -287,10 +279,10 @@ def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return storage options as a document may hold them, and the values that stay in memory.
+    """Return storage options for a document, and the values that are kept in memory only.
 
-    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is a
-    secret, since nobody can know which are not.
+    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is treated
+    as a secret.
     """
     public: dict[str, Any] = {}
     secret: dict[str, Any] = {}
@@ -303,7 +295,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse a field given twice, which readers interpret differently."""
+    """Return a JSON object; refuse duplicate keys, which readers interpret differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
@@ -314,14 +306,16 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ParameterError(f"this is no job: {faults_of(error)}.") from None
+        raise ParameterError(f"invalid job: {faults_of(error)}.") from None
 
 
-def faults_of(error: ValidationError) -> str:
-    """Return the wrong fields of a document and what is wrong with them, without their values."""
+def faults_of(error: Exception) -> str:
+    """Describe the wrong fields of a document, without their values, which may be secret."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     faults = dict.fromkeys(
         f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
-        + {"extra_forbidden": "is not known"}.get(one["type"], one["msg"])
+        + {"extra_forbidden": "is not a known field"}.get(one["type"], one["msg"])
         for one in error.errors(include_url=False)
     )
     text = "; ".join(faults).replace("Value error, ", "").replace("Input should", "must")
@@ -340,8 +334,8 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
         if option.env is not None:
             if option.env not in os.environ:
                 raise MissingOptionError(
-                    f"storage_options[{name!r}]: the environment of the scheduler has no "
-                    f"variable {option.env}: start it with that one."
+                    f"storage_options[{name!r}]: the scheduler's environment has no variable "
+                    f"{option.env}: start the scheduler with it."
                 )
             options[name] = os.environ[option.env]
         elif name in secrets:
@@ -354,7 +348,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """Return the output's folder; with the data's storage options if both have one protocol."""
+    """Return the output folder; it has the data's storage options if the protocols are equal."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 

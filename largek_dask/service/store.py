@@ -1,14 +1,14 @@
-"""Jobs in storage, which outlive the scheduler: one small record per job, one result per run.
+"""Store jobs so that they outlive the scheduler: one small record per job, one result per run.
 
 The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
 
-    jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
-    claims/000001.json          which scheduler has the store
+    jobs/lk-3f9c0d21ab.json     the job, the number of its run, and the result of that
+    claims/000001.json          the scheduler that has the store
     late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
     scheduler.json              its address, for clients and workers (scheduler_file.py)
 
-The job's output folder has the result of each run, created exclusively, so that one of two
-schedulers that both think the job is theirs publishes it::
+The job's output folder has the result of each run, created exclusively, so that only one of two
+schedulers that both believe to hold the job publishes it::
 
     results/000001.json
 """
@@ -22,27 +22,14 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from largek_dask.algorithms.objective import MOST_TEXT
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
-from largek_dask.errors import (
-    JobNotFoundError,
-    LargekError,
-    ParameterError,
-    RecoveryWarning,
-    warn,
-)
+from largek_dask.errors import JobNotFoundError, LargekError, ParameterError, RecoveryWarning, warn
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, faults_of, unique_keys
@@ -77,8 +64,8 @@ JOB_FILES = (
     "results",
     "claims",
 )
-"""All that a job writes into its folder, in the order in which it is removed: as long as anything
-is there the claims say whose it is, and labels that are not whole are marked as such."""
+"""Files of a job in its folder, in the order of removal: claims come last, so that they name the
+owner of what is left, and incomplete labels stay marked as such."""
 
 FORMAT: Literal[1] = 1
 REMOVED = frozenset(
@@ -88,9 +75,9 @@ REMOVED = frozenset(
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
 LATE = "late"
-"""A folder of the store for records that came too late, and for empty ones."""
+"""Folder of the store for quarantined records: late ones, and empty ones."""
 BLANK = b"\0 \t\r\n"
-"""Bytes of a file that says nothing: a power failure may leave only zeros."""
+"""Bytes of an empty file: a power failure may leave only zeros."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Text = Annotated[str, Field(max_length=1 << 17)]
@@ -98,7 +85,7 @@ Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
 class Result(BaseModel):
-    """How a run ended."""
+    """Result of a run."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -112,11 +99,11 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
-    """The value of the objective of k-means, whose results name no objective."""
+    """Value of the objective of k-means, whose results name no objective."""
     objective: dict[Word, Word | float | None] | None = None
     """Another objective, and its value: see ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
-    """What else the model tells of its fit (``Model.fit_figures``); None if nothing."""
+    """``Model.fit_figures``; None if there are none."""
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
@@ -136,28 +123,27 @@ def _spec_in(document: Any) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as it is kept; types and bounds are checked when it is read."""
+    """A job as it is stored; types and bounds are checked when it is read."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
     spec: Annotated[JobSpec, PlainValidator(_spec_in)]
     owner: Annotated[str, Field(max_length=200)]
-    """Who submitted it, by his own account."""
+    """Name of the user, as given by the client."""
     created: Annotated[float, Field(ge=0)]
     """Seconds since 1970."""
     run: Annotated[int, Field(ge=1)] = 1
     """Incremented when a job that has ended is resumed."""
     cancel: bool = False
     result: Result | None = None
-    """How this run ended; None while it has not."""
+    """Result of this run; None until it has ended."""
     ended: Annotated[float, Field(ge=0)] | None = None
-    """When this run ended, in seconds since 1970; None also in records of earlier versions."""
+    """End of this run, in seconds since 1970; None also in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
-    """Versions of this package that have computed it, the last one last; each one after the first
-    has been accepted by a user."""
+    """Versions of this package that computed it, in order; a user has accepted each change."""
     takes: Takes | None = None
-    """Memory of workers that it takes; None in records of earlier versions."""
+    """Memory that the fit takes; None in records of earlier versions."""
     format: Literal[1] = FORMAT
 
 
@@ -167,61 +153,60 @@ RECORD = TypeAdapter(Record)
 class Records:
     """The records of one scheduler, in ``largek.store``.
 
-    ``lease`` is the scheduler's right to the store: asked before anything is written or removed,
-    which raises LostJobError if another scheduler has taken it. ``gone`` has the names of
-    schedulers that had the store before: they have lost their jobs with it.
+    ``lease`` is the scheduler's right to the store, checked before every write or removal, which
+    raises LostJobError once another scheduler has claimed it. ``former_owners`` are schedulers that
+    had the store before, and have lost their jobs with it.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
-        # Who submits what, where: for nobody else on this machine.
+        # Records name users and data, so only their owner may read them.
         self.folder = folder = folder.private()
         self.url = folder.url
         self._redact = Redactor(folder.storage_options)
-        self.gone: frozenset[str] = frozenset()
+        self.former_owners: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self.lease = lease
         self._made: set[str] = set()
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
-            self.gone = lease.earlier_owners()
+            self.former_owners = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """Return the same records, for as long as this lease is held."""
+        """Return the same records under a lease."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
-        """Raise LostJobError if another scheduler has taken the store."""
+        """Raise LostJobError if another scheduler has claimed the store."""
         if self.lease is not None:
             self.lease.check()
 
     def check_writable(self) -> None:
-        """Raise OutputError at the start if no job could be kept."""
+        """Raise OutputError if the store cannot be written."""
         self._folder.check_writable()
 
     def create(
         self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None
     ) -> Record:
-        """Keep a new job under a new id.
+        """Store a new job under a new id.
 
-        After a LostJobError the other scheduler may have found the job there, or not.
+        After a LostJobError the other scheduler may or may not have loaded the job.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
             self._made.add(record.id)
             try:
                 if self._folder.create(f"{record.id}.json", _dumped(record)):
-                    # A process that was stopped may come too late.
+                    # The lease may have been lost during the write.
                     self.check()
                     return record
             except BaseException:
-                # Whatever is there of it is no job.
                 self._made.discard(record.id)
                 raise
 
     def update(self, record: Record) -> None:
-        """Keep a job as it is now.
+        """Write the current record of a job.
 
-        After a LostJobError the other scheduler may not know of what has changed.
+        After a LostJobError the other scheduler may not know of the change.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
         self.check()
@@ -232,11 +217,11 @@ class Records:
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
     def is_new(self, job_id: str) -> bool:
-        """Return whether this job has been made here, and not been removed."""
+        """Return whether this job was created here, and has not been removed."""
         return job_id in self._made
 
-    def stands(self, record: Record) -> bool:
-        """Return whether a job is kept as it is here; also where there is nothing of it."""
+    def is_stored(self, record: Record) -> bool:
+        """Return whether the stored record is this one, or there is none."""
         document = _dumped(record)
         try:
             return self._folder.read(f"{record.id}.json", limit=len(document)) == document
@@ -245,8 +230,8 @@ class Records:
         except DamagedError:
             return False
 
-    def put_away(self, job_id: str) -> bool:
-        """Move a record to where nobody looks for records.
+    def quarantine(self, job_id: str) -> bool:
+        """Move a record into ``late/``, where no record is loaded.
 
         Returns False if there is nothing, or nothing that was written as a record.
         """
@@ -260,12 +245,11 @@ class Records:
         return True
 
     def remove(self, job_id: str) -> None:
-        """Forget a job."""
         self._made.discard(job_id)
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
-        """Return a job as it was kept; a damaged or newer record is a ParameterError."""
+        """Read a record; raise ParameterError if it is damaged or of a newer version."""
         name = f"{checked_id(job_id)}.json"
         try:
             text = self._folder.read(name, limit=2 * MOST_BYTES)
@@ -273,13 +257,13 @@ class Records:
             found: Record = RECORD.validate_json(json.dumps(document))
         except FileNotFoundError:
             raise JobNotFoundError(
-                f"there is no job {job_id} in {self.url}: see jobs() for those there are."
+                f"there is no job {job_id} in {self.url}: see jobs() for existing ones."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
             raise ParameterError(
-                f"{self._folder.url}/{name} is no record of a job for largek_dask {__version__} "
-                f"({_faults(error)}): upgrade to the version that wrote it, restore it, or move it "
-                "away."
+                f"{self._folder.url}/{name} is not a job record that largek_dask {__version__} can "
+                f"read ({faults_of(error)}): upgrade to the version that wrote it, restore it, or "
+                "move it away."
             ) from None
         if found.id != job_id:
             raise ParameterError(
@@ -288,9 +272,9 @@ class Records:
         return found
 
     def all(self) -> list[Record]:
-        """Return all jobs, oldest first, with a warning of each record that is none.
+        """Return all jobs, oldest first; warn of unreadable records.
 
-        The holder of the store sets empty ones aside. Storage that is away is an OSError.
+        The holder of the store moves empty ones into ``late/``. Raises OSError if storage is away.
         """
         records = []
         for job_id in filter(None, map(_job_of, self._folder.names())):
@@ -300,24 +284,24 @@ class Records:
                 continue
             except ParameterError as error:
                 reason = self.reason(error)
-                if self.lease is not None and self._is_set_aside(job_id):
+                if self.lease is not None and self._is_quarantined(job_id):
                     reason = (
-                        f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
-                        "with another output"
+                        f"its record was empty, and has been moved to {self.url}/{LATE}: submit it "
+                        "again, with another output"
                     )
-                warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
+                warn(f"Job {job_id} is ignored: {reason}", RecoveryWarning)
         return sorted(records, key=lambda record: (record.created, record.id))
 
-    def _is_set_aside(self, job_id: str) -> bool:
-        """Move an empty record away; False if it is not empty, or that cannot be done now."""
+    def _is_quarantined(self, job_id: str) -> bool:
+        """Quarantine an empty record; return False if it is not empty, or that fails."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
-            return not text.strip(BLANK) and self.put_away(job_id)
+            return not text.strip(BLANK) and self.quarantine(job_id)
         except (LargekError, OSError):
             return False
 
     def reason(self, error: Exception) -> str:
-        """Return why a record cannot be read, without secrets that a driver may repeat."""
+        """Describe an error without secrets, which a driver may repeat."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
@@ -328,21 +312,17 @@ def _without(names: Collection[str], document: Any) -> Any:
     return {name: value for name, value in document.items() if name not in names}
 
 
-def _faults(error: Exception) -> str:
-    return faults_of(error) if isinstance(error, ValidationError) else str(error)
-
-
 def _job_of(name: str) -> str:
-    """Return the job whose record a file is by its name; empty if it is none."""
+    """Return the job of a record's file name; empty if it is none."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
 
 def checked_id(job_id: str) -> str:
-    """Return a job's id, which is a name in one folder; anything else is a JobNotFoundError."""
+    """Return a valid id of a job, which is a file name, or raise JobNotFoundError."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
-            f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
+            f"{str(job_id)[:100]!r} is not an id of a job: see jobs() for existing ones."
         )
     return job_id
 
@@ -356,26 +336,26 @@ def _dumped(record: Record) -> bytes:
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """Return how a run of the job in this folder ended; None while that is not known.
+    """Return the result of a run of this job; None if there is none yet.
 
-    A torn result was never written: there is a warning. Another job's is a ParameterError.
+    A torn result counts as none, with a warning. Raises ParameterError for another job's result.
     """
     name = f"results/{run:06d}.json"
     try:
         document = folder.read(name, MOST_BYTES)
         if is_torn(document):
-            # Empty: of a writer that was killed, on a file system without hard links.
+            # Without hard links a killed writer leaves an empty file, which needs no warning.
             if document:
                 what = f"{folder.url}/{name} is torn, as after a power failure"
-                warn(f"{what}: run {run} of the job goes on.", RecoveryWarning)
+                warn(f"{what}: run {run} of the job continues.", RecoveryWarning)
             return None
         found = Result.model_validate_json(document)
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
         raise ParameterError(
-            f"{folder.url}/{name} is no result of a job for largek_dask {__version__} "
-            f"({_faults(error)}): upgrade to the version that wrote it, or choose another output."
+            f"{folder.url}/{name} is not a job result that largek_dask {__version__} can read "
+            f"({faults_of(error)}): upgrade to the version that wrote it, or choose another output."
         ) from None
     if found.job != job_id:
         raise ParameterError(
@@ -385,7 +365,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish how a run ended, and return the result that stands: the first one published."""
+    """Publish the result of a run; return the first one published."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
@@ -397,5 +377,5 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Return whether labels of all rows are there."""
+    """Return whether there are labels of all rows."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))

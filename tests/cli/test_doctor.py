@@ -39,7 +39,7 @@ def test_machine__a_kernel_cache_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(module.os, "access", lambda *_: False)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "new" / "deep")}):
         told = texts(told_of(), "note")
-    assert any(f"cannot be kept in {tmp_path}" in text for text in told)
+    assert any(f"cannot be saved in {tmp_path}" in text for text in told)
 
 
 def test_machine__little_memory_and_disk(monkeypatch):
@@ -102,7 +102,7 @@ def test_data(value, level, tmp_path):
     found = check_data(str(tmp_path / "x.zarr"), None)
     assert found.level == level
     assert "100 rows × 4 features, float32" in found.text
-    assert ("1 rows of the first chunk hold NaN" in found.text) == (level == "broken")
+    assert ("1 rows of the first chunk have NaN" in found.text) == (level == "broken")
 
 
 def test_data__missing_store_gives_exit_code_1(tmp_path):

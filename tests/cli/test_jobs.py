@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.service.job import Job, Lines
+from largek_dask.service.job import EventPrinter, Job
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 
@@ -103,7 +103,7 @@ def test_submit_prints_the_id_and_says_what_to_do_next(service, run, data, tmp_p
     done = run("submit", data, "-k", 3, "--out", tmp_path / "run")
     job_id = done.stdout.removesuffix("\n")
     assert service.job(job_id).status()["output"] == str(tmp_path / "run")
-    assert done.stderr.startswith(f"Submitted. To see it: largek watch {job_id} --scheduler tcp")
+    assert done.stderr.startswith(f"Submitted. To watch it: largek watch {job_id} --scheduler tcp")
 
 
 def test_submit_and_wait(run, data, tmp_path):
@@ -220,11 +220,13 @@ def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "__call__", interrupted)
+        patch.setattr(EventPrinter, "__call__", interrupted)
         patch.setattr(Job, "wait", interrupted)
         for command in ("watch", "result"):
             told = run(command, job_id, code=3).stderr
-            assert told.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
+            assert told.startswith(
+                f"Job {job_id} continues. To watch it again: largek watch {job_id}"
+            )
             assert "Cancelled" not in told
     assert states(run)[job_id] == "running"
     run("cancel", job_id)
@@ -240,9 +242,9 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     job.record = replace(job.record, result=None)
     assert states(run)[job_id] == "waiting"
     resume = ("submit", "--resume", job_id)
-    assert "still waits for --storage-option auto_mkdir" in run(*resume, code=1).stderr
+    assert "still waits for the storage options auto_mkdir" in run(*resume, code=1).stderr
     option = ("--storage-option", "auto_mkdir=true")
-    assert "has not ended yet" in run(*resume, *option, "--max-iter", 9, code=1).stderr
+    assert "has not ended" in run(*resume, *option, "--max-iter", 9, code=1).stderr
     run(*resume, *option, "--wait")
     assert states(run)[job_id] == "finished"
 
@@ -278,7 +280,7 @@ def test_jobs_are_found(run, three):
     assert set(three) <= set(states(run))
     assert set(three) <= set(states(run, "--state", "queued"))
     assert [job["id"] for job in listed(run, "--limit", 1)["jobs"]] == [three[-1]]
-    assert "1 shown" in run("jobs", "--limit", 1).stdout
+    assert "1 of the jobs" in run("jobs", "--limit", 1).stdout
     assert "state must be one of" in run("jobs", "--state", "asleep", code=1).stderr
 
 
@@ -302,7 +304,7 @@ def test_jobs_are_deleted(run, submit, service, tmp_path):
     both = run("delete", again, running, "--outputs", code=1)
     assert again in both.stdout
     assert "cancel it first" in both.stderr
-    assert "gone" in run("delete", again).stdout
+    assert "already" in run("delete", again).stdout
     third = submit_to(run, tmp_path)
     assert service.job(third).wait("60s") == "finished"
     assert third in run(*old, "finished", "--outputs").stdout
@@ -357,13 +359,13 @@ def submit_to(run, tmp_path):
         (["watch"], 2, "Missing argument 'ID"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
         (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
-        (["delete", "../x"], 1, "'../x' is no id of a job"),
+        (["delete", "../x"], 1, "'../x' is not an id"),
         (["delete"], 2, "give ID..., or --older-than"),
         (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
-        (["delete", "lk-1", "--state", "failed"], 2, "belongs to --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "needs --older-than"),
         (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
         (["delete", "--older-than", "yesterday"], 1, "older_than"),
-        (["cancel", "../x"], 1, "'../x' is no id of a job"),
+        (["cancel", "../x"], 1, "'../x' is not an id"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),
         (["jobs", "--scheduler", "nonsense://x"], 1, "no Dask scheduler answers at"),

@@ -26,13 +26,13 @@ from largek_dask.errors import (
 )
 from largek_dask.service import client as client_module
 from largek_dask.service import scheduler_file
-from largek_dask.service.lease import STORE, Contender
+from largek_dask.service.lease import STORE, Claimant
 from largek_dask.service.scheduler_file import (
     MOST_BYTES,
     NAME,
     Finder,
     is_file,
-    post,
+    publish_address,
 )
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
@@ -85,14 +85,14 @@ def test_the_file_says_where_the_scheduler_is(cluster):
 
 
 class Holder:
-    """A tenure of a store."""
+    """A lease of a store."""
 
     def __init__(self, folder, owner="a"):
-        lease = Contender(Folder(str(folder)), STORE, owner, 0.0).claim()
+        lease = Claimant(Folder(str(folder)), STORE, owner, 0.0).claim()
         self.records, self.is_held = Records(Folder(str(folder))).under(lease), True
 
-    def post(self):
-        post(self, lambda token: {"address": NOBODY, "token": token})
+    def publish_address(self):
+        publish_address(self, lambda token: {"address": NOBODY, "token": token})
 
 
 def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
@@ -101,20 +101,20 @@ def test_sign__is_put_up_again_and_only_by_who_has_the_store(tmp_path):
     for before in (None, b"", b"x" * (MOST_BYTES + 1), b"that of an earlier one"):
         path.unlink(missing_ok=True)
         before is None or path.write_bytes(before)
-        first.post()
+        first.publish_address()
         assert json.loads(path.read_text())["token"] == 1
     wrote = os.stat(path).st_ino
-    first.post()
+    first.publish_address()
     assert os.stat(path).st_ino == wrote, "it was right already"
     second = Holder(tmp_path, "b")
     path.write_bytes(b"")
-    first.post()
+    first.publish_address()
     assert path.read_bytes() == b"", "the first has lost the store"
-    second.post()
+    second.publish_address()
     assert json.loads(path.read_text())["token"] == 2
     path.unlink()
     second.is_held = False
-    second.post()
+    second.publish_address()
     assert not path.exists()
 
 
@@ -137,7 +137,7 @@ def test_find__content_of_something_else(tmp_path):
     path = tmp_path / NAME
     for content in OTHERS:
         path.write_bytes(content)
-        with pytest.raises(ParameterError, match=f"{path} is no {NAME}"):
+        with pytest.raises(ParameterError, match=f"{path} is not the {NAME}"):
             lk.connect(path)
 
 
@@ -150,7 +150,7 @@ def test_find__a_file_of_100_MB_is_not_read(tmp_path, monkeypatch):
     for size in (1_000, 100_000_000):
         with open(tmp_path / NAME, "wb") as file:
             file.truncate(size)
-        with pytest.raises(ParameterError, match=f"is no {NAME}"):
+        with pytest.raises(ParameterError, match=f"is not the {NAME}"):
             finder.find()
         assert len(reads) == 1
 
@@ -213,11 +213,12 @@ def test_nobody__in_the_words_of_who_asks(tmp_path):
     def said(**changes):
         finder = Finder(written(tmp_path, **changes))
         finder.find()
-        return str(finder.nobody(OSError("refused")))
+        return str(finder.no_answer(OSError("refused")))
 
-    assert f"{tmp_path}/{NAME} says {NOBODY} since {NOON}, nobody answers there" in said()
-    assert "is it still running?" in said()
-    assert "(OSError: refused): is job 4711 of SLURM still running?" in said(slurm_job="4711")
+    for value in (f"{tmp_path}/{NAME}", NOBODY, NOON, "(OSError: refused)"):
+        assert value in said()
+    assert "SLURM" not in said()
+    assert "job 4711 of SLURM" in said(slurm_job="4711")
 
 
 def test_connect__looks_again_until_its_time_is_over(tmp_path, monkeypatch, cluster):
@@ -239,7 +240,7 @@ def test_connect__looks_again_until_its_time_is_over(tmp_path, monkeypatch, clus
     os.remove(path)
     written(tmp_path)
     tried[:] = ["again"]
-    with pytest.raises(SchedulerAwayError, match="nobody answers there"):
+    with pytest.raises(SchedulerAwayError, match="does not answer"):
         lk.connect(path, timeout=0.3)
     assert len(tried) >= 3
 
@@ -282,7 +283,7 @@ def test_follow__a_scheduler_that_has_lost_its_store(moved, cluster, monkeypatch
     with open(cluster.file, encoding="utf-8") as file:
         target.write_text(json.dumps({**json.load(file), "token": 5}))
     monkeypatch.setattr(service, "_answer", refuse)
-    assert service.ask_again("hello")["version"] == lk.__version__
+    assert service.ask_with_retry("hello")["version"] == lk.__version__
     assert service.client is not made[0], "it has connected anew"
     assert made[0].status == "closed"
 
@@ -295,10 +296,10 @@ def test_follow__a_refusal_is_told_in_the_end(moved, monkeypatch):
     )
     monkeypatch.setattr(service, "_away_seconds", 0.0)
     with pytest.raises(SchedulerAwayError, match=message):
-        service.ask_again("hello")
+        service.ask_with_retry("hello")
     monkeypatch.setattr(service._finder, "is_file", False)
     with pytest.raises(OtherSchedulerError, match=message):
-        service.ask_again("hello")
+        service.ask_with_retry("hello")
 
 
 def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
@@ -315,7 +316,7 @@ def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
 
     monkeypatch.setattr(plugin, "_do", silent)
     try:
-        assert service.ask_again("hello")["version"] == lk.__version__
+        assert service.ask_with_retry("hello")["version"] == lk.__version__
     finally:
         go_on.set()
     assert len(asked) == 3
@@ -351,7 +352,7 @@ def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_pat
 
     monkeypatch.setattr(type(service), "_answer", lost)
     done = run("watch", "lk-1", "--scheduler", cluster.file, "--away", "0s", code=4)
-    assert "is job 4711 of SLURM still running?" in done.stderr
+    assert "job 4711 of SLURM" in done.stderr
     assert run("watch", "lk-1", "--scheduler", cluster.file, "--away", "long", code=1)
     done = run("watch", "lk-1", "--scheduler", tmp_path / NAME, code=1)
     assert "cannot be read" in done.stderr

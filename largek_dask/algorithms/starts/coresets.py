@@ -15,7 +15,6 @@ estimates stay unbiased, and vary less.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 
-__all__ = ["Coreset", "draw_coreset", "draw_coresets"]
+__all__ = ["Coreset", "draw_coreset"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,32 +62,17 @@ def draw_coreset(
     all rows' mass. Raises ``ParameterError`` if n is below 1, and ``DataError`` if no row has
     positive weight.
     """
-    generators = [rng.generator(0, "coreset")]
-    return draw_coresets(passes, generators, n, uniform=uniform, independent=independent)[0]
-
-
-def draw_coresets(
-    passes: Passes,
-    generators: Sequence[np.random.Generator],
-    n: int,
-    *,
-    uniform: bool = False,
-    independent: bool = False,
-) -> list[Coreset]:
-    """Draw one coreset per generator, as :func:`draw_coreset`, in the two passes that one takes."""
     if n < 1:
         raise ParameterError(f"a coreset needs at least 1 row, got {n}.")
-    center = None if uniform else passes.statistics.mean
-    out = []
-    for drawn in draw_by_mass(passes, generators, n, center, spaced=not independent):
-        rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
-        factors = times / (n * drawn.probabilities[first])
-        expected = n * drawn.by_line[:, first]
-        missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
-        evaluated = 0 if uniform else passes.statistics.n_rows
-        arrays = readonly(rows), readonly(factors), readonly(missing)
-        out.append(Coreset(*arrays, n, uniform, independent, evaluated))
-    return out
+    center, generator = None if uniform else passes.statistics.mean, rng.generator(0, "coreset")
+    (drawn,) = draw_by_mass(passes, [generator], n, center, spaced=not independent)
+    rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
+    factors = times / (n * drawn.probabilities[first])
+    expected = n * drawn.by_line[:, first]
+    missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
+    evaluated = 0 if uniform else passes.statistics.n_rows
+    arrays = readonly(rows), readonly(factors), readonly(missing)
+    return Coreset(*arrays, n, uniform, independent, evaluated)
 
 
 def _missing(expected: NDArray[np.float64]) -> NDArray[np.float64]:

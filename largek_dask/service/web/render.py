@@ -1,4 +1,4 @@
-"""The page's contents, rendered by Jinja templates that escape every value, and its files."""
+"""Contents of the page of jobs, by Jinja templates that escape every value; and its files."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "whole_page"]
 Row = Mapping[str, Any]
 
 MOST_LISTED = 100
-"""Jobs of the list: those that have not ended, and the newest ones."""
+"""Maximum number of jobs in the list: those that have not ended, then the newest ones."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
     "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
     "rows_per_second": "Rows/s", "seconds": "Duration",
 }  # fmt: skip
-"""Headings of the list by the field that they sort by."""
+"""Headings of the list, by the field they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■"}  # fmt: skip
 ORDER = ("running", "waiting", "queued")
-"""Order of states in the list unless it is sorted; all others follow."""
+"""Order of states in an unsorted list; others follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
-"""A job is late after so many seconds, and so many steps, without an event."""
+"""A job is late after this many seconds and durations of a step without an event."""
 NONE = "–"
 
 
@@ -66,7 +66,6 @@ def _rendered(template: str, /, **values: Any) -> str:
 
 
 def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
-    """Return a whole page around the HTML of a content."""
     html = Markup(content["html"])
     return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
 
@@ -75,9 +74,9 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
 
 
 def selected(rows: Sequence[Row], sort: str) -> list[Row]:
-    """Return the newest rows by a key of :data:`COLUMNS`, descending after ``-``.
+    """Return the newest rows, by a key of :data:`COLUMNS` (descending after ``-``).
 
-    Active jobs come first if ``sort`` is empty.
+    Without ``sort`` active jobs come first.
     """
     newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
@@ -100,25 +99,20 @@ def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
     """Return title and HTML of the list of jobs."""
     found = selected(rows, sort)
     states = Counter(row["state"] for row in rows)
-    told = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
+    summary = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
     if workers := {name for row in rows for name in row.get("workers", ())}:
-        told.append(f"{count_of(len(workers), 'worker')} at work")
+        summary.append(f"{count_of(len(workers), 'worker')} at work")
     speeds = [speed for row in rows if is_number(speed := row.get("rows_per_second"))]
     if speeds:
-        told.append(f"{human_count(sum(speeds))} rows/s")
+        summary.append(f"{human_count(sum(speeds))} rows/s")
     columns = []
     for name, heading in COLUMNS.items():
         is_up, is_down = sort == name, sort == f"-{name}"
         order = "ascending" if is_up else "descending" if is_down else ""
         columns.append({"heading": heading, "order": order, "sort": f"-{name}" if is_up else name,
                         "is_text": name in TEXTS})  # fmt: skip
-    html = _rendered(
-        "list.html",
-        columns=columns,
-        summary=" · ".join(told),
-        rows=[_shown_row(row) for row in found],
-        n_jobs=len(rows),
-    )
+    shown_rows, line = [_shown_row(row) for row in found], " · ".join(summary)
+    html = _rendered("list.html", columns=columns, summary=line, rows=shown_rows, n_jobs=len(rows))
     return {"title": "Jobs", "html": html}
 
 
@@ -134,7 +128,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
     """Return title and HTML of a job, and the series and marks of its charts.
 
-    ``lack`` is a sentence on events that are missing; empty if none are.
+    ``lack`` is a sentence on missing events; empty if none are missing.
     """
     status, state = view.status, shown(view.state)
     found = {panel.kind: panel for panel in panels(view)}
@@ -152,7 +146,6 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
         waits=[text for name, text in known if name == "waits"],
         tiles=_tiles(view, found.get("cost")),
         panels=found.values(),
-        # Equal names, equal figures.
         figures={kind: digest(key(found[kind]).encode()) for kind in series},
         facts=known,
         marks=_main_marks(marks),
@@ -172,14 +165,14 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the marks, the latest first, with the last checkpoint only: charts have them all."""
+    """Return the marks, latest first; of checkpoints only the last, as charts have them all."""
     last = next((mark for mark in reversed(marks) if mark["kind"] == "checkpoint"), None)
     shown_marks = (mark for mark in reversed(marks) if mark["kind"] != "checkpoint" or mark is last)
     return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]
 
 
 def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
-    """Return the tiles at the head of a job: name, text or time, a small text, a fraction."""
+    """Return the tiles at the top of a job: name, text or time, a small text, a fraction."""
     status, is_live = view.status, view.state == "running"
     step, share, labelled = view.step_seconds, view.share_done(), view.labelled
     tiles = []
@@ -220,12 +213,11 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
 
 
 def digest(body: bytes) -> str:
-    """Return a short name for a content."""
     return hashlib.sha256(body).hexdigest()[:12]
 
 
 def packed(body: bytes) -> bytes:
-    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    """Compress by gzip; equal bodies have equal bytes."""
     return gzip.compress(body, 5, mtime=0)
 
 
@@ -235,7 +227,7 @@ def _file(package: str, path: str) -> bytes:
 
 
 class Files:
-    """Names of the files ``style``, ``script`` and ``bokeh``."""
+    """Names and contents of the files ``style``, ``script`` and ``bokeh``."""
 
     def __init__(self) -> None:
         own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
