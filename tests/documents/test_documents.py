@@ -21,7 +21,6 @@ import psutil
 import pytest
 
 import largek_dask
-from benchmarks import tables
 from tests.documents import folders
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +28,7 @@ README = (ROOT / "README.md").read_text()
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *(path for path in (ROOT / "docs").rglob("*.md") if "made" not in path.parts),
-    *(ROOT / page for page in ("deploy/README.md", *tables.PAGES[1:])),
+    *(ROOT / page for page in ("deploy/README.md", "largek_dask/DESIGN.md")),
 ]
 PACKAGE = Path(largek_dask.__file__).parent
 WITH_EXAMPLES = sorted(
@@ -39,8 +38,8 @@ WITH_EXAMPLES = sorted(
 )
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language: str, page: str = "README.md") -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
 
 
 def test_examples_in_docstrings():
@@ -109,19 +108,20 @@ def run_shell(code: str, folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_python_blocks_run(tmp_path):
+def test_readme_blocks_run(tmp_path):
     """In the order of the page, with fewer rows."""
     codes = [code for code in blocks("python") if "lk.connect" not in code]
-    assert len(codes) == 5
+    assert len(codes) == 3
     assert "(20_000, 16)" in codes[0]
     run_python([code.replace("20_000", "3_000") for code in codes], tmp_path)
-    assert (tmp_path / "labels.zarr").exists()
-    assert (tmp_path / "density.zarr").exists()
+    [reports] = [code for code in blocks("bash") if "largek report" in code]
+    run_shell(reports, tmp_path)
+    assert (tmp_path / "run1-report.html").exists()
 
 
 @pytest.mark.slow
 def test_cluster_section(tmp_path):
-    """Scheduler and workers as they are typed, a job submitted, come back to, and from a shell."""
+    """Start scheduler and worker as typed; submit and follow jobs from Python and the shell."""
     lk = largek_dask
     x = np.random.default_rng(0).normal(size=(5000, 4)).astype(np.float32)
     lk.ingest(x, str(tmp_path / "rows.zarr"), progress=False)
@@ -130,11 +130,10 @@ def test_cluster_section(tmp_path):
         port = str(free.getsockname()[1])
     [commands] = [code for code in blocks("bash") if "dask scheduler" in code]
     codes = [code for code in blocks("python") if "lk.connect" in code]
-    [shell] = [code for code in blocks("bash") if "largek submit" in code]
+    [shell] = [c for c in blocks("shell", "docs/start/cluster.md") if "largek submit" in c]
     processes: list[psutil.Process] = []
     with ExitStack() as stack:
-        # One worker does here: the second terminal's command is the third's.
-        for command in dict.fromkeys(commands.splitlines()):
+        for command in commands.splitlines():
             words = command.replace("/data/", f"{tmp_path}/").replace("8786", port).split()
             if words[1] == "scheduler":
                 words += ["--port", port]
@@ -177,9 +176,9 @@ def test_the_readme_says_which_python():
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_shell_block_runs(tmp_path):
-    """But for its end, which takes minutes: tests of warmup run that command, and its processes."""
-    [block] = [block for block in blocks("bash") if "largek ingest" in block]
+def test_commands_at_a_glance_run(tmp_path):
+    """All but the last, which takes minutes: tests of warmup run that command."""
+    [block] = blocks("bash", "docs/reference/cli.md")
     code, last, compiles = block.partition("largek warmup ")
     assert last
     assert "\n" not in compiles.strip(), "nothing follows"

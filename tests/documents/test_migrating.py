@@ -110,8 +110,9 @@ def test_what_was_before_is_said_here_too():
 
 
 def table_rows():
-    table = PAGE.split("\n## Names of parameters\n")[1]
-    return [line.split("|")[1:-1] for line in table.replace(r"\|", "").splitlines()[3:] if line]
+    section = PAGE.split("\n## Names of parameters\n")[1].replace(r"\|", "")
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [line.split("|")[1:-1] for line in lines[2:]]
 
 
 def test_the_table_names_what_there_is():

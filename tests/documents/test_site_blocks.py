@@ -1,4 +1,4 @@
-"""Code on the site's pages for beginners, and for tasks, runs as it stands there."""
+"""Code of the site's first steps and how-to guides runs as written."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = sorted(
     path.relative_to(DOCS).as_posix()
-    for folder in ("start", "howto")
-    for path in (DOCS / folder).glob("*.md")
+    for pattern in ("index.md", "start/*.md", "howto/*.md", "reference/configuration.md")
+    for path in DOCS.glob(pattern)
 )
 
 

@@ -72,7 +72,7 @@ def test_the_page_leads_nowhere_wrong(wheel: ZipFile) -> None:
     assert isinstance(page, str)
     assert re.findall(r"\]\((?!#|https://)", page) == []
     assert "*256 codewords ordered by size; a photograph beside its reconstruction" in page
-    assert "- CONTRIBUTING.md: a map of the folders" in page
+    assert "- CONTRIBUTING.md, CHANGELOG.md, SECURITY.md." in page
     # Only links have changed: the lines of code are those of README.md.
     code = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
     assert code.findall(page) == code.findall((ROOT / "README.md").read_text())
