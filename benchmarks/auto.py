@@ -177,12 +177,12 @@ def readme_table(result: dict[str, Any]) -> str:
     every = [(rival, f) for r in result["records"] for rival in NAMES for _, f in factors(r, rival)]
     later = [rival for rival, factor in every if factor < 1]
     note = (
-        "How many times sooner `KMeans()` reaches the inertia that another library's call ends "
+        "How many times sooner `KMeans` reaches the inertia that another library's call ends "
         "at: the median over calls of different lengths, and the least in brackets. All on one "
         f"thread, in CPU seconds. **Where it is slower:** at {len(later)} of all {len(every)} "
         f"measured points. {later.count(MINIBATCH)} of these are short calls of {MINIBATCH}, which "
         "end at a higher inertia. It is at least twice as fast at "
-        f"{sum(factor >= 2 for _, factor in every)} points. {result['cpu']}. {MADE}"
+        f"{sum(factor >= 2 for _, factor in every)} points. Processor: {result['cpu']}. {MADE}"
     )
     head = ["data", "rows × features", "clusters", *SHOWN_RIVALS]
     return "\n".join([*table_of(head, rows), "", note])

@@ -133,7 +133,7 @@ def test_cluster_section(tmp_path):
     [shell] = [c for c in blocks("shell", "docs/start/cluster.md") if "largek submit" in c]
     processes: list[psutil.Process] = []
     with ExitStack() as stack:
-        for command in commands.splitlines():
+        for command in commands.replace("\\\n", "").splitlines():
             words = command.replace("/data/", f"{tmp_path}/").replace("8786", port).split()
             if words[1] == "scheduler":
                 words += ["--port", port]
