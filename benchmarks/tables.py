@@ -24,7 +24,7 @@ WIDTH = 118
 
 
 class Table(NamedTuple):
-    """A table: its page, the benchmark whose result it shows, and the function that makes it."""
+    """Table in a document: its page, the result it shows, and the function that writes it."""
 
     page: str
     result: str
@@ -32,7 +32,7 @@ class Table(NamedTuple):
     module: str | None = None
 
     def made(self, result: dict[str, Any] | None = None) -> str:
-        """Markdown of a result, by default the committed one."""
+        """Return the markdown of a result, by default of the committed one."""
         if result is None:
             result = json.loads((RESULTS / f"{self.result}.json").read_text())
         module = importlib.import_module(f"benchmarks.{self.module or self.result}")
@@ -92,13 +92,13 @@ PAGES = tuple(dict.fromkeys(table.page for table in TABLES.values()))
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a markdown table."""
+    """Return the lines of a markdown table."""
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 def against(value: float, aim: float, form: str, *, least: bool) -> str:
-    """A figure and its aim; bold if it misses it."""
+    """Return a figure and its aim as text, in bold if it misses the aim."""
     held = value >= aim if least else value <= aim
     text, sign = format(value, form), "≥" if least else "≤"
     return f"{text if held else f'**{text}**'} ({sign} {aim:g})"
@@ -107,7 +107,7 @@ def against(value: float, aim: float, form: str, *, least: bool) -> str:
 def wrapped(markdown: str) -> str:
     """Wrap lines of text at the width of a page; lines of tables stay as they are.
 
-    A line is not broken within code, nor before what would begin a list there.
+    A line is not broken within code, or where the next word would begin a list.
     """
     lines = []
     for line in markdown.strip().splitlines():
@@ -129,7 +129,7 @@ def _table(name: str) -> re.Pattern[str]:
 
 
 def read_table(page: Path, name: str) -> str:
-    """Markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
+    """Return the markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
     found = _table(name).search(page.read_text())
     if found is None:
         raise ValueError(f"{page.name} has no markers for a table {name!r}")

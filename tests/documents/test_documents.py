@@ -1,4 +1,4 @@
-"""Code of the README and of docstrings runs, and links of the documents lead somewhere."""
+"""Code in README and docstrings runs, and links in documents resolve."""
 
 from __future__ import annotations
 
@@ -158,15 +158,15 @@ def test_cluster_section(tmp_path):
 def assert_reached_from_here_only(processes):
     """Scheduler, worker, nanny and all dashboards listen on loopback."""
     all_of_them = [p for process in processes for p in (process, *process.children(recursive=True))]
-    heard = [
+    addresses = [
         found.laddr.ip
         for process in all_of_them
         for found in process.net_connections("tcp")
         if found.status == psutil.CONN_LISTEN
     ]
     # Each of the three has an address for Dask, and the scheduler and the worker a dashboard.
-    assert len(heard) >= 5
-    assert set(heard) == {"127.0.0.1"}
+    assert len(addresses) >= 5
+    assert set(addresses) == {"127.0.0.1"}
 
 
 def test_the_readme_says_which_python():

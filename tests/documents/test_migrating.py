@@ -58,8 +58,10 @@ SAVED = "\nnp.save('labels.npy', labels), np.save('centers.npy', km.cluster_cent
 def test_after_scikit_learn(folder):
     before, after = scripts("scikit-learn")
     assert before.replace("from sklearn.cluster", "from largek_dask") == after
-    told = [float(run(code, folder).split("\n")[-2].split()[0]) for code in scripts("scikit-learn")]
-    assert told[1] == pytest.approx(told[0], rel=0.2)
+    inertia = [
+        float(run(code, folder).split("\n")[-2].split()[0]) for code in scripts("scikit-learn")
+    ]
+    assert inertia[1] == pytest.approx(inertia[0], rel=0.2)
 
 
 @pytest.mark.slow
