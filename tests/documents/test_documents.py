@@ -77,6 +77,10 @@ if __name__ == "__main__":
 """
 
 
+SLOW_DISK = "ignore:Creating scratch directories"
+"""Dask's warning on a busy machine, which says nothing about the code of a page."""
+
+
 def run_python(codes: Iterable[str], folder: Path) -> None:
     """Run blocks of a page one after the other, in one process."""
     names = []
@@ -85,7 +89,7 @@ def run_python(codes: Iterable[str], folder: Path) -> None:
         (folder / names[-1]).write_text(code.replace("/data/", f"{folder}/"))
     (folder / "run_all.py").write_text(RUN_ALL)
     done = subprocess.run(
-        [sys.executable, "-W", "error", "run_all.py", *names],
+        [sys.executable, "-W", "error", "-W", SLOW_DISK, "run_all.py", *names],
         cwd=folder,
         capture_output=True,
         text=True,
