@@ -60,7 +60,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: ZipFile) -> None:
     templates = {f"largek_dask/cli/templates/{name}" for name in (*FILES, "start.sh")}
     assert templates <= set(names)
     others = {Path(name).suffix for name in set(names) - templates}
-    assert others == {".py", ".typed", ".css", ".js", ".html"}
+    assert others == {".py", ".typed", ".css", ".js", ".html", ".yaml"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "largek_dask").rglob("*.py")}
     assert modules <= set(names)
 
