@@ -18,8 +18,8 @@ Result = dict[str, Any]
 Record = dict[str, Any]
 Array = NDArray[np.float64]
 
-FAST, BALANCED, BEST = "fast", "balanced", "best"
-EFFORTS = (FAST, BALANCED, BEST)
+BEST = "best"
+EFFORTS = ("fast", "balanced", BEST)
 """``PartitionPath`` of every effort."""
 TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
 PEERS = (TEN, TEN_GREEDY)

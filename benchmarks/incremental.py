@@ -126,12 +126,6 @@ def ends(record: Record, method: str) -> list[float]:
     return [100 * (ours / theirs - 1) for ours, theirs in zip(*last, strict=True)]
 
 
-def passes_of(record: Record, method: str) -> list[float]:
-    """Passes until nothing changes; infinite if the run was cut before."""
-    runs = [seed["runs"][method] for seed in record["seeds"]]
-    return [run["passes"][-1] if run["ended"] else np.inf for run in runs]
-
-
 def share_of_seconds(record: Record, method: str, other: str) -> list[float]:
     """CPU seconds to near Lloyd's end over those of another method, by seed."""
     return ratios(to_end(record, method), to_end(record, other))

@@ -1,8 +1,8 @@
-"""Tables and figures in the documents, made from the committed results.
+"""Tables in the documents, made from the committed results.
 
     python -m benchmarks.tables
 
-writes all of them anew, and measures nothing: it is for a change of wording. A benchmark with
+rewrites all of them without measuring anything, after a change of wording. A benchmark with
 ``--write`` does the same for its own result.
 """
 
@@ -18,21 +18,13 @@ from typing import Any, NamedTuple
 
 from benchmarks.common import RESULTS, ROOT, save
 
-README, DESIGN, SITE = "README.md", "largek_dask/DESIGN.md", "docs/results"
+README, SITE = "README.md", "docs/results"
 PAPERS = "docs/explanation/papers.md"
-PAGES = (
-    README,
-    DESIGN,
-    PAPERS,
-    "docs/howto/size.md",
-    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / SITE).glob("*.md")),
-)
-"""Documents with tables or figures that a command makes."""
 WIDTH = 118
 
 
 class Table(NamedTuple):
-    """A table: its page, the benchmark whose result it shows, and the function that makes it."""
+    """Table in a document: its page, the result it shows, and the function that writes it."""
 
     page: str
     result: str
@@ -40,7 +32,7 @@ class Table(NamedTuple):
     module: str | None = None
 
     def made(self, result: dict[str, Any] | None = None) -> str:
-        """Markdown of a result, by default the committed one."""
+        """Return the markdown of a result, by default of the committed one."""
         if result is None:
             result = json.loads((RESULTS / f"{self.result}.json").read_text())
         module = importlib.import_module(f"benchmarks.{self.module or self.result}")
@@ -52,18 +44,19 @@ def _on(page: str) -> str:
 
 
 TABLES = {
-    "default": Table(README, "auto", "short_table"),
-    "lloyd": Table(README, "lloyd"),
-    "dcd_short": Table(README, "dcd", "of_short", "dcd_tables"),
+    "peers": Table(README, "auto", "readme_table"),
+    "default": Table(_on("default"), "auto", "full_table"),
     "auto_behind": Table(_on("default"), "auto", "behind_table"),
     "auto_parts": Table(_on("default"), "auto_parts"),
     "directions": Table(_on("default"), "directions"),
     "far": Table(_on("default"), "far"),
+    "lloyd": Table(_on("exact"), "lloyd"),
     "kernels": Table(_on("exact"), "kernels"),
     "prefix": Table(_on("exact"), "prefix"),
     "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
     "nmbatch": Table(_on("batches"), "nmbatch"),
     "incremental_table": Table(_on("batches"), "incremental", "of_table"),
+    "dcd_short": Table(_on("k"), "dcd", "of_short", "dcd_tables"),
     "elbow": Table(_on("k"), "elbow"),
     "mixtures_sets": Table(_on("mixtures"), "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),
@@ -91,19 +84,21 @@ TABLES = {
     "guard_counts": Table(_on("start"), "guard", "counts_table"),
 }
 """All tables by the name in their markers."""
+PAGES = tuple(dict.fromkeys(table.page for table in TABLES.values()))
+"""Documents with tables that a command makes."""
 
 
 # --- markdown -------------------------------------------------------------------------------------
 
 
 def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a markdown table."""
+    """Return the lines of a markdown table."""
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     return lines + [f"| {' | '.join(row)} |" for row in rows]
 
 
 def against(value: float, aim: float, form: str, *, least: bool) -> str:
-    """A figure and its aim; bold if it misses it."""
+    """Return a figure and its aim as text, in bold if it misses the aim."""
     held = value >= aim if least else value <= aim
     text, sign = format(value, form), "≥" if least else "≤"
     return f"{text if held else f'**{text}**'} ({sign} {aim:g})"
@@ -112,7 +107,7 @@ def against(value: float, aim: float, form: str, *, least: bool) -> str:
 def wrapped(markdown: str) -> str:
     """Wrap lines of text at the width of a page; lines of tables stay as they are.
 
-    A line is not broken within code, nor before what would begin a list there.
+    A line is not broken within code, or where the next word would begin a list.
     """
     lines = []
     for line in markdown.strip().splitlines():
@@ -133,11 +128,8 @@ def _table(name: str) -> re.Pattern[str]:
     return re.compile(rf"(<!-- {name}:begin -->\n)(.*?)(<!-- {name}:end -->)", re.DOTALL)
 
 
-QUOTE = re.compile(r"(<!-- quote ([\w-]+) -->)(.*?)(<!-- end -->)", re.DOTALL)
-
-
 def read_table(page: Path, name: str) -> str:
-    """Markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
+    """Return the markdown between ``<!-- name:begin -->`` and ``<!-- name:end -->``."""
     found = _table(name).search(page.read_text())
     if found is None:
         raise ValueError(f"{page.name} has no markers for a table {name!r}")
@@ -150,25 +142,11 @@ def put_table(page: Path, name: str, markdown: str) -> None:
     page.write_text(_table(name).sub(lambda m: f"{m[1]}{markdown}\n{m[3]}", page.read_text()))
 
 
-def read_quotes(page: Path) -> list[tuple[str, str]]:
-    """Name and text of every ``<!-- quote name -->text<!-- end -->``."""
-    return [(found[2], found[3]) for found in QUOTE.finditer(page.read_text())]
-
-
 def write_tables(name: str, result: dict[str, Any]) -> None:
-    """Write all tables and figures that are made from a result into the documents."""
-    from benchmarks.quotes import QUOTES  # it imports benchmarks, which import this module
-
+    """Write all tables that are made from a result into the documents."""
     for marker, table in TABLES.items():
         if table.result == name:
             put_table(ROOT / table.page, marker, table.made(result))
-
-    def quoted(found: re.Match[str]) -> str:
-        source, make = QUOTES[found[2]]
-        return f"{found[1]}{make(result)}{found[4]}" if source == name else found[0]
-
-    for page in (ROOT / path for path in PAGES):
-        page.write_text(QUOTE.sub(quoted, page.read_text()))
 
 
 def publish(name: str, result: dict[str, Any], *, write: bool, indent: int | None = None) -> None:
@@ -182,13 +160,9 @@ def publish(name: str, result: dict[str, Any], *, write: bool, indent: int | Non
 
 
 def main() -> None:
-    """Write everything anew from the committed results."""
-    from benchmarks.quotes import QUOTES
-
-    for name in dict.fromkeys(
-        [table.result for table in TABLES.values()] + [source for source, _ in QUOTES.values()]
-    ):
-        write_tables(name, json.loads((RESULTS / f"{name}.json").read_text()))
+    """Rewrite every table from the committed results."""
+    for marker, table in TABLES.items():
+        put_table(ROOT / table.page, marker, table.made())
 
 
 if __name__ == "__main__":

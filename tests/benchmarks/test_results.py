@@ -1,20 +1,17 @@
-"""Tables and figures in the documents are those of the committed results."""
+"""Tables in the documents are those of the committed results."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from benchmarks import guard, tables
-from benchmarks.common import RESULTS
-from benchmarks.quotes import QUOTES
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / page for page in tables.PAGES]
-ANEW = "`python -m benchmarks.tables` writes all of them anew"
+ANEW = "`python -m benchmarks.tables` rewrites them"
 
 
 def test_tables_are_those_of_the_results():
@@ -26,17 +23,6 @@ def test_tables_are_those_of_the_results():
     assert not differ, ANEW
 
 
-def test_quoted_figures_are_those_of_the_results():
-    made = {
-        name: make(json.loads((RESULTS / f"{source}.json").read_text()))
-        for name, (source, make) in QUOTES.items()
-    }
-    pages = [*PAGES, *(ROOT / "docs").rglob("*.md")]
-    shown = [quote for page in pages for quote in tables.read_quotes(page)]
-    assert {name for name, _ in shown} == set(made)
-    assert not [(name, text) for name, text in shown if text != made[name]], ANEW
-
-
 def test_every_marker_is_compared():
     for page in PAGES:
         text = page.read_text()
@@ -44,7 +30,6 @@ def test_every_marker_is_compared():
         assert sorted(marked) == sorted(
             name for name, table in tables.TABLES.items() if ROOT / table.page == page
         )
-        assert text.count("<!-- quote") == len(tables.read_quotes(page))
 
 
 @pytest.mark.slow

@@ -1,10 +1,10 @@
-"""The map of folders in CONTRIBUTING.md, made from the tree.
+"""Write the table of folders in CONTRIBUTING.md.
 
     python -m tests.documents.folders
 
-writes it anew; `test_documents.py` compares it. What a folder is for is the first sentence of its
-``__init__.py``, and of a module directly in ``largek_dask`` that of its docstring. Layers come in
-the order of pyproject.toml, in which each may import those after it.
+rewrites it, and `test_documents.py` compares it with the tree. The purpose of a folder is the first
+sentence of its ``__init__.py``, and that of a module directly in ``largek_dask`` the first sentence
+of its docstring. Layers are in the order of pyproject.toml: each may import those after it.
 """
 
 from __future__ import annotations
@@ -22,28 +22,26 @@ NAME = "folders"
 
 
 def purpose(path: Path) -> str:
-    """The first sentence that a package or module says of itself."""
+    """Return the first sentence of the docstring of a package or module."""
     file = path / "__init__.py" if path.is_dir() else path
-    told = ast.get_docstring(ast.parse(file.read_text())) or ""
-    first = " ".join(told.split("\n\n")[0].split())
+    docstring = ast.get_docstring(ast.parse(file.read_text())) or ""
+    first = " ".join(docstring.split("\n\n")[0].split())
     if not first:
-        raise ValueError(
-            f"{file.relative_to(ROOT)} does not say what it is for: give it a docstring"
-        )
+        raise ValueError(f"{file.relative_to(ROOT)} has no docstring, which CONTRIBUTING.md needs")
     return first.split(". ")[0].rstrip(".").replace("``", "`")
 
 
 def layers(package: str) -> list[str]:
-    """Names within a package, the highest layer first, as import-linter is told."""
-    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    for contract in told["contracts"]:
+    """Return names within a package, the highest layer first, from the import contracts."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    for contract in project["tool"]["importlinter"]["contracts"]:
         if contract["type"] == "layers" and package in contract["containers"]:
             return [name.strip() for layer in contract["layers"] for name in layer.split("|")]
     return []
 
 
 def packages(folder: Path) -> list[Path]:
-    """The packages directly in a folder, by layer where they have an order, then by name."""
+    """Return the packages directly in a folder, by layer if they have an order, then by name."""
     order = layers(".".join(folder.relative_to(ROOT).parts))
     names = sorted(path.parent.name for path in folder.glob("*/__init__.py"))
     names.sort(key=lambda name: order.index(name) if name in order else len(order))
@@ -51,12 +49,12 @@ def packages(folder: Path) -> list[Path]:
 
 
 def below(folder: Path) -> list[Path]:
-    """All packages in a folder, each followed by those in it."""
+    """Return all packages in a folder, each followed by those in it."""
     return [path for part in packages(folder) for path in (part, *below(part))]
 
 
 def entries() -> list[Path]:
-    """What has a line: packages, modules of ``largek_dask`` itself, tests that mirror no folder."""
+    """Return the paths in the table: packages, top modules, and test folders that mirror none."""
     modules = [PACKAGE / f"{name}.py" for name in layers("largek_dask")]
     mirrored = {path.relative_to(PACKAGE) for path in below(PACKAGE)}
     tests = ROOT / "tests"
@@ -71,7 +69,7 @@ def entries() -> list[Path]:
 
 
 def folders() -> str:
-    """The map as a markdown table."""
+    """Return the table in markdown."""
     lines = ["| folder | what it is for |", "|---|---|"]
     for path in entries():
         name = f"{path.relative_to(ROOT)}{'/' if path.is_dir() else ''}"

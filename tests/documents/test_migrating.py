@@ -58,8 +58,10 @@ SAVED = "\nnp.save('labels.npy', labels), np.save('centers.npy', km.cluster_cent
 def test_after_scikit_learn(folder):
     before, after = scripts("scikit-learn")
     assert before.replace("from sklearn.cluster", "from largek_dask") == after
-    told = [float(run(code, folder).split("\n")[-2].split()[0]) for code in scripts("scikit-learn")]
-    assert told[1] == pytest.approx(told[0], rel=0.2)
+    inertia = [
+        float(run(code, folder).split("\n")[-2].split()[0]) for code in scripts("scikit-learn")
+    ]
+    assert inertia[1] == pytest.approx(inertia[0], rel=0.2)
 
 
 @pytest.mark.slow
@@ -110,8 +112,9 @@ def test_what_was_before_is_said_here_too():
 
 
 def table_rows():
-    table = PAGE.split("\n## Names of parameters\n")[1]
-    return [line.split("|")[1:-1] for line in table.replace(r"\|", "").splitlines()[3:] if line]
+    section = PAGE.split("\n## Names of parameters\n")[1].replace(r"\|", "")
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    return [line.split("|")[1:-1] for line in lines[2:]]
 
 
 def test_the_table_names_what_there_is():

@@ -60,7 +60,7 @@ def test_the_wheel_is_the_package_and_nothing_else(wheel: ZipFile) -> None:
     templates = {f"largek_dask/cli/templates/{name}" for name in (*FILES, "start.sh")}
     assert templates <= set(names)
     others = {Path(name).suffix for name in set(names) - templates}
-    assert others == {".py", ".typed", ".css", ".js", ".html"}
+    assert others == {".py", ".typed", ".css", ".js", ".html", ".yaml"}
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "largek_dask").rglob("*.py")}
     assert modules <= set(names)
 
@@ -72,7 +72,7 @@ def test_the_page_leads_nowhere_wrong(wheel: ZipFile) -> None:
     assert isinstance(page, str)
     assert re.findall(r"\]\((?!#|https://)", page) == []
     assert "*256 codewords ordered by size; a photograph beside its reconstruction" in page
-    assert "- CONTRIBUTING.md: a map of the folders" in page
+    assert "- CONTRIBUTING.md, CHANGELOG.md, SECURITY.md." in page
     # Only links have changed: the lines of code are those of README.md.
     code = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
     assert code.findall(page) == code.findall((ROOT / "README.md").read_text())
