@@ -91,7 +91,7 @@ def exact_distances(
     are corrected in place.
     """
     distances = squared_distances(x, centers, labels)
-    far = too_far(distances, centers.dtype, centers.prepared.get(reach_of))
+    far = too_far(distances, centers.dtype, centers.cache.get(reach_of))
     if len(far):
         step = max(1, FAR_VALUES // centers.n_features)
         for begin in range(0, len(far), step):

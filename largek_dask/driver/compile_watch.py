@@ -129,11 +129,8 @@ class CompileWatch:
             return False
         try:
             now = compiled().since(self._before)
-            if (
-                now.at_it
-                and now.seconds >= SILENT_SECONDS
-                and time.monotonic() - self._reported_at >= EVERY_SECONDS
-            ):
+            is_due = time.monotonic() - self._reported_at >= EVERY_SECONDS
+            if is_due and now.seconds >= SILENT_SECONDS:
                 self._reported_at = time.monotonic()
                 self._events.emit(
                     "compiling",

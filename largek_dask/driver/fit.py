@@ -44,7 +44,7 @@ from largek_dask.errors import (
     ParameterError,
     warn,
 )
-from largek_dask.kernels.compiling import asked_before
+from largek_dask.kernels.compiling import checked_by
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.base import BasePasses, PassOptions
@@ -260,7 +260,7 @@ class _Work:
                     engine = parameters_of(self.choice.algorithm)
                     n_init, reason = self.choice.n_init, self.choice.reason
                     self.events.emit("chosen", **engine, starts=n_init, reason=reason)
-                with asked_before(passes.raise_if_stopped):
+                with checked_by(passes.raise_if_stopped):
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
             # The loop handles later ones: it has a model to return.

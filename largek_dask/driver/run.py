@@ -28,7 +28,7 @@ from largek_dask.driver.stopping import (
 )
 from largek_dask.errors import CancelledFit, NoModelError
 from largek_dask.fault_injection import at
-from largek_dask.kernels.compiling import asked_before, seconds_ahead
+from largek_dask.kernels.compiling import checked_by, seconds_ahead
 from largek_dask.passes.base import BasePasses
 from largek_dask.version import __version__
 
@@ -168,7 +168,7 @@ class Run(Generic[State]):
         )
         try:
             # Nothing is compiled after the time limit.
-            with asked_before(self.passes.raise_if_stopped):
+            with checked_by(self.passes.raise_if_stopped):
                 self._begin()
                 reason = self._go_on()
         except CancelledFit as cut:

@@ -1,4 +1,4 @@
-"""Checks and conversions of the arrays that searches take and make."""
+"""Checks and conversions of the arrays that searches take and return."""
 
 from __future__ import annotations
 
@@ -11,41 +11,13 @@ from numpy.typing import NDArray
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
-__all__ = ["check_lists", "check_rows", "converted", "no_outputs", "output", "two_outputs"]
+__all__ = ["check_rows", "converted", "no_outputs", "output", "two_outputs"]
 
-# values of one converted block of rows: a few thousand rows, within the second-level cache
 _CONVERTED_VALUES = 1 << 16
+"""Values of a block of converted rows, which stays in the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
-
-
-def check_lists(n: int, k: int, row_offsets: Array, list_offsets: Array, lists: Array) -> None:
-    """Refuse segments of n rows, and lists of k centres, that do not fit."""
-    for name, offsets, end in (
-        ("row_offsets", row_offsets, n),
-        ("list_offsets", list_offsets, len(lists)),
-    ):
-        if (
-            len(offsets) < 1
-            or offsets[0] != 0
-            or offsets[-1] != end
-            or (np.diff(offsets) < 0).any()
-        ):
-            raise ParameterError(f"{name} must rise from 0 to {end}.")
-    if len(row_offsets) != len(list_offsets):
-        raise ParameterError(
-            f"{len(row_offsets) - 1} segments of rows need as many lists, "
-            f"got {len(list_offsets) - 1}."
-        )
-    if ((np.diff(list_offsets) == 0) & (np.diff(row_offsets) > 0)).any():
-        raise ParameterError("a segment with rows has an empty list of centres.")
-    if len(lists) and not 0 <= lists.min() <= lists.max() < k:
-        raise ParameterError(f"lists must name centres 0 to {k - 1}.")
-    ascending = np.diff(lists) > 0
-    ascending[list_offsets[(list_offsets > 0) & (list_offsets < len(lists))] - 1] = True
-    if not ascending.all():
-        raise ParameterError("every list of centres must be ascending, without repetition.")
 
 
 def check_rows(x: Table, n_features: int) -> int:
@@ -71,7 +43,7 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
 
 
 def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the given array to write to, if it fits, or a new one."""
+    """Return the given array, checked, or a new one if it is None."""
     if given is None:
         return np.empty(shape, dtype)
     if given.shape != shape or given.dtype != dtype or not given.flags.c_contiguous:
@@ -83,10 +55,10 @@ def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def no_outputs(dtype: np.dtype[Any]) -> tuple[Labels, Array]:
-    """Return empty labels and values, which are not needed."""
+    """Return empty arrays in place of labels and values that are not needed."""
     return np.empty(0, np.int32), np.empty(0, dtype)
 
 
 def two_outputs(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Labels, Array]:
-    """Return arrays for labels and values of the nearest and second nearest centre of n rows."""
+    """Return new arrays for labels and values of the nearest two centres of n rows."""
     return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, np.int32), np.empty(n, dtype)

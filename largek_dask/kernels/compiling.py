@@ -6,7 +6,7 @@ so there is one compilation at a time, and the seconds counted are wall time. Co
 does not count.
 
 A compilation cannot be stopped half-way, so work with a time limit may refuse to start one
-(:class:`asked_before`).
+(:class:`checked_by`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from largek_dask.kernels.jit import is_kernel
 
 __all__ = [
     "Compiled",
-    "asked_before",
     "call_after_each",
+    "checked_by",
     "compiled",
     "is_compiling",
     "seconds_ahead",
@@ -41,26 +41,23 @@ class Compiled:
     functions: int = 0
     seconds: float = 0.0
     """Wall time, including that of a compilation under way."""
-    at_it: bool = False
-    """A compilation is under way."""
 
     def since(self, before: Compiled) -> Compiled:
         """Return the difference to an earlier count."""
-        return Compiled(
-            self.functions - before.functions, self.seconds - before.seconds, self.at_it
-        )
+        return Compiled(self.functions - before.functions, self.seconds - before.seconds)
 
     def mean_seconds(self) -> float:
         """Return seconds per function."""
         return self.seconds / self.functions if self.functions else FIRST_SECONDS
 
 
-class _Here(threading.local):
-    ask: Callable[[], object] | None = None
-    ahead: float = 0.0
+class _ThreadState(threading.local):
+    check: Callable[[], object] | None = None
+    """Called before a function is compiled; may raise."""
+    seconds_ahead: float = 0.0
 
 
-_here = _Here()
+_thread = _ThreadState()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
@@ -75,19 +72,19 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         self.hooks: list[Callable[[], object]] = []
 
     def on_start(self, event: Any) -> None:
-        """Count a kernel, unless this thread's work refuses it."""
+        """Count a kernel, unless this thread's check refuses it."""
         if not is_kernel(event.data["dispatcher"]):
             return
         # Numba reports an end as well if this raises.
         self.depth += 1
         if self.depth == 1:
             self.began = time.perf_counter()
-        if _here.ask is not None:
-            _here.ahead = self.now().mean_seconds()
+        if _thread.check is not None:
+            _thread.seconds_ahead = self.now().mean_seconds()
             try:
-                _here.ask()
+                _thread.check()
             finally:
-                _here.ahead = 0.0
+                _thread.seconds_ahead = 0.0
         self.functions += 1
 
     def on_end(self, event: Any) -> None:
@@ -106,7 +103,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         # Read once: another thread may end meanwhile.
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
-        return Compiled(self.functions, self.seconds + running, began is not None)
+        return Compiled(self.functions, self.seconds + running)
 
 
 _listener = _Listener()
@@ -126,34 +123,31 @@ def is_compiling() -> bool:
 def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
     """Call ``hook`` after each compiled function, under numba's lock, from any thread.
 
-    Returns
-    -------
-    callable
-        Ends it.
+    The function returned removes the hook.
     """
     _listener.hooks.append(hook)
     return lambda: _listener.hooks.remove(hook)
 
 
-class asked_before:  # a context manager, written out: it is entered very often
-    """Call ``ask`` in this thread before it compiles a function.
+class checked_by:  # a context manager, written out: it is entered very often
+    """Call ``check`` in this thread before it compiles a function.
 
     An exception that it raises comes out of the kernel that was called; the function is then not
     compiled, but may be the next time. Functions compiled before are kept.
     """
 
-    __slots__ = ("_ask", "_before")
+    __slots__ = ("_before", "_check")
 
-    def __init__(self, ask: Callable[[], object]) -> None:
-        self._ask = ask
+    def __init__(self, check: Callable[[], object]) -> None:
+        self._check = check
 
     def __enter__(self) -> None:
-        self._before, _here.ask = _here.ask, self._ask
+        self._before, _thread.check = _thread.check, self._check
 
     def __exit__(self, *_: object) -> None:
-        _here.ask = self._before
+        _thread.check = self._before
 
 
 def seconds_ahead() -> float:
     """Return the expected seconds of the function that this thread is about to compile, or 0."""
-    return _here.ahead
+    return _thread.seconds_ahead

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.arguments import (
-    check_lists,
     check_rows,
     converted,
     no_outputs,
@@ -33,7 +32,7 @@ from largek_dask.kernels.arguments import (
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense import doubts, panels
 from largek_dask.kernels.dense import search as dense
-from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sparse import doubts as sparse_doubts
 from largek_dask.kernels.sparse import search as sparse
@@ -88,13 +87,13 @@ class PackedCenters:
     """(k, d) centres."""
     shift: Array
     """(d,) origin subtracted from rows and centres, near the data's mean."""
-    prepared: Prepared
+    cache: PackedCache
     """Forms for sparse and for dense rows."""
 
     @property
     def dense(self) -> panels.DenseForm:
         """Form of the centres for dense rows; sparse ones do without."""
-        return self.prepared.get(panels.dense_form, self.shift)
+        return self.cache.get(panels.dense_form, self.shift)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -153,7 +152,7 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
         raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
     centers, shift = _nobody_elses(centers, dtype), _nobody_elses(shift, dtype)
-    return PackedCenters(readonly(centers), readonly(shift), Prepared(readonly(centers)))
+    return PackedCenters(readonly(centers), readonly(shift), PackedCache(readonly(centers)))
 
 
 def _nobody_elses(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -236,18 +235,12 @@ def nearest_in_lists(
     -------
     int32 array (n,)
         Indices of centres (not of places in the list); scores have the bits of :func:`nearest`.
-
-    Raises
-    ------
-    ParameterError
-        Offsets or lists that do not fit.
     """
     n = check_rows(x, packed.n_features)
     row_offsets, list_offsets = (
         np.ascontiguousarray(offsets, np.int64) for offsets in (row_offsets, list_offsets)
     )
     lists = np.ascontiguousarray(lists, np.int32)
-    check_lists(n, packed.n_clusters, row_offsets, list_offsets, lists)
     longest = int(np.diff(list_offsets).max(initial=1))
     labels, (_, values) = np.empty(n, np.int32), no_outputs(packed.dtype)
     for rows, block in converted(x, packed.dtype):
@@ -271,10 +264,10 @@ def scores(x: Table, packed: PackedCenters, out: Array | None = None) -> Array:
     n = check_rows(x, packed.n_features)
     out = output(out, (n, packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
-        sparse.scores_sparse(x, packed.prepared.get(sparse.pack_narrow), out)
-        sparse_doubts.mend_scores(x, packed.centers, packed.prepared, out)
+        sparse.scores_sparse(x, packed.cache.get(sparse.pack_narrow), out)
+        sparse_doubts.mend_scores(x, packed.centers, packed.cache, out)
         return out
-    form = packed.prepared.get(panels.direct_form)
+    form = packed.cache.get(panels.direct_form)
     for rows, block in converted(x, packed.dtype):
         _score(block, packed, packed.direct or SOME, form, out[rows])
     return out
@@ -314,7 +307,7 @@ def squared_distances(
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
     if isinstance(x, SparseBlock):
-        return sparse.squared_distances(x, packed.centers, packed.prepared, labels, out)
+        return sparse.squared_distances(x, packed.centers, packed.cache, labels, out)
     run = panels.square_distances(packed.dtype)
     for rows, block in converted(x, packed.dtype):
         run(block, packed.centers, readonly(labels[rows]), out[rows])
@@ -324,7 +317,7 @@ def squared_distances(
 def _search(x: Table, packed: PackedCenters, two: bool, out: tuple[Array, ...]) -> None:
     """Search the centres of every row."""
     if isinstance(x, SparseBlock):
-        found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.prepared, two)
+        found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.cache, two)
         for part, values in zip(out, found, strict=True):
             part[:] = values[: len(part)]
         return

@@ -23,7 +23,7 @@ __all__ = ["TESTED", "is_kernel", "njit", "saves_code"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-FIXED = {
+OPTIONS = {
     "nogil": True,
     "error_model": "numpy",
     "fastmath": False,
@@ -36,7 +36,7 @@ TESTED = (0, 61), (0, 68)
 
 
 def _is_tested(version: str) -> bool:
-    """Return whether a version of numba has the parts that are not public; report if not."""
+    """Return whether :mod:`~.inlining` was tested with this version of numba; report if not."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
         return True
@@ -54,68 +54,56 @@ def njit(function: F, /) -> F: ...
 
 @overload
 def njit(
-    *signatures: str | tuple[Any, ...], internal: bool = ..., refcounts: bool = ..., **options: Any
+    *signatures: str | tuple[Any, ...],
+    internal: bool = ...,
+    refcounts: bool = ...,
+    forceinline: bool = ...,
 ) -> Callable[[F], F]: ...
 
 
-def njit(*signatures: Any, internal: bool = False, refcounts: bool = True, **options: Any) -> Any:
-    """Compile a function with the project's fixed options and its cache.
+def njit(
+    *signatures: Any, internal: bool = False, refcounts: bool = True, forceinline: bool = False
+) -> Any:
+    """Compile a function with the project's options and its cache.
 
-    Used as ``@njit``, ``@njit()`` or ``@njit(signature, ...)``; with signatures the function is
-    compiled (or loaded) where it is defined and takes no other types. With
-    ``NUMBA_DISABLE_JIT=1`` the plain function comes back.
+    Used as ``@njit`` or ``@njit(signature, ...)``. With ``NUMBA_DISABLE_JIT=1`` the plain function
+    comes back. Functions made by one factory differ by the contents of their closures: plain
+    values, functions, other kernels and intrinsics.
 
     Parameters
     ----------
     *signatures : str or tuple of types
-        Types of the arguments: compile for exactly these.
+        Types of the arguments: the function is compiled (or loaded) at its definition, for exactly
+        these.
     internal : bool
         Only kernels call it: it becomes a part of them, without machine code of its own.
     refcounts : bool
         Count references to arrays. False for a function that owns none: with a dozen arrays,
         counting takes longer than a short loop.
-    **options : object
-        Any numba option that is not fixed here (``inline``, ``locals``, ``boundscheck``).
-
-    Raises
-    ------
-    TypeError
-        An option that this module fixes.
-
-    Notes
-    -----
-    Functions made by one factory differ by the contents of their closures: plain values,
-    functions, other kernels and intrinsics.
+    forceinline : bool
+        LLVM inlines it into its callers, however large it is.
     """
-    if len(signatures) == 1 and not options and hasattr(signatures[0], "__code__"):
-        return _compiled(signatures[0], (), internal, refcounts, {})
-    refused = sorted(FIXED.keys() & options.keys())
-    if refused:
-        raise TypeError(f"fixed for every kernel, not an option here: {', '.join(refused)}")
-    return lambda function: _compiled(function, signatures, internal, refcounts, options)
+    if len(signatures) == 1 and hasattr(signatures[0], "__code__"):
+        return njit()(signatures[0])
+    options = OPTIONS | {"forceinline": True} if forceinline else OPTIONS
 
+    def compile_kernel(function: Any) -> Any:
+        if numba.config.DISABLE_JIT:
+            return function
+        if _is_inlining:
+            from largek_dask.kernels import inlining
 
-def _compiled(
-    function: Any,
-    signatures: tuple[Any, ...],
-    internal: bool,
-    refcounts: bool,
-    options: dict[str, Any],
-) -> Any:
-    if numba.config.DISABLE_JIT:
-        return function
-    if _is_inlining:
-        from largek_dask.kernels import inlining
+            compiled = inlining.njit(function, internal, refcounts, options)
+        else:
+            compiled = numba.njit(**options)(function)
+        compiled.is_largek_kernel = True
+        for signature in signatures:
+            compiled.compile(signature)
+        if signatures:
+            compiled.disable_compile()
+        return compiled
 
-        compiled = inlining.njit(function, internal, refcounts, {**options, **FIXED})
-    else:
-        compiled = numba.njit(**options, **FIXED)(function)
-    compiled.is_largek_kernel = True
-    for signature in signatures:
-        compiled.compile(signature)
-    if signatures:
-        compiled.disable_compile()
-    return compiled
+    return compile_kernel
 
 
 def is_kernel(dispatcher: object) -> bool:

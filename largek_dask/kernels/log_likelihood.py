@@ -231,7 +231,7 @@ class _Search:
         tile = select_tile().for_form(direct)
         width = tile.vectors * tile.lanes_of(dtype.itemsize)
         k, d = packed.means.shape
-        bounds = packed.centers.prepared.get(_bounds, packed, packed.centers.dense)
+        bounds = packed.centers.cache.get(_bounds, packed, packed.centers.dense)
         n_tiles = -(-k // tile.centres)
         blocks = panels.Blocking(panels=1, tiles=n_tiles, features=0)
         wide = 2 * d if diagonal else d

@@ -118,12 +118,12 @@ class PackedMixture:
     @property
     def form(self) -> MixtureForm:
         """Form of the components for dense rows."""
-        return self.centers.prepared.get(_form, self)
+        return self.centers.cache.get(_form, self)
 
     @property
     def weighted_form(self) -> MixtureForm:
         """The same form, as if each component had a variance of its own."""
-        return self.centers.prepared.get(_weighted_form, self)
+        return self.centers.cache.get(_weighted_form, self)
 
     @property
     def nbytes(self) -> int:

@@ -22,7 +22,7 @@ from largek_dask.algorithms.base import RowSlice
 from largek_dask.context import carried
 from largek_dask.data.rows import Rows
 from largek_dask.fault_injection import at
-from largek_dask.kernels.compiling import asked_before, compiled
+from largek_dask.kernels.compiling import checked_by, compiled
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.cache import ChunkCache, Part
 from largek_dask.passes.chunks import JOINED, ChunkView, Preparer
@@ -341,7 +341,7 @@ class Engine:
                 ticket.source.stop()
                 break
             try:
-                with at("chunk"), asked_before(partial(_may_go_on, ticket, stop)):
+                with at("chunk"), checked_by(partial(_may_go_on, ticket, stop)):
                     self._count(ticket, slot, block, stop, report)
             except _Ended:
                 break

@@ -13,7 +13,7 @@ from numba.core import event
 from largek_dask.kernels import compiling
 from largek_dask.kernels.compiling import (
     Compiled,
-    asked_before,
+    checked_by,
     compiled,
     is_compiling,
     seconds_ahead,
@@ -43,20 +43,20 @@ def test_functions_inside_of_one_are_counted_and_their_time_once(now: list[float
         now[0] += 1.0
         with compiling_one():
             now[0] += 2.0
-            assert compiled().since(before) == Compiled(2, 3.0, at_it=True)
+            assert compiled().since(before) == Compiled(2, 3.0)
         assert is_compiling()
     assert not is_compiling()
     now[0] += 50.0
     found = compiled().since(before)
-    assert (found, found.mean_seconds()) == (Compiled(2, 3.0, at_it=False), 1.5)
+    assert (found, found.mean_seconds()) == (Compiled(2, 3.0), 1.5)
 
 
 def test_code_of_others_does_not_count(now: list[float]) -> None:
     before = compiled()
     with compiling_one(ours=False):
         now[0] += 1.0
-        assert not compiled().at_it
-    assert compiled().since(before) == Compiled(0, 0.0, at_it=False)
+        assert not is_compiling()
+    assert compiled().since(before) == Compiled(0, 0.0)
 
 
 def test_before_anything_is_compiled_a_function_takes_what_they_usually_take() -> None:
@@ -71,14 +71,14 @@ def test_who_is_asked_may_refuse(now: list[float]) -> None:
         ahead.append(seconds_ahead())
         raise TimeoutError("no time")
 
-    with asked_before(refuse), pytest.raises(TimeoutError), compiling_one():
+    with checked_by(refuse), pytest.raises(TimeoutError), compiling_one():
         raise AssertionError("it was compiled")
     assert ahead[0] > 0
     assert seconds_ahead() == 0
-    assert compiled().since(before) == Compiled(0, 0.0, at_it=False)
+    assert compiled().since(before) == Compiled(0, 0.0)
     with compiling_one():
         now[0] += 1.0
-    assert compiled().since(before) == Compiled(1, 1.0, at_it=False), "nobody is asked any more"
+    assert compiled().since(before) == Compiled(1, 1.0), "nobody is asked any more"
 
 
 def twice(x: float) -> float:
@@ -99,11 +99,11 @@ def test_a_kernel_that_is_refused_is_compiled_the_next_time(tmp_path: Any) -> No
 
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         before = compiled()
-        with asked_before(once), pytest.raises(TimeoutError, match="no time for the inner one"):
+        with checked_by(once), pytest.raises(TimeoutError, match="no time for the inner one"):
             outer(1.0)
         assert not inner.signatures
         assert not outer.signatures
-        assert not compiled().at_it
+        assert not is_compiling()
         assert outer(1.0) == 3.0
         assert compiled().since(before).functions == 3, "the outer one twice, as it was begun twice"
 

@@ -356,38 +356,6 @@ def test_wrong_inputs__are_named():
             squared_distances(x, packed, np.full(10, label))
 
 
-@pytest.mark.parametrize(
-    ("rows", "offsets", "lists", "message"),
-    [
-        ([0, 9], [0, 2], [0, 1], "row_offsets"),
-        ([], [], [], "row_offsets"),
-        ([0, 6, 5, 10], [0, 1, 2, 3], [0, 1, 2], "row_offsets"),
-        ([0, 10], [0, 3], [0, 1], "list_offsets"),
-        ([0, 10], [0, 1, 2], [0, 1], "segments"),
-        ([0, 5, 10], [0, 0, 2], [0, 1], "empty list"),
-        ([0, 10], [0, 2], [0, 4], "0 to 3"),
-        ([0, 10], [0, 2], [-1, 2], "0 to 3"),
-        ([0, 10], [0, 2], [1, 0], "ascending"),
-        ([0, 5, 10], [0, 2, 4], [0, 1, 2, 2], "ascending"),
-    ],
-)
-def test_wrong_lists__are_named(rows, offsets, lists, message):
-    x, centers = table(10, 4, 3)
-    packed = pack_centers(centers, np.zeros(3))
-    with pytest.raises(ParameterError, match=message):
-        nearest_in_lists(
-            x, packed, np.array(rows, int), np.array(offsets, int), np.array(lists, int)
-        )
-
-
-def test_lists__descend_only_from_one_segment_to_the_next():
-    x, centers = table(10, 4, 2)
-    packed = pack_centers(centers, np.zeros(2))
-    labels = nearest_in_lists(x, packed, np.array([0, 5, 10]), np.array([0, 2, 4]), [2, 3, 0, 1])
-    assert set(labels[:5]) <= {2, 3}
-    assert set(labels[5:]) <= {0, 1}
-
-
 # --- tiles ------------------------------------------------------------------------------------
 
 

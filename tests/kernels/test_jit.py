@@ -272,12 +272,6 @@ def test_reading_marks_a_version_as_used(folder):
     assert folder.stat().st_mtime_ns > 1
 
 
-def test_fixed_options_are_refused():
-    for option in ("fastmath", "parallel", "nogil", "cache", "error_model"):
-        with pytest.raises(TypeError, match=option):
-            njit(**{option: True})
-
-
 def test_signatures_compile_at_once_and_take_nothing_else(folder):
     kernel = njit((types.float64,), "int64(int64)")(doubled)
     assert len(kernel.signatures) == 2
@@ -302,10 +296,6 @@ def test_versions_that_are_not_known_are_named(monkeypatch):
         assert unsaved() is None
         assert not jit._is_tested(version)
         assert version in str(unsaved())
-
-
-def test_other_options_reach_numba(folder):
-    assert njit(inline="always")(doubled)(2) == 4
 
 
 def test_disabled_jit_gives_the_plain_function(monkeypatch):

@@ -217,7 +217,7 @@ def test_what_the_tile_says_is_within_its_bounds():
     """Scores are within their bounds, and few components are left: else nothing is gained."""
     for kind in KINDS:
         x, packed = mixture(kind, 60, 20, "f4", spread=2.0)
-        bounds = packed.centers.prepared.get(module._bounds, packed, packed.centers.dense)
+        bounds = packed.centers.cache.get(module._bounds, packed, packed.centers.dense)
         joints = oracles.log_joints(x, packed)
         squares = (packed.constants - joints) / bounds.shares
         low = bounds.lower - bounds.lower_share * squares

@@ -15,7 +15,7 @@ from largek_dask.kernels.distances import nearest, pack_centers, scores, squared
 from largek_dask.kernels.exact.squares import Squares, row_squares
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2
 from largek_dask.kernels.sparse.search import center_norms
@@ -233,20 +233,20 @@ def test_sums_about_another_origin_are_refused():
         ClusterSums(1, 2, FixedPoint.choose(shift, 9.0, n_rows=3)).add(block, np.zeros(3, np.int32))
 
 
-def test_prepared__is_made_once_whoever_asks():
+def test_a_packed_form_is_made_once_by_several_threads():
     made = []
 
     def make(centers):
         made.append(centers)
         return len(made)
 
-    prepared = Prepared(np.ones((2, 2)))
-    threads = [threading.Thread(target=prepared.get, args=(make,)) for _ in range(4)]
+    cache = PackedCache(np.ones((2, 2)))
+    threads = [threading.Thread(target=cache.get, args=(make,)) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert prepared.get(make) == 1
+    assert cache.get(make) == 1
     assert len(made) == 1
 
 

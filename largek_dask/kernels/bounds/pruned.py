@@ -142,7 +142,7 @@ class _Course:
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
     """Say how many rows are going to be labelled, in all, so that a trial does as they will do."""
-    course = packed.prepared.get(_Course)
+    course = packed.cache.get(_Course)
     course.expected = max(course.expected, course.seen + n_rows)
 
 
@@ -181,12 +181,12 @@ def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
     one_only = d <= BOXED_FEATURES or k <= PAD
     if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _is_open(packed):
         return _meet_all(x, packed, out)
-    course = packed.prepared.get(_Course)
+    course = packed.cache.get(_Course)
     if not n or not course.is_due(n, k, d):
         return _meet_all(x, packed, out)
     n_evaluated = 0
     for rows, block in converted(x, packed.dtype):
-        found, parts = packed.prepared.get(_searcher, packed, course, block), _some(out, rows)
+        found, parts = packed.cache.get(_searcher, packed, course, block), _some(out, rows)
         if found is None:
             n_evaluated += _meet_all(block, packed, parts)
         else:

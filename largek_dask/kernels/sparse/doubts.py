@@ -18,7 +18,7 @@ from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.dense.doubts import choose, margin
 from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.sparse.search import center_norms, length, nearest_sparse, pack_sparse
 
 __all__ = ["mend_scores", "nearest_two_sparse"]
@@ -36,13 +36,13 @@ _SHARP = 2.0**-24
 
 
 def nearest_two_sparse(
-    x: SparseBlock, centers: Array, prepared: Prepared, two: bool
+    x: SparseBlock, centers: Array, cache: PackedCache, two: bool
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
     """Return the nearest two centres of every row; decide the second too only with `two`."""
-    packed = prepared.get(pack_sparse)
+    packed = cache.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
-    kind, norms = np.finfo(dtype), prepared.get(center_norms)
+    kind, norms = np.finfo(dtype), cache.get(center_norms)
     longest = float(np.sqrt(norms.max())) * (1 + 2.0**-20)
     _decide(
         *x.parts(dtype), readonly(centers), packed.columns, norms, two, float(kind.eps) / 2,
@@ -51,13 +51,13 @@ def nearest_two_sparse(
     return found
 
 
-def mend_scores(x: SparseBlock, centers: Array, prepared: Prepared, out: Array) -> None:
+def mend_scores(x: SparseBlock, centers: Array, cache: PackedCache, out: Array) -> None:
     """Write sums (x - c)² where the product form has lost digits of a squared distance.
 
     `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
     most eight times that of their terms by themselves.
     """
-    lengths = readonly(np.sqrt(prepared.get(center_norms)))
+    lengths = readonly(np.sqrt(cache.get(center_norms)))
     _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
 
 

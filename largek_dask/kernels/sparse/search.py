@@ -21,7 +21,7 @@ from largek_dask.kernels.dense import panels
 from largek_dask.kernels.emit import LANES, scan_sparse, square_distance
 from largek_dask.kernels.exact.movement import squared_lengths
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.prepared import Prepared
+from largek_dask.kernels.packed_cache import PackedCache
 
 __all__ = [
     "SparseCenters",
@@ -220,7 +220,7 @@ def center_norms(centers: Array) -> NDArray[np.float64]:
 def squared_distances(
     x: SparseBlock,
     centers: Array,
-    prepared: Prepared,
+    cache: PackedCache,
     labels: NDArray[np.int32],
     out: NDArray[np.float64],
 ) -> NDArray[np.float64]:
@@ -231,7 +231,7 @@ def squared_distances(
     both, so a row that equals its centre is at distance 0. If that difference has lost digits,
     since the row lies near its centre, the sum goes over all features.
     """
-    norms = prepared.get(center_norms)
+    norms = cache.get(center_norms)
     _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)
     return out
 
