@@ -246,7 +246,7 @@ def _faults_of_batches(
             share = weights[mine] / expected[j]
             mean = before[j] * (votes[j] / expected[j]) + share @ dense(x[mine])
             off = np.abs(centers[j] - mean).max()
-            # Sums know at least 30 bits of light rows below the largest one (FixedPoint.is_right).
+            # Sums have at least 30 bits of light rows below the largest (FixedPoint.least_weight).
             if not off <= 8 * eps * max(largest, np.abs(before[j]).max()) + 2.0**-30 * largest:
                 yield f"partial_fit: centre {j} is {off:.3g} off"
                 return

@@ -252,7 +252,7 @@ def faults_of_means(km: Any, x: Any, weight: Any = None) -> list[str]:
     eps = np.finfo(km.cluster_centers_.dtype).eps
     counted = weights[weights > 0]
     # Sums know some 35 bits of a row below the largest one; of rows much lighter than others as
-    # many as are promised (FixedPoint.is_right).
+    # many as are promised (FixedPoint.least_weight).
     light = {4: 24, 8: 30}[km.cluster_centers_.itemsize]
     known = 30 if counted.max() < 2.0**16 * counted.min() else light
     worst, faults = 1.0, []

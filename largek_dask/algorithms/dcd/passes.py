@@ -1,7 +1,6 @@
 """Passes over all rows for every partition at once: one reading, however many partitions.
 
 A block of rows that fits the processor's cache meets the centres of one partition after the other.
-It is rounded to the grid of the sums once, and added to the cluster of each partition from there.
 There is no row state: labels are found again in every pass. So k (k + 1) / 2 centres need only
 their sums, and a pass reads as much as one of Lloyd's algorithm.
 
@@ -35,7 +34,7 @@ from largek_dask.kernels.exact.movement import squared_movement, squared_movemen
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import Squares
 from largek_dask.kernels.exact.statistics import Statistics
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint, RoundedRows
+from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = [
     "CountTotal",
@@ -51,8 +50,8 @@ __all__ = [
 ]
 
 BLOCK_VALUES = 1 << 17
-"""Values of a block of rows: 1.5 MB with its rounded ones in single precision, which is about a
-second-level cache; with fewer rows the overhead of calls would be noticeable."""
+"""Values of a block of rows, which stays in the second-level cache; with fewer rows the overhead of
+calls would be noticeable."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
@@ -168,10 +167,9 @@ def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCe
     """Count each row of a chunk for its nearest centre of every partition."""
     sums = total.sums
     for x, weight in _blocks(chunk, partitions[0].dtype):
-        rounded = RoundedRows.of(x, weight, sums.grid)
         first = 0
         for packed in partitions:
-            sums.add_rounded(rounded, nearest(x, packed), first)
+            sums.add(x, nearest(x, packed) + np.int32(first), weight)
             first += packed.n_clusters
         total.squares.add_squares(x, sums.grid.shift, weight)
 
@@ -243,12 +241,11 @@ def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
 def count_chunk(chunk: Chunk, total: CountTotal, partitions: Sequence[PackedCenters]) -> None:
     """Add a chunk's rows to the sums and exact objectives of all partitions; count its ties."""
     for x, weight in _blocks(chunk, partitions[0].dtype):
-        rounded = RoundedRows.of(x, weight, total.sums.grid)
         for at, packed in enumerate(partitions):
             found = nearest_two(x, packed)
             distances = exact_distances(x, packed, found[0])
             total.inertia[at].add(distances, weight)
-            total.sums.add_rounded(rounded, found[0], rows_of_path(at))
+            total.sums.add(x, found[0] + np.int32(rows_of_path(at)), weight)
             total.ties[at] += count_ties(x, packed, found)
 
 

@@ -231,7 +231,7 @@ class AssignmentTotal(Generic[T]):
         differ = np.flatnonzero(old != new)
         squares = row_squares(x, self.sums.grid.shift, differ)
         weight = None if weight is None else weight[differ]
-        self.squares.remove(squares, weight, old[differ])
+        self.squares.add(-squares, weight, old[differ])
         self.squares.add(squares, weight, new[differ])
 
     @staticmethod

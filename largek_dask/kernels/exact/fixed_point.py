@@ -127,12 +127,8 @@ class FixedPoint:
         coarse = False
         if spread is not None and spread > 0 and not exact:
             coarse = digits + power_above(spread) < _DIGITS_OF_MANY
-        unequal = not integer_weights and not grid.is_right(max_abs, lightest)
+        unequal = not integer_weights and grid.least_weight(max_abs) > lightest
         return replace(grid, wide=coarse or unequal)
-
-    def is_right(self, max_abs: float, min_weight: float) -> bool:
-        """Return True if means of rows of ``min_weight`` or more have the required bits."""
-        return self.least_weight(max_abs) <= min_weight
 
     def least_weight(self, max_abs: float) -> float:
         """Return the smallest weight of rows whose mean has the required bits."""

@@ -1,9 +1,8 @@
-"""Sums of float64 values with no rounding at all, so that no order of adding changes a bit.
+"""Sums of float64 values without rounding, whose bits do not depend on the order of adding.
 
 A finite float64 is an integer times 2^-1074. :class:`ExactSums` keeps every sum as such an
 integer, cut into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units of
-2^(32 l - 1088). Integers add exactly in any order, additions can be undone, and the value
-that comes out at the end is the true sum rounded once.
+2^(32 l - 1088). Integers add exactly in any order, so the result is the true sum, rounded once.
 
 Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
 """
@@ -23,6 +22,8 @@ __all__ = [
     "BLOCK_ROWS",
     "BLOCK_VALUES",
     "LIMB",
+    "MAGIC",
+    "MAGIC_BITS",
     "N_LIMBS",
     "ORIGIN",
     "UNIT",
@@ -32,8 +33,10 @@ __all__ = [
     "two_product_error",
 ]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
+MAGIC = 6755399441055744.0
+"""1.5 * 2^52: sums with it are rounded to whole numbers."""
+MAGIC_BITS = 0x4338000000000000
+"""Bits of MAGIC. Those of a sum with it, as an integer, are larger by the whole number."""
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
@@ -77,8 +80,8 @@ def two_product_error(a, b, product):
 
 
 @njit
-def add_one(limbs, low, cell, value, sign):
-    """Add ``sign * value`` to one cell of a window that starts at limb ``low``.
+def add_one(limbs, low, cell, value):
+    """Add a value to one cell of a window that starts at limb ``low``.
 
     Return False, and add nothing, if the value is not finite.
     """
@@ -91,8 +94,6 @@ def add_one(limbs, low, cell, value, sign):
         mantissa |= 0x10000000000000
         exponent -= 1
     if bits < 0:
-        mantissa = -mantissa
-    if sign < 0:
         mantissa = -mantissa
     place = exponent + 14  # 2^-1074 in units of 2^-ORIGIN
     limb = (place >> 5) - low
@@ -132,9 +133,9 @@ def peel(values, limbs, largest):
         for i in range(n):
             for f in range(width):
                 value = values[i, f]
-                t = value * scale + _MAGIC
-                layer[f] += np.float64(t).view(np.int64) - _MAGIC_BITS
-                value -= (t - _MAGIC) * unit
+                t = value * scale + MAGIC
+                layer[f] += np.float64(t).view(np.int64) - MAGIC_BITS
+                value -= (t - MAGIC) * unit
                 values[i, f] = value
                 rest |= np.float64(value).view(np.int64)
         for f in range(width):
@@ -149,13 +150,13 @@ def peel(values, limbs, largest):
     skipped = 0
     for i in range(n):
         for f in range(width):
-            if values[i, f] != 0.0 and not add_one(limbs, 0, f % d, values[i, f], 1):
+            if values[i, f] != 0.0 and not add_one(limbs, 0, f % d, values[i, f]):
                 skipped += 1
     return skipped
 
 
 @njit
-def _add(limbs, low, values, weight, cells, sign):
+def _add(limbs, low, values, weight, cells):
     """Add (n,) values times weights to their cells; return how many were not finite."""
     skipped = 0
     for i in range(values.shape[0]):
@@ -169,9 +170,9 @@ def _add(limbs, low, values, weight, cells, sign):
             product = value * weight[i]
             rest = two_product_error(value, weight[i], product)
             if rest != 0.0:
-                add_one(limbs, low, cell, rest, sign)
+                add_one(limbs, low, cell, rest)
             value = product
-        if value != 0.0 and not add_one(limbs, low, cell, value, sign):
+        if value != 0.0 and not add_one(limbs, low, cell, value):
             skipped += 1
     return skipped
 
@@ -243,7 +244,7 @@ class ExactSums:
     def __init__(self, n_cells: int = 1) -> None:
         self.n_cells = n_cells
         self.n_not_finite = 0
-        """Values that were infinite or NaN, removed ones subtracted."""
+        """Values that were infinite or NaN."""
         self._low = UNIT
         self._limbs: NDArray[np.int64] = np.zeros((0, n_cells), np.int64)
         self._pending = 0
@@ -269,16 +270,29 @@ class ExactSums:
         cells : (n,) integers, optional
             Cell of each value, cell 0 by default; rows with a negative cell are left out.
         """
-        self._change(values, weight, cells, 1)
-
-    def remove(
-        self,
-        values: NDArray[np.float64],
-        weight: NDArray[np.float64] | None = None,
-        cells: NDArray[np.integer[Any]] | None = None,
-    ) -> None:
-        """Undo an :meth:`add` of the same arguments."""
-        self._change(values, weight, cells, -1)
+        if cells is None and self.n_cells == 1:
+            limbs = np.zeros((N_LIMBS, 1), np.int64)
+            known = _NO_WEIGHT if weight is None else readonly(weight)
+            self.n_not_finite += _add_together(limbs, readonly(values), known)
+            self.add_table(limbs)
+            return
+        lowest, highest = map(int, _exponents(readonly(values)))
+        if lowest <= highest:
+            lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1
+            if weight is not None:
+                least, most = map(int, _exponents(readonly(weight)))
+                # a product's lowest bit is the product of the lowest bits (bias 1023, 52 bits)
+                lowest = max(lowest + min(least, most) - 1023 - 53, 0)
+                highest = min(highest + most - 1022, 2046)
+            self._cover((lowest + 14) >> 5, ((max(highest, 0) + 14) >> 5) + 4)
+        elif not len(self._limbs):
+            self._cover(self._low, self._low + 3)
+        self._book(len(values))
+        self.n_not_finite += _add(
+            self._limbs, self._low, readonly(values),
+            _NO_WEIGHT if weight is None else readonly(weight),
+            _NO_CELLS if cells is None else readonly(cells),
+        )  # fmt: skip
 
     def add_units(self, limb: int, counts: NDArray[np.int64]) -> None:
         """Add ``counts[cell]`` units of 2^(LIMB * limb - ORIGIN) to every cell."""
@@ -371,31 +385,6 @@ class ExactSums:
         totals, exponent = self.integers()
         return _scaled(sum(totals), exponent)
 
-    def _change(self, values: Any, weight: Any, cells: Any, sign: int) -> None:
-        if cells is None and self.n_cells == 1:
-            limbs = np.zeros((N_LIMBS, 1), np.int64)
-            known = _NO_WEIGHT if weight is None else readonly(weight)
-            self.n_not_finite += sign * _add_together(limbs, readonly(values), known)
-            self.add_table(sign * limbs)
-            return
-        lowest, highest = map(int, _exponents(readonly(values)))
-        if lowest <= highest:
-            lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1
-            if weight is not None:
-                least, most = map(int, _exponents(readonly(weight)))
-                # a product's lowest bit is the product of the lowest bits (bias 1023, 52 bits)
-                lowest = max(lowest + min(least, most) - 1023 - 53, 0)
-                highest = min(highest + most - 1022, 2046)
-            self._cover((lowest + 14) >> 5, ((max(highest, 0) + 14) >> 5) + 4)
-        elif not len(self._limbs):
-            self._cover(self._low, self._low + 3)
-        self._book(len(values))
-        self.n_not_finite += sign * _add(
-            self._limbs, self._low, readonly(values),
-            _NO_WEIGHT if weight is None else readonly(weight),
-            _NO_CELLS if cells is None else readonly(cells), sign,
-        )  # fmt: skip
-
     def _cover(self, low: int, high: int) -> None:
         """Let the window hold the limbs ``low <= l < high``."""
         if not len(self._limbs):
@@ -404,15 +393,12 @@ class ExactSums:
         below, above = max(self._low - low, 0), max(high - self._low - len(self._limbs), 0)
         if below or above:
             self._carry()
-            if above and len(self._limbs):
-                # the old top limb carried the sign: hand it on
-                self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
-                self._low -= below
+            self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
+            self._low -= below
+            if above:
+                # The old top limb may be negative; no other limb is.
                 self._pending = 1
                 self._carry()
-            else:
-                self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
-                self._low -= below
 
     def _book(self, n: int) -> None:
         if self._pending + 2 * n > _MAX_PENDING:

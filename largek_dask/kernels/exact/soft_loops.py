@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK
+from largek_dask.kernels.exact.numbers import MAGIC
 from largek_dask.kernels.exact.sum_loops import (
     INTEGERS,
     ONES,
@@ -26,8 +27,8 @@ from largek_dask.kernels.jit import njit
 
 __all__ = ["DIGIT", "add_masses", "add_squares", "adding", "corrections", "respond"]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_LANES = 256  # rows that are worked on together: their log joints stay in the first-level cache
+_LANES = 256
+"""Rows of a block, whose log joints stay in the first-level cache."""
 DIGIT = 22
 """Bits of the lower digit of a mass of rows of integer weights."""
 _DIGIT_MASK = (1 << DIGIT) - 1
@@ -35,13 +36,14 @@ _DIGIT_MASK = (1 << DIGIT) - 1
 
 @njit
 def respond(
-    candidates, squares, weight, constants, halves, unit, rows, components, shares, energy, evidence
-):
-    """Compute responsibilities of the candidates of each row, as entries; return how many.
+    candidates, squares, weight, constants, halves, unit, rows, components, shares, energy,
+    likelihoods,
+):  # fmt: skip
+    """Compute responsibilities of the candidates of each row, as entries; return their number.
 
-    ``evidence`` becomes the logarithm of the sum of a row's joint densities, ``energy`` a share of
-    ``squares`` per entry. The most responsible candidate takes the rounding error. Rows of weight
-    0 have no entries and are not read.
+    ``likelihoods`` receives the logarithm of the sum of a row's joint densities, ``energy`` the
+    share of ``squares`` of each entry. The most responsible candidate takes the rounding error.
+    Rows of weight 0 have no entries and are not read.
     """
     n, width = candidates.shape
     joint = np.empty((width, _LANES))
@@ -60,7 +62,7 @@ def respond(
                 joint[q, i] = value
         _normalize(joint, m, unit, best, total, lead, left)
         for i in range(m):
-            evidence[begin + i] = best[i] + log_of(total[i])
+            likelihoods[begin + i] = best[i] + log_of(total[i])
         for i in range(m):
             if weight.shape[0] > 0 and weight[begin + i] == 0.0:
                 continue
@@ -94,7 +96,7 @@ def _normalize(joint, m, unit, best, total, lead, left):
     for q in range(width):
         for i in range(m):
             share = joint[q, i] / (total[i] if total[i] > 0.0 else 1.0) * unit
-            share = (share + _MAGIC) - _MAGIC
+            share = (share + MAGIC) - MAGIC
             joint[q, i] = share
             left[i] -= share
 

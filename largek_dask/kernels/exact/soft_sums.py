@@ -1,13 +1,13 @@
 """Exact sums of rows that belong to several components of a mixture, each by a share.
 
-One pass over the rows gives all that an M-step needs, and the free energy of the E-step before it.
+One pass over the rows gives everything that an M-step needs, and the free energy of the E-step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,25 +39,10 @@ SHARE_BITS = {4: 24, 8: 44}
 """Bits of a responsibility, by bytes of the compute dtype."""
 MOST_CANDIDATES = 4096
 """Maximum candidates of a row: with more, rounding could exceed the largest responsibility."""
-_ENTRIES = 1 << 15  # responsibilities that are held at a time
+_ENTRIES = 1 << 15
+"""Responsibilities of a block of rows."""
 _DIGITS = 34
 """Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
-
-
-class Mixture(Protocol):
-    """Required part of a :class:`~largek_dask.kernels.mixtures.PackedMixture`."""
-
-    @property
-    def means(self) -> NDArray[Any]:
-        """(k, d) means in the compute dtype."""
-
-    @property
-    def constants(self) -> NDArray[np.float64]:
-        """(k,) log joint of a row at the mean."""
-
-    @property
-    def halves(self) -> NDArray[np.float64]:
-        """(k,) factors of squares."""
 
 
 class SoftSums:
@@ -113,7 +98,7 @@ class SoftSums:
     """
 
     __slots__ = (
-        "_evidence",
+        "_log_likelihood",
         "_low",
         "_low_masses",
         "_low_squares",
@@ -138,7 +123,7 @@ class SoftSums:
         self._low: NDArray[np.int64] = np.zeros(shape if self._is_wide else (0, 0), np.int64)
         self._masses: NDArray[np.int64] = np.zeros(n_components, np.int64)
         self._low_masses: NDArray[np.int64] = np.zeros(n_components, np.int64)
-        self._evidence = ExactSums()
+        self._log_likelihood = ExactSums()
         self._squares: Any = ExactSums(1 if covariance == "iso" else n_components)
         self._low_squares: NDArray[np.int64] = np.zeros((0, 0), np.int64)
         if covariance == "diag":
@@ -151,7 +136,7 @@ class SoftSums:
         arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
         own = self.grid.extents
         arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
-        exact = int(self._evidence.nbytes + self._squares.nbytes)
+        exact = int(self._log_likelihood.nbytes + self._squares.nbytes)
         return exact + sum(part.nbytes for part in arrays)
 
     def add(
@@ -160,7 +145,7 @@ class SoftSums:
         weight: NDArray[np.float64] | None,
         candidates: NDArray[np.int32],
         squares: NDArray[np.float64],
-        packed: Mixture,
+        packed: Any,
     ) -> None:
         """Add rows to the components of their candidates.
 
@@ -170,11 +155,11 @@ class SoftSums:
         weight : (n,) float64, optional
             Rows of weight 0 are absent.
         candidates : (n, C') int32
-            The components that a row may belong to, each at most once; -1 is none.
+            Components that a row may belong to, each at most once; -1 is none.
         squares : (n, C') float64
             Their squared distances, for "diag" divided by the variances.
         packed : PackedMixture
-            Mixture that gives the responsibilities.
+            Mixture that gives the responsibilities; its means, constants and halves are used.
 
         Raises
         ------
@@ -184,30 +169,35 @@ class SoftSums:
         """
         grid, n_candidates = self.grid, candidates.shape[1]
         if n_candidates > MOST_CANDIDATES:
-            raise ValueError(f"{n_candidates} candidates a row are above {MOST_CANDIDATES}")
+            raise ValueError(f"{n_candidates} candidates per row, at most {MOST_CANDIDATES}")
         known, kind = weights_of(weight, len(x), grid)
-        weight = None if kind == ONES else known
         refused = first_refused(known, kind, 2.0**grid.weight_bits, self._is_wide)
         if refused >= 0:
             raise refusal(refused, known, grid)
         about = self._reference(packed.means) if self.covariance == "diag" else None
+        mixture = readonly(packed.constants), readonly(packed.halves), self._unit
         n_rows = max(1, _ENTRIES // n_candidates)
-        room = _Entries(min(n_rows, len(x)), n_candidates)
+        room = min(n_rows, len(x))
+        rows, components = np.empty((2, room * n_candidates), np.int64)
+        shares, energy = np.empty((2, room * n_candidates))
+        likelihoods = np.empty(room)
         for at, block in _blocks(x, n_rows):
             own = known[at]
-            rows, components, shares, energy = room.of(
-                candidates[at], squares[at], own, packed, self._unit
-            )
-            self._evidence.add(room.evidence[: len(block)], None if weight is None else own)
-            each = own[rows] if weight is not None else own
-            entries = rows, components, shares, readonly(each), kind
-            self._add_entries(block, entries)
+            n = respond(
+                readonly(candidates[at]), readonly(squares[at]), own, *mixture,
+                rows, components, shares, energy, likelihoods,
+            )  # fmt: skip
+            self._log_likelihood.add(likelihoods[: len(block)], None if kind == ONES else own)
+            each = own if kind == ONES else own[rows[:n]]
+            parts = readonly(rows[:n]), readonly(components[:n]), readonly(shares[:n])
+            entries = *parts, readonly(each)
+            self._add_entries(block, entries, kind)
             if about is not None:
                 scale = _powers(self._own_square_bits)
-                add_squares(block, *entries, about, scale, self._squares, self._low_squares)
+                add_squares(block, *entries, kind, about, scale, self._squares, self._low_squares)
             else:
-                cells = None if self.covariance == "iso" else components
-                self._squares.add(energy, None if weight is None else each, cells)
+                cells = None if self.covariance == "iso" else entries[1]
+                self._squares.add(energy[:n], None if kind == ONES else each, cells)
 
     def merge(self, other: SoftSums) -> SoftSums:
         """Add another accumulator of the same grid to this one, and return it."""
@@ -219,7 +209,7 @@ class SoftSums:
             self._low_masses += other._low_masses
         else:
             merge_low(self._masses, self._low_masses, other._low_masses)
-        self._evidence.merge(other._evidence)
+        self._log_likelihood.merge(other._log_likelihood)
         if self.covariance == "diag":
             self._squares += other._squares
             merge_low(self._squares, self._low_squares, other._low_squares)
@@ -229,8 +219,8 @@ class SoftSums:
 
     @property
     def bound(self) -> float:
-        """Free energy: the sum over rows of the weighted log of the sum of joint densities."""
-        return self._evidence.value
+        """Free energy: the weighted sum over rows of the log of the sum of joint densities."""
+        return self._log_likelihood.value
 
     @property
     def masses(self) -> NDArray[np.float64]:
@@ -364,47 +354,16 @@ class SoftSums:
         return out
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the centres of squares of "diag": the old means, none far from the rows."""
+        """Return what squares of "diag" are about: the old means, moved to within the extent."""
         shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
-    def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...]) -> None:
-        grid = self.grid
-        rows, components, shares, weight, kind = entries
-        scale = 2.0**grid.weight_bits if kind == REALS else self._unit
+    def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...], kind: int) -> None:
+        _, components, shares, weight = entries
+        scale = 2.0**self.grid.weight_bits if kind == REALS else self._unit
         add_masses(components, shares, weight, kind, scale, self._masses, self._low_masses)
-        own = x, rows, components, shares, weight, kind
-        place = grid.shift.astype(np.float64), _powers(self._bits)
-        adding(self._is_wide)(*own, *place, self._sums, self._low)
-
-
-class _Entries:
-    """Scratch memory for the contributions of some rows to their components."""
-
-    __slots__ = ("components", "energy", "evidence", "rows", "shares")
-
-    def __init__(self, n: int, n_candidates: int) -> None:
-        self.rows = np.empty(n * n_candidates, np.int64)
-        self.components = np.empty(n * n_candidates, np.int64)
-        self.shares = np.empty(n * n_candidates)
-        self.energy = np.empty(n * n_candidates)
-        self.evidence = np.empty(n)
-
-    def of(
-        self,
-        candidates: NDArray[np.int32],
-        squares: NDArray[np.float64],
-        weight: NDArray[np.float64],
-        packed: Mixture,
-        unit: float,
-    ) -> tuple[NDArray[Any], ...]:
-        """Return row, component, responsibility and share of the squares of each entry."""
-        parts = self.rows, self.components, self.shares, self.energy
-        n = respond(
-            readonly(candidates), readonly(squares), weight, readonly(packed.constants),
-            readonly(packed.halves), unit, *parts, self.evidence,
-        )  # fmt: skip
-        return tuple(readonly(part[:n]) for part in parts)
+        about = self.grid.shift.astype(np.float64), _powers(self._bits)
+        adding(self._is_wide)(x, *entries, kind, *about, self._sums, self._low)
 
 
 def resolved_bits(grid: FixedPoint, weight: float) -> int:
@@ -425,7 +384,7 @@ def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield few rows at a time, in one of the types that kernels are compiled for."""
+    """Yield at most ``n_rows`` rows at a time, in a type that kernels are compiled for."""
     for at, block in native_blocks(x):
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]

@@ -1,7 +1,7 @@
 """Statistics of one scan over the rows: extent, mean, weight, bad rows, and the grid of sums.
 
-Every number is the same for any chunking and order: minima and maxima are exact, sums are
-exact, and the mean is rounded once from the true one.
+No figure depends on the chunking or order: minima, maxima and sums are exact, and the mean is
+rounded once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
 from largek_dask.kernels.exact.scan import (
-    WIDE,
-    SinglesScan,
+    scan_float32,
     scan_floats,
     scan_integers,
     scan_weighted,
 )
-from largek_dask.kernels.exact.sparse_scan import SparseScan
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
 __all__ = ["RowScan", "Statistics", "compute_dtype"]
 
 _MAX_WEIGHT = 2.0**500
+WIDE = 64
+"""Rows of fewer features are scanned several at once."""
 _MANY_VALUES = 1 << 18
 """Chunks of float32 rows with fewer values are scanned by the kernel of all floats: the fast one
 takes longer to compile than it can save there."""
@@ -79,9 +79,9 @@ class Statistics:
     """Fixed-point grid of the sums of these rows."""
 
     def of_weights(self, weight: NDArray[np.float64]) -> Statistics:
-        """Return the statistics of some rows with weights (m,) of their own, none of them 0.
+        """Return the statistics of some of the rows with other weights (m,), none of them 0.
 
-        The extent of the rows is kept; statistics of weights, and the grid, are those of these.
+        The extent is kept; figures of weights, and the grid, are replaced.
         """
         total = ExactSums(1)
         total.add(weight)
@@ -100,7 +100,7 @@ class Statistics:
         return replace(self, **weights, n_total=len(weight), grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain JSON values that restore the same bits."""
+        """Return JSON values from which :meth:`from_dict` restores the same bits."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self, name).hex() for name in _REALS},
@@ -117,7 +117,7 @@ class Statistics:
         Raises
         ------
         KeyError, TypeError, ValueError
-            The values are not from :meth:`to_dict`.
+            The values were not written by :meth:`to_dict`.
         """
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
@@ -152,7 +152,7 @@ def _from_hex(values: list[str]) -> NDArray[np.float64]:
 
 
 class RowScan:
-    """Accumulates the statistics of rows, chunk by chunk, in any order.
+    """Accumulate the statistics of rows, chunk by chunk, in any order.
 
     Parameters
     ----------
@@ -166,9 +166,6 @@ class RowScan:
         self.dtype = np.dtype(dtype)
         self.compute_dtype = compute_dtype(dtype)
         self._sums = ExactSums(n_features)
-        self._singles = SinglesScan(n_features) if self.dtype == np.float32 else None
-        self._sparse_singles: SparseScan | None = None
-        self._n_units = 0  # rows that weigh 1
         self._weights = ExactSums(1)
         self._low = np.full(n_features, np.inf)
         self._high = np.full(n_features, -np.inf)
@@ -188,10 +185,10 @@ class RowScan:
 
         Parameters
         ----------
-        x : (n, d), C-contiguous, of the scan's type; or sparse, then in all chunks
+        x : (n, d), C-contiguous, of the scan's type; or sparse in all chunks
         weight : (n,) float64, optional
-            Rows of weight 0 are absent. A negative or infinite weight or NaN is recorded, and its
-            row left out.
+            Rows of weight 0 are absent. Rows whose weight is negative, infinite or NaN are left
+            out; the first of them is recorded.
         start_row : int
             Global index of the first row.
         """
@@ -201,37 +198,23 @@ class RowScan:
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
-        if isinstance(x, SparseBlock) and x.dtype == np.float32 and weight is None:
-            if self._sparse_singles is None:
-                self._sparse_singles = SparseScan(self.n_features)
-            if self._sparse_singles.add(x, self._sums):
-                self._count(len(x), None)
-                return
-        if (
-            self._singles is not None
-            and weight is None
-            and not isinstance(x, SparseBlock)
-            and x.size >= _MANY_VALUES
-        ):
-            if self._singles.full:
-                self._settle()
-            if self._singles.add(x):
-                self._count(len(x), None)
-                self._sample.add(x)
-                return
-        at = np.arange(start_row, start_row + len(x))
+        kept = None
         if weight is not None:
             valid = np.isfinite(weight) & (weight >= 0)
             if not valid.all():
-                self._first_bad_weight = _lowest(self._first_bad_weight, int(at[~valid][0]))
+                first = start_row + int(valid.argmin())
+                self._first_bad_weight = _lowest(self._first_bad_weight, first)
             present = valid & (weight > 0)
             if not present.all():
-                x, weight, at = x[present], weight[present], at[present]
+                kept = np.flatnonzero(present)
+                x, weight = x[kept], weight[kept]
         if x.dtype.kind == "f":
             finite = finite_rows(x)
             if not finite.all():
+                first = int(finite.argmin())
+                first = start_row + (first if kept is None else int(kept[first]))
                 self._n_bad += int((~finite).sum())
-                self._first_bad = _lowest(self._first_bad, int(at[~finite][0]))
+                self._first_bad = _lowest(self._first_bad, first)
                 x, weight = x[finite], None if weight is None else weight[finite]
         if not len(x):
             return
@@ -241,49 +224,31 @@ class RowScan:
             return
         self._sample.add(x)
         for rows, block in native_blocks(x):
-            self._add_rows(block, None if weight is None else weight[rows])
+            self._add_dense(block, None if weight is None else weight[rows])
 
     def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
         """Count ``n`` rows and their weights."""
         self._n_rows += n
+        least, most = (1.0, 1.0) if weight is None else (float(weight.min()), float(weight.max()))
+        self._max_weight = max(self._max_weight, most)
+        self._min_weight = min(self._min_weight, least)
         if weight is None:
-            self._n_units += n
-        elif n:
-            self._max_weight = max(self._max_weight, float(weight.max()))
-            self._min_weight = min(self._min_weight, float(weight.min()))
+            self._weights.add_units(UNIT, np.array([n]))
+        else:
             self._integer_weights &= bool((weight == np.floor(weight)).all())
             self._weights.add(weight)
 
-    def _settle(self) -> None:
-        """Add statistics that were gathered apart to the sums and the extent."""
-        if self._n_units:
-            self._max_weight = max(self._max_weight, 1.0)
-            self._min_weight = min(self._min_weight, 1.0)
-            self._weights.add_units(UNIT, np.array([self._n_units]))
-            self._n_units = 0
-        for scan in (self._singles, self._sparse_singles):
-            if scan is not None:
-                self._widen(*scan.hand_over(self._sums))
-
-    def _wide(self, x: NDArray[Any]) -> list[NDArray[Any]]:
-        """Return the rows in pieces; rows of few features are joined, several scanned as one."""
+    def _add_dense(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Add extent and sums of finite rows of positive weight."""
+        if weight is not None:
+            self._scan(readonly(np.ascontiguousarray(x)), weight)
+            return
+        # Rows of few features are joined: several are scanned as if they were one.
         group = min(len(x), max(1, WIDE // self.n_features))
         whole = len(x) // group * group
-        pieces = [np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]]
-        return [readonly(np.ascontiguousarray(piece)) for piece in pieces if len(piece)]
-
-    def _widen(self, low: NDArray[Any], high: NDArray[Any]) -> None:
-        """Widen the extent by that of rows, or of several rows one after the other."""
-        self._low = np.minimum(self._low, low.reshape(-1, self.n_features).min(axis=0))
-        self._high = np.maximum(self._high, high.reshape(-1, self.n_features).max(axis=0))
-
-    def _add_rows(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add extent and sums of finite rows of positive weight."""
-        if weight is None:
-            for piece in self._wide(x):
-                self._scan(piece, None)
-        else:
-            self._scan(readonly(np.ascontiguousarray(x)), weight)
+        for piece in (np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]):
+            if len(piece):
+                self._scan(readonly(np.ascontiguousarray(piece)), None)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
         """Add sums of stored numbers; the extent is one for all columns and includes the origin."""
@@ -294,26 +259,29 @@ class RowScan:
         self._high = np.maximum(self._high, values.max(initial=0.0))
 
     def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        width = x.shape[1]
+        """Add extent and sums of rows, or of several rows one after the other."""
+        width, d = x.shape[1], self.n_features
         if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
             low, high = x[0].copy(), x[0].copy()
             sums = np.zeros(width, np.int64)
             scan_integers(x, sums, low, high)
-            self._sums.add_units(UNIT, sums.reshape(-1, self.n_features).sum(axis=0))
+            self._sums.add_units(UNIT, sums.reshape(-1, d).sum(axis=0))
         else:
-            low, high = np.full(width, np.inf), np.full(width, -np.inf)
-            limbs = np.zeros((N_LIMBS, self.n_features), np.int64)
+            is_fast = x.dtype == np.float32 and weight is None and x.size >= _MANY_VALUES
+            dtype = np.float32 if is_fast else np.float64
+            low, high = np.full(width, np.inf, dtype), np.full(width, -np.inf, dtype)
+            limbs = np.zeros((N_LIMBS, d), np.int64)
             if weight is None:
-                scan_floats(x, limbs, low, high)
+                run = scan_float32 if is_fast else scan_floats
+                run(x, limbs, low, high)
             else:
                 self._sums.n_not_finite += scan_weighted(x, readonly(weight), limbs, low, high)
             self._sums.add_table(limbs)
-        self._widen(low, high)
+        self._low = np.minimum(self._low, low.reshape(-1, d).min(axis=0))
+        self._high = np.maximum(self._high, high.reshape(-1, d).max(axis=0))
 
     def merge(self, other: RowScan) -> RowScan:
         """Add another scan's rows to this one, and return it."""
-        self._settle()
-        other._settle()
         self._sums.merge(other._sums)
         self._weights.merge(other._weights)
         self._low = np.minimum(self._low, other._low)
@@ -338,7 +306,6 @@ class RowScan:
         DataError
             The values are so large that squared distances overflow the compute dtype.
         """
-        self._settle()
         sample, dtype = self._sample.rows, self.compute_dtype
         if not self._sparse and is_far(sample):
             dtype, sample = np.dtype(np.float64), sample.astype(np.float64)

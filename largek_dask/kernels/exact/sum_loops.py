@@ -1,9 +1,4 @@
-"""Compiled loops of exact sums: rows are rounded to a grid and move between clusters.
-
-Each is made by a factory for dense or sparse rows, and for sums of one or two limbs. A loop that
-meets a row whose weight the grid cannot represent returns the row, else -1: then neither that row
-nor any after it has been moved.
-"""
+"""Compiled loops of exact sums: rows are rounded to a grid and move between clusters."""
 
 from __future__ import annotations
 
@@ -16,29 +11,26 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.emit import add_row, move_row
 from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE, FixedPoint
+from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
 __all__ = [
     "INTEGERS",
     "ONES",
     "REALS",
-    "adding",
     "carry",
-    "change",
     "changes",
     "first_refused",
     "merge_low",
     "refusal",
-    "rounding",
     "steps_below",
     "times",
     "weights_of",
     "whole_steps",
 ]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
-_MAX_STEPS = 2.0**50  # of one weight: inside the magic range
+_MAX_STEPS = 2.0**50
+"""Steps of one weight: sums of up to 2^51 with `MAGIC` are rounded to whole numbers."""
 _HALF = LOW_BITS // 2
 _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
@@ -83,21 +75,21 @@ def _steps(weight, kind, scale):
     if kind == INTEGERS:
         steps = np.int64(weight)
         return steps if np.float64(steps) == weight else np.int64(-1)
-    steps = np.float64(weight * scale + _MAGIC).view(np.int64) - _MAGIC_BITS
+    steps = np.float64(weight * scale + MAGIC).view(np.int64) - MAGIC_BITS
     return steps if steps > 0 or weight == 0.0 else np.int64(-1)
 
 
 @njit
 def whole_steps(value):
     """Return a value rounded to whole steps."""
-    return np.float64(value + _MAGIC).view(np.int64) - _MAGIC_BITS
+    return np.float64(value + MAGIC).view(np.int64) - MAGIC_BITS
 
 
 @njit
 def steps_below(value):
     """Return the rest of a value below whole steps, in steps of a low limb."""
-    rest = value - ((value + _MAGIC) - _MAGIC)
-    return np.float64(rest * LOW_SCALE + _MAGIC).view(np.int64) - _MAGIC_BITS
+    rest = value - ((value + MAGIC) - MAGIC)
+    return np.float64(rest * LOW_SCALE + MAGIC).view(np.int64) - MAGIC_BITS
 
 
 @njit
@@ -180,8 +172,9 @@ def _change_ones(x, old, new, shift, scale, w, sums, weights):
 
 
 @njit
-def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights):
+def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _):
     """Take dense rows out of their old clusters and put them into their new ones, in one limb."""
+    (x, shift), (sums, weights) = rows, totals
     n, d = x.shape
     if kind == ONES:
         _change_ones(x, old, new, shift, scale, _steps(0.0, kind, weight_scale), sums, weights)
@@ -194,7 +187,7 @@ def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights)
         w = _steps(weight[i], kind, weight_scale)
         if w < 0:
             return i
-        # (a row at a time, so that the loops run in vector registers)
+        # a row at a time, so that the loops run in vector registers
         if kind == REALS:
             for f in range(d):
                 row[f] = whole_steps(weight[i] * (np.float64(x[i, f]) - shift[f]) * scale)
@@ -214,15 +207,19 @@ def change(x, old, new, weight, kind, shift, scale, weight_scale, sums, weights)
 
 @cache
 def changes(sparse: bool, wide: bool) -> Any:
-    """Compile the same for sparse rows, and for two limbs.
+    """Compile moving rows from their old clusters to their new ones.
 
     Returns
     -------
     callable
         ``run(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
         ``(x, shift)``; sparse ones ``(data, indices, indptr)``, about the origin, where numbers
-        that are not stored add nothing. `totals` and `low` are sums and weights.
+        that are not stored add nothing. `totals` and `low` are sums and weights of either limb.
+        Returns the first row whose weight the grid cannot represent, or -1: neither that row nor
+        any after it has been moved.
     """
+    if not sparse and not wide:
+        return _change_narrow
 
     @njit(refcounts=False)
     def run(rows, old, new, weight, kind, scale, weight_scale, totals, low):
@@ -271,58 +268,3 @@ def changes(sparse: bool, wide: bool) -> Any:
         return -1
 
     return run
-
-
-@cache
-def rounding(wide: bool) -> Any:
-    """Compile writing rows of known weights as added to a cluster, and the weights, in steps."""
-
-    @njit
-    def round_rows(x, weight, kind, shift, scale, weight_scale, steps, weights, low, low_weights):
-        n, d = x.shape
-        for i in range(n):
-            own = 1.0 if kind == ONES else weight[i]
-            weights[i] = _steps(own, kind, weight_scale)
-            if wide:
-                low_weights[i] = 0
-                if kind == REALS:
-                    t = own * weight_scale
-                    weights[i], low_weights[i] = whole_steps(t), steps_below(t)
-            w = weights[i] if kind == INTEGERS else np.int64(1)
-            factor = own if kind == REALS else 1.0
-            for f in range(d):
-                # a row that is absent may hold NaN
-                t = factor * (np.float64(x[i, f]) - shift[f]) * scale if own != 0.0 else 0.0
-                if wide:
-                    steps[i, f], low[i, f] = times(whole_steps(t), steps_below(t), w)
-                else:
-                    steps[i, f] = whole_steps(t)
-            if not wide and w != 1:
-                for f in range(d):
-                    steps[i, f] *= w
-
-    return round_rows
-
-
-@cache
-def adding(wide: bool) -> Any:
-    """Compile adding rounded rows to the clusters ``first + label``; -1 leaves a row out."""
-
-    @njit(refcounts=False)
-    def add_rounded(steps, weights, low_steps, low_weights, labels, first, totals, low):
-        (sums, total_weights), (low_sums, low_totals) = totals, low
-        n, d = steps.shape
-        for i in range(n):
-            if labels[i] < 0:
-                continue
-            c = np.int64(first) + labels[i]
-            if wide:
-                carry(total_weights, low_totals, c, weights[i], low_weights[i])
-                for f in range(d):
-                    carry(sums[c], low_sums[c], f, steps[i, f], low_steps[i, f])
-            else:
-                total_weights[c] += weights[i]
-                for f in range(d):
-                    sums[c, f] += steps[i, f]
-
-    return add_rounded

@@ -1,12 +1,12 @@
-"""Exact sums of rows per cluster: no order of adding changes a bit.
+"""Exact sums of rows per cluster, whose bits do not depend on the order of adding.
 
-Centroid sums are integers on one fixed-point grid chosen once per job. So removing a row undoes
-adding it, and neither the chunking, nor the number of workers, nor a restart changes anything.
+Sums are integers on one fixed-point grid, which is chosen once per job. So removing a row undoes
+adding it, and no result depends on chunking, the number of workers or a restart.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,76 +17,15 @@ from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import (
-    adding,
-    change,
     changes,
-    first_refused,
     merge_low,
     refusal,
-    rounding,
     weights_of,
 )
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["ClusterSums", "FixedPoint", "RoundedRows"]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class RoundedRows:
-    """``weight * (x - shift)`` of rows, and their weights, in whole steps of a grid.
-
-    Rounding a row costs several times as much as adding it. Rows that are labelled by one partition
-    after the other are rounded once, a block at a time that stays in the processor's cache.
-    """
-
-    steps: NDArray[np.int64]
-    """(n, d)"""
-    weights: NDArray[np.int64]
-    """(n,)"""
-    low_steps: NDArray[np.int64]
-    """(n, d) rest below whole steps, in a wide grid; else (0, d)."""
-    low_weights: NDArray[np.int64]
-    """(n,) or (0,)"""
-
-    def __len__(self) -> int:
-        """Return the number of rows."""
-        return len(self.steps)
-
-    @classmethod
-    def of(
-        cls, x: NDArray[Any], weight: NDArray[np.float64] | None, grid: FixedPoint
-    ) -> RoundedRows:
-        """Round (n, d) rows of any real type.
-
-        Parameters
-        ----------
-        x : (n, d)
-            Rows of weight 0 may hold anything: they add nothing.
-        weight : (n,) float64 or None
-            None: every row weighs 1.
-        grid : FixedPoint
-            Chosen for these rows.
-
-        Raises
-        ------
-        ValueError
-            A weight that the grid cannot represent (see ``ClusterSums.add``).
-        """
-        n, d = x.shape
-        n_low = n if grid.wide else 0
-        steps, low_steps = np.empty((n, d), np.int64), np.empty((n_low, d), np.int64)
-        weights, low_weights = np.empty(n, np.int64), np.empty(n_low, np.int64)
-        known, kind = weights_of(weight, n, grid)
-        scales = 2.0**grid.bits, 2.0**grid.weight_bits
-        refused = int(first_refused(known, kind, scales[1], grid.wide))
-        if refused >= 0:
-            raise refusal(refused, known, grid)
-        shift, run = grid.shift.astype(np.float64), rounding(grid.wide)
-        for at, block in native_blocks(x):
-            out = (part[at] for part in (steps, weights, low_steps, low_weights))
-            run(block, known[at], kind, shift, *scales, *out)
-        return cls(steps, weights, low_steps, low_weights)
+__all__ = ["ClusterSums", "FixedPoint"]
 
 
 class ClusterSums:
@@ -117,7 +56,7 @@ class ClusterSums:
     def of(
         cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
     ) -> ClusterSums:
-        """Return an accumulator that continues from copies of another one's :meth:`limbs`."""
+        """Return an accumulator that starts from copies of another one's :meth:`limbs`."""
         out = cls(sums.shape[-2], sums.shape[-1], grid)
         if grid.wide:
             out.sums[:], out._low[:] = sums
@@ -127,7 +66,7 @@ class ClusterSums:
         return out
 
     def limbs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return all arrays to keep: sums (k, d) and weights (k,); for wide ones two of each."""
+        """Return the state: sums (k, d) and weights (k,), or (2, k, d) and (2, k) if wide."""
         if not self.grid.wide:
             return self.sums, self._weights
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
@@ -166,35 +105,12 @@ class ClusterSums:
         Raises
         ------
         ValueError
-            A weight that is no whole number of the grid's steps, to the precision required of rows
-            of any weight: for integer weights a fraction, else one too large or too small for the
-            rows of the grid. Nothing is added then. The same holds for ``remove`` and ``move``.
+            A weight that the grid cannot represent: a fraction on a grid of integer weights,
+            otherwise one that is too large or too small. Nothing is added then. The same holds for
+            ``move``.
         """
-        self._change(x, None, labels, weight)
-
-    def add_rounded(self, rows: RoundedRows, labels: NDArray[np.int32], first: int = 0) -> None:
-        """Add rows that are rounded to this grid to clusters ``first + label``; -1: to none.
-
-        As :meth:`add` does, to the bit.
-
-        Raises
-        ------
-        IndexError
-            A label that names no cluster.
-        """
-        if len(rows) != len(labels):
-            raise ValueError(f"{len(rows)} rows need as many labels, got {len(labels)}")
-        if len(labels) and first + int(labels.max()) >= len(self.sums):
-            raise IndexError(f"labels must name one of {len(self.sums) - first} clusters")
-        parts = (rows.steps, rows.weights, rows.low_steps, rows.low_weights, labels)
-        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
-        adding(self.grid.wide)(*(readonly(part) for part in parts), first, totals, low)
-
-    def remove(
-        self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
-    ) -> None:
-        """Undo an :meth:`add` of the same arguments."""
-        self._change(x, labels, None, weight)
+        nowhere = np.full(len(labels), -1, np.int32)
+        self.move(x, nowhere, labels, weight)
 
     def move(
         self,
@@ -204,7 +120,28 @@ class ClusterSums:
         weight: NDArray[np.float64] | None = None,
     ) -> None:
         """Move the rows whose label differs; the others are not read."""
-        self._change(x, old_labels, new_labels, weight)
+        grid = self.grid
+        known, kind = weights_of(weight, len(x), grid)
+        old, new = readonly(old_labels), readonly(new_labels)
+        scales = 2.0**grid.bits, 2.0**grid.weight_bits
+        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
+        blocks: Iterable[tuple[slice, Any]]
+        if isinstance(x, SparseBlock):
+            check_origin(grid.shift)
+            blocks = [(slice(None), x.parts())]
+        else:
+            shift = grid.shift.astype(np.float64)
+            blocks = ((at, (block, shift)) for at, block in native_blocks(x))
+        run = changes(isinstance(x, SparseBlock), grid.wide)
+        refused = -1
+        for at, rows in blocks:
+            refused = run(rows, old[at], new[at], known[at], kind, *scales, totals, low)
+            if refused >= 0:
+                refused += at.start or 0
+                break
+        if refused >= 0:
+            self.move(x[:refused], new[:refused], old[:refused], known[:refused])
+            raise refusal(refused, known, grid)
 
     def merge(self, other: ClusterSums) -> ClusterSums:
         """Add another accumulator of the same grid to this one, and return it."""
@@ -257,35 +194,6 @@ class ClusterSums:
         # (added in order)
         linear = np.cumsum(dot)[-1] * 2.0**-self.grid.bits
         return max(0.0, float(squares - 2.0 * linear + np.cumsum(norm * self.counts)[-1]))
-
-    def _change(self, x: Any, old: Any, new: Any, weight: Any) -> None:
-        grid = self.grid
-        known, kind = weights_of(weight, len(x), grid)
-        nowhere = readonly(np.full(len(x) if old is None or new is None else 0, -1, np.int32))
-        old = nowhere if old is None else readonly(old)
-        new = nowhere if new is None else readonly(new)
-        scales = 2.0**grid.bits, 2.0**grid.weight_bits
-        refused = -1
-        totals, low = (self.sums, self._weights), (self._low, self._low_weights)
-        if isinstance(x, SparseBlock):
-            check_origin(grid.shift)
-            run = changes(True, grid.wide)
-            refused = run(x.parts(), old, new, known, kind, *scales, totals, low)
-        else:
-            shift = grid.shift.astype(np.float64)
-            for at, block in native_blocks(x):
-                dense = old[at], new[at], known[at], kind
-                if grid.wide:
-                    run = changes(False, True)
-                    refused = run((block, shift), *dense, *scales, totals, low)
-                else:
-                    refused = change(block, *dense, shift, *scales, *totals)
-                if refused >= 0:
-                    refused += at.start
-                    break
-        if refused >= 0:
-            self._change(x[:refused], new[:refused], old[:refused], known[:refused])
-            raise refusal(refused, known, grid)
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:

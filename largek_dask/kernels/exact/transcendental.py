@@ -19,12 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
 __all__ = ["exp", "exp_of", "log", "log_of"]
 
-_MAGIC = 6755399441055744.0  # 1.5 * 2^52
-_MAGIC_BITS = 0x4338000000000000  # its bit pattern
 _LEAST = -708.396418532264  # below it results were subnormal
 _LOG2_E = 1.4426950408889634
 # log 2 in two parts; up to 2^20 times the first one is exact
@@ -41,8 +40,8 @@ _L7 = 1.479819860511658591e-01
 def exp_of(t):
     """Return ``exp(t)`` of a number up to 0; 0 if the result would be subnormal."""
     s = _LEAST if t < _LEAST else t
-    z = s * _LOG2_E + _MAGIC
-    n = z - _MAGIC
+    z = s * _LOG2_E + MAGIC
+    n = z - MAGIC
     # t = n log 2 + r + rest with |r| <= log(2) / 2
     high, low = s - n * _LOG_2_HIGH, n * _LOG_2_LOW
     r = high - low
@@ -54,7 +53,7 @@ def exp_of(t):
     odd = 1 / 39916800 + r2 * (1 / 6227020800)
     odd = 1 / 6 + r2 * (1 / 120 + r2 * (1 / 5040 + r2 * (1 / 362880 + r2 * odd)))
     p = 1.0 + (r + (rest + r2 * (even + r * odd)))
-    power = np.int64((np.float64(z).view(np.int64) - _MAGIC_BITS + 1023) << 52).view(np.float64)
+    power = np.int64((np.float64(z).view(np.int64) - MAGIC_BITS + 1023) << 52).view(np.float64)
     return 0.0 if t < _LEAST else p * power
 
 
@@ -66,7 +65,7 @@ def log_of(v):
     # |v| = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2)
     above = np.float64(size * _LIFT if tiny else size).view(np.int64) - _ROOT_HALF_BITS
     power = (above >> 52) - (54 if tiny else 0)
-    n = np.int64(power + _MAGIC_BITS).view(np.float64) - _MAGIC
+    n = np.int64(power + MAGIC_BITS).view(np.float64) - MAGIC
     f = np.int64((above & 0xFFFFFFFFFFFFF) + _ROOT_HALF_BITS).view(np.float64) - 1.0
     s = f / (2.0 + f)
     s2 = s * s
