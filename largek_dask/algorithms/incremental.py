@@ -73,7 +73,8 @@ from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.extrapolated import Outstanding
 from largek_dask.kernels.exact.movement import squared_movement
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["IncrementalLloyd", "LabelTableState"]
@@ -164,7 +165,7 @@ class RoundTotal(Tally):
     """Change of the sums by rows that had a label before."""
     entered: ClusterSums
     """Sums of rows that had none."""
-    squares: Squares
+    squares: ExactSums
     """Squared lengths of the rows that had none."""
     touched: NDArray[np.bool_]
     """(k,) clusters that lost rows, or got some."""
@@ -175,7 +176,9 @@ class RoundTotal(Tally):
     def of(cls, k: int, d: int, grid: FixedPoint) -> RoundTotal:
         """Return an empty total."""
         sums = partial(ClusterSums, k, d, grid)
-        return cls(moved=sums(), entered=sums(), squares=Squares(1), touched=np.zeros(k, np.bool_))
+        return cls(
+            moved=sums(), entered=sums(), squares=ExactSums(1), touched=np.zeros(k, np.bool_)
+        )
 
     def empty(self) -> RoundTotal:
         """Return an empty total for as many clusters."""

@@ -47,7 +47,8 @@ from largek_dask.algorithms.parts.directions import (
     principal_directions,
 )
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
@@ -422,9 +423,11 @@ class Projected:
         centers = sums.means(_back_project(state.search.centers, directions))
         counts = sums.counts * scale
         # Outside, rows cost their variance there, less that of their means.
-        whole, seen = Squares(1), Squares(1)
-        whole.add_squares(centers, directions.origin, counts)
-        seen.add_squares(project(centers, directions), np.zeros(len(directions.vectors)), counts)
+        whole, seen = ExactSums(1), ExactSums(1)
+        whole.add(row_squares(centers, directions.origin), counts)
+        seen.add(
+            row_squares(project(centers, directions), np.zeros(len(directions.vectors))), counts
+        )
         beside = max(0.0, state.beside - max(0.0, whole.value - seen.value))
         cost = self.search.standing(state.search).cost + beside
         expected = _of_all_rows(cost, k, sample.n_rows)

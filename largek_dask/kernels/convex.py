@@ -35,7 +35,7 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
@@ -235,7 +235,7 @@ class ClusteringFunction:
         return gradient - _longest(x, near, labels[rows], among, pulls, difference)
 
     def _value(self, packed: PackedCenters, labels: NDArray[np.int32]) -> float:
-        squares = Squares()
+        squares = ExactSums()
         squares.add(squared_distances(self.rows.x, packed, labels), self.rows.weight)
         return squares.value / self.rows.total
 
@@ -278,7 +278,7 @@ class AuxiliaryFunction:
         weight = np.ones(len(r)) if rows.weight is None else rows.weight
         x = np.asarray(rows.x, np.float64)
         self.arranged: ArrangedRows = arrange(x, weight, centers, order, r)
-        squares = Squares()
+        squares = ExactSums()
         squares.add(r, rows.weight)
         self.without = squares.value
 

@@ -25,7 +25,7 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
 __all__ = ["FEW_CLUSTERS", "calls_in_reverse", "main"]
@@ -62,7 +62,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> tuple[Callable[[], 
         total.cost(centers, 0.0)
 
     def squares() -> None:
-        Squares(1).add(np.ones(_ROWS))
+        ExactSums(1).add(np.ones(_ROWS))
 
     def in_lists() -> None:
         lists = Lists(np.arange(k + 1, dtype=np.int64), np.arange(k, dtype=np.int32))

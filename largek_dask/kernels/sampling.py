@@ -13,8 +13,13 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import Table, readonly
 from largek_dask.kernels.distances import PackedCenters, nearest, scores, squared_distances
-from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, peel, two_product_error
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import (
+    BLOCK_VALUES,
+    N_LIMBS,
+    ExactSums,
+    peel,
+    two_product_error,
+)
 from largek_dask.kernels.jit import njit
 
 __all__ = [
@@ -69,7 +74,7 @@ def potentials(
     packed: PackedCenters,
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
-) -> Squares:
+) -> ExactSums:
     """Return the objective left by each candidate as a centre: ``sum w min(d2, ||x - c||^2)``.
 
     Parameters
@@ -83,11 +88,11 @@ def potentials(
 
     Returns
     -------
-    Squares
+    ExactSums
         m exact sums.
     """
     m = packed.n_clusters
-    out = Squares(m)
+    out = ExactSums(m)
     step = max(1, _SCORES // m)
     for begin in range(0, len(x), step):
         rows = slice(begin, begin + step)

@@ -11,7 +11,6 @@ from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
-from largek_dask.kernels.exact.sum_loops import INTEGERS, rounding
 
 X = np.random.default_rng(0).normal(size=(50, 3))
 
@@ -22,18 +21,6 @@ def test_distances_of_rows_however_far(power: int) -> None:
     expected = np.sqrt(((X[:, None] - centers) ** 2).sum(axis=-1))
     found = distances_of_far(np.ldexp(X, power), np.ldexp(centers, power))
     np.testing.assert_allclose(np.ldexp(found, -power), expected, rtol=1e-14)
-
-
-def test_whole_weights_multiply_rows_in_two_limbs() -> None:
-    n, d = X.shape
-    weight = np.arange(n, dtype=float) % 4
-    steps, low = (np.empty((n, d), np.int64) for _ in range(2))
-    weights, low_weights = (np.empty(n, np.int64) for _ in range(2))
-    run = rounding(True)
-    run(X, weight, INTEGERS, np.zeros(d), 2.0**20, 1.0, steps, weights, low, low_weights)
-    np.testing.assert_array_equal(weights, weight)
-    assert not low_weights.any()
-    np.testing.assert_allclose(steps * 2.0**-20, X * weight[:, None], atol=2.0**-17)
 
 
 def test_what_is_known_of_rows() -> None:

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.exact.movement import (
-    beyond,
     center_terms,
     squared_lengths,
     squared_movement,
@@ -56,12 +55,3 @@ def test_lengths__are_sums_in_the_order_of_the_features(dtype, shape):
     for f in range(shape[1]):
         expected += x[:, f].astype(np.float64) ** 2
     assert squared_lengths(x).tobytes() == expected.tobytes()
-
-
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_beyond__has_the_bits_of_numpy(dtype):
-    means, before = np.random.default_rng(3).normal(size=(2, 37, 19)).astype(dtype)
-    found = beyond(means, np.asfortranarray(before), 0.8)
-    expected = means + dtype(0.8) * (means - before)
-    assert found.dtype == dtype
-    assert found.tobytes() == expected.tobytes()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from largek_dask.kernels.blocks import SparseBlock, dense_rows, rows_at, sparse_rows, stack_rows
 from largek_dask.kernels.distances import nearest, pack_centers, scores, squared_distances
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.packed_cache import PackedCache
@@ -130,9 +131,9 @@ def test_small_jobs__have_the_bits_of_dense_rows(shape, dtype, seed):
     assert row_squares(block, origin).tobytes() == row_squares(x, origin).tobytes()
     rows = np.arange(len(x))[::-2]
     assert row_squares(block, origin, rows).tolist() == row_squares(x, origin)[rows].tolist()
-    found, expected = Squares(), Squares()
-    found.add_squares(block, origin)
-    expected.add_squares(x, origin)
+    found, expected = ExactSums(), ExactSums()
+    found.add(row_squares(block, origin))
+    expected.add(row_squares(x, origin))
     assert found.value == expected.value
     np.testing.assert_array_equal(normalize_rows(block).toarray(), normalize_rows(x))
     assert finite_rows(block).all()

@@ -16,7 +16,8 @@ from hypothesis.extra.numpy import arrays
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.emit import standins
 from largek_dask.kernels.emit import sums as emitted
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.jit import njit
 from tests.helpers.covering import in_turns
@@ -278,8 +279,8 @@ def test_cost_is_the_inertia_of_any_centres(table, data):
     spread = statistics.max_abs
     centers = statistics.shift + (spread * np.arange(K)[:, None] / K).astype(statistics.dtype)
     sums = sums_of(x, labels, weight, statistics.grid)
-    squares = Squares()
-    squares.add_squares(x, statistics.shift, weight)
+    squares = ExactSums()
+    squares.add(row_squares(x, statistics.shift), weight)
     w = np.ones(len(x)) if weight is None else weight
     exact = (w * ((x.astype(float) - centers.astype(float)[labels]) ** 2).sum(axis=1)).sum()
     scale = statistics.total_weight * x.shape[1] * spread**2

@@ -32,7 +32,7 @@ from largek_dask.kernels.distances import (
 )
 from largek_dask.kernels.exact.movement import squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 
@@ -111,13 +111,13 @@ class PathTotal(Additive):
 
     sums: ClusterSums
     """Sums of the clusters of one partition after the other."""
-    squares: Squares
+    squares: ExactSums
     """``weight * ||x - shift||^2``, added up."""
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
         """Return a total without rows."""
-        return cls(ClusterSums(n_clusters, d, grid), Squares())
+        return cls(ClusterSums(n_clusters, d, grid), ExactSums())
 
 
 def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
@@ -171,7 +171,7 @@ def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCe
         for packed in partitions:
             sums.add(x, nearest(x, packed) + np.int32(first), weight)
             first += packed.n_clusters
-        total.squares.add_squares(x, sums.grid.shift, weight)
+        total.squares.add(row_squares(x, sums.grid.shift), weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, orthonormal, project
 
 __all__ = ["SAMPLE_ROWS", "LeftOut", "left_out", "principal_directions"]
@@ -96,9 +97,9 @@ class LeftOut:
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
     """Return the variance of rows (n, d) outside of directions."""
-    whole, seen = Squares(1), Squares(1)
-    whole.add_squares(x, directions.origin, weight)
-    seen.add_squares(project(x, directions), np.zeros(len(directions.vectors)), weight)
+    whole, seen = ExactSums(1), ExactSums(1)
+    whole.add(row_squares(x, directions.origin), weight)
+    seen.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)
     outside = min(whole.value, max(0.0, whole.value - seen.value))
     if outside == 0:
         return LeftOut(0.0, 0.0)

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table, rows_at
-from largek_dask.kernels.exact.squares import Squares, row_squares
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 from largek_dask.kernels.threads import Threads
 
@@ -136,7 +137,7 @@ class AssignmentTotal(Generic[T]):
     ) -> None:
         self.sums = ClusterSums(k, d, grid)
         self.by_cluster = by_cluster
-        self.squares = Squares(k if by_cluster else 1)
+        self.squares = ExactSums(k if by_cluster else 1)
         """``weight * ||x - shift||^2``, added up."""
         self.step = -1
         self.new_tally = new_tally

@@ -22,7 +22,7 @@ from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.distances import nearest, pack_centers, squared_distances
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import on_threads
 
@@ -222,7 +222,7 @@ def cost_of(
     x: Table, weight: NDArray[np.float64] | None, centers: NDArray[Any], shift: NDArray[Any]
 ) -> float:
     """Return the weighted sum of squared distances of rows to their nearest centres."""
-    packed, total = pack_centers(centers, shift), Squares(1)
+    packed, total = pack_centers(centers, shift), ExactSums(1)
     total.add(squared_distances(x, packed, nearest(x, packed)), weight)
     return float(total.value)
 

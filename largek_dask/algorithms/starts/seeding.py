@@ -30,7 +30,7 @@ from largek_dask.algorithms.starts.sparse_sample import rounds_start, sparse_sta
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.sampling import (
@@ -218,7 +218,7 @@ def _updated(chunk: Chunk, centers: NDArray[Any], shift: NDArray[Any]) -> NDArra
 
 
 def potential_chunk(
-    chunk: Chunk, total: Squares, centers: NDArray[Any], shift: NDArray[Any]
+    chunk: Chunk, total: ExactSums, centers: NDArray[Any], shift: NDArray[Any]
 ) -> None:
     """Add the potential left by each candidate."""
     assert chunk.state is not None
@@ -289,12 +289,12 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
             break
         best = 0
         if n_candidates > 1:
-            total: Squares = passes.reduce(
+            total: ExactSums = passes.reduce(
                 potential_chunk,
                 new,
                 shift,
-                start=partial(Squares, n_candidates),
-                combine=Squares.merge,
+                start=partial(ExactSums, n_candidates),
+                combine=ExactSums.merge,
                 state=RowState("d2", t + 1, ((centers[:t], shift, rng, t, 0),), d2_chunk, Draws),
             )
             best = int(np.argmin(total.values))
@@ -326,7 +326,7 @@ def sample_chunk(chunk: Chunk, total: Candidates, rng: Rng, turn: int, factor: f
 
 
 def nearest_candidate_chunk(
-    chunk: Chunk, total: Squares, candidates: NDArray[Any], shift: NDArray[Any], offset: int
+    chunk: Chunk, total: ExactSums, candidates: NDArray[Any], shift: NDArray[Any], offset: int
 ) -> None:
     """Account for new candidates (numbered from ``offset``) in D² and nearest candidate."""
     if chunk.state is None:
@@ -359,13 +359,13 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         turn += 1
         known = len(candidates) - len(new)
         replay = ((candidates[:known], shift, 0),) if known else ()
-        left: Squares = passes.reduce(
+        left: ExactSums = passes.reduce(
             nearest_candidate_chunk,
             new,
             shift,
             known,
-            start=Squares,
-            combine=Squares.merge,
+            start=ExactSums,
+            combine=ExactSums.merge,
             state=RowState("candidates", turn, replay),
         )
         written = RowState(
@@ -373,7 +373,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
             turn + 1,
             ((candidates, shift, 0),),
             nearest_candidate_chunk,
-            Squares,
+            ExactSums,
         )
         # More rounds than planned only while there are too few candidates to choose k from.
         enough = turn > PARALLEL_ROUNDS and len(candidates) >= k

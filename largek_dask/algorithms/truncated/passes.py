@@ -33,7 +33,7 @@ from largek_dask.kernels.bounds.lists import (
 )
 from largek_dask.kernels.bounds.pruned import nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
-from largek_dask.kernels.exact.squares import Squares
+from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
 
@@ -368,7 +368,7 @@ class PassTally(Tally):
     losses."""
     picked: dict[int, Labels] = field(default_factory=dict)
     """Labels of the requested rows, by chunk."""
-    far: Squares = field(default_factory=Squares)
+    far: ExactSums = field(default_factory=ExactSums)
     """Cost of far rows."""
 
 

@@ -16,7 +16,7 @@ from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
 from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
-from largek_dask.kernels.exact.movement import beyond, squared_movements
+from largek_dask.kernels.exact.movement import squared_movements
 
 __all__ = [
     "Round",
@@ -284,7 +284,7 @@ def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> 
 
     Centres that have just been moved across the data go to the mean.
     """
-    centers = beyond(means, before, BEYOND)
+    centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
         moved = np.concatenate([moves.split, moves.removed])
         centers[moved] = means[moved]

@@ -1,4 +1,7 @@
-"""Movements of centres, and their terms of a cost; the same bits on every machine."""
+"""Squared lengths and movements of centres, and their terms of a cost, summed in feature order.
+
+An addition waits for the one before it, so kernels add up four centres side by side.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,14 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = ["beyond", "center_terms", "squared_lengths", "squared_movement", "squared_movements"]
+__all__ = ["center_terms", "squared_lengths", "squared_movement", "squared_movements"]
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
-    """Sum of squared differences of two (k, d) arrays, in float64, element after element.
+    """Return the sum of squared differences of two (k, d) arrays, in float64, in order.
 
-    numpy's sums are split by the width of the machine's vectors; stop rules compare this number
-    with a tolerance, so it must not depend on that.
+    Stop rules compare it with a tolerance, so it must be the same on every machine; numpy's sums
+    depend on the width of vectors.
     """
     return float(
         _squared_movement(
@@ -36,7 +39,7 @@ def _squared_movement(new, old):
 
 
 def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (k,) squared differences of the rows of two (k, d) arrays, features added in order."""
+    """Return (k,) squared distances between the rows of two (k, d) arrays, in float64."""
     out = np.zeros(len(new))
     _squared_movements(
         readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old)), out
@@ -47,7 +50,6 @@ def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float6
 @njit
 def _squared_movements(new, old, out):
     k, d = new.shape
-    # Sums in order wait for every addition: several at a time wait together.
     for first in range(0, k, 4):
         i, j, p, q = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
         a, b, c, e = 0.0, 0.0, 0.0, 0.0
@@ -59,7 +61,7 @@ def _squared_movements(new, old, out):
 
 
 def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (k,) squared lengths of the rows of a C-contiguous (k, d) array, in feature order."""
+    """Return (k,) squared lengths of the rows of a C-contiguous (k, d) array, in float64."""
     out = np.empty(len(centers))
     _squared_lengths(readonly(centers), out)
     return out
@@ -68,36 +70,14 @@ def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
 @njit
 def _squared_lengths(centers, out):
     k, d = centers.shape
-    # Sums in order wait for every addition: several at a time wait together.
-    for j in range(0, k - 3, 4):
+    for first in range(0, k, 4):
+        i, j, p, q = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
         a, b, c, e = 0.0, 0.0, 0.0, 0.0
         for f in range(d):
-            p, q = np.float64(centers[j, f]), np.float64(centers[j + 1, f])
-            r, s = np.float64(centers[j + 2, f]), np.float64(centers[j + 3, f])
-            a, b, c, e = a + p * p, b + q * q, c + r * r, e + s * s
-        out[j], out[j + 1], out[j + 2], out[j + 3] = a, b, c, e
-    for j in range(k - k % 4, k):
-        total = 0.0
-        for f in range(d):
-            p = np.float64(centers[j, f])
-            total += p * p
-        out[j] = total
-
-
-def beyond(means: NDArray[Any], before: NDArray[Any], factor: float) -> NDArray[Any]:
-    """Return ``means + factor * (means - before)`` of two (k, d) arrays, in their own type."""
-    out: NDArray[Any] = np.empty(means.shape, means.dtype)
-    _beyond(
-        readonly(np.ascontiguousarray(means).ravel()),
-        readonly(np.ascontiguousarray(before).ravel()), means.dtype.type(factor), out.ravel(),
-    )  # fmt: skip
-    return out
-
-
-@njit
-def _beyond(means, before, factor, out):
-    for i in range(out.size):
-        out[i] = means[i] + factor * (means[i] - before[i])
+            r, s = np.float64(centers[i, f]), np.float64(centers[j, f])
+            t, u = np.float64(centers[p, f]), np.float64(centers[q, f])
+            a, b, c, e = a + r * r, b + s * s, c + t * t, e + u * u
+        out[q], out[p], out[j], out[i] = e, c, b, a
 
 
 def center_terms(
@@ -120,7 +100,6 @@ def center_terms(
 @njit
 def _center_terms(centers, shift, sums, dot, norm):
     k, d = centers.shape
-    # Sums in order wait for every addition: several at a time wait together.
     for first in range(0, k, 4):
         a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
         dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0

@@ -13,25 +13,9 @@ from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, native_blocks
 
-__all__ = ["FeatureSquares", "Squares", "check_origin", "row_squares"]
+__all__ = ["FeatureSquares", "check_origin", "row_squares"]
 
 _ALL = readonly(np.empty(0, np.int64))
-
-
-class Squares(ExactSums):
-    """Sums of squared distances or norms, without rounding: one far outlier hides nothing.
-
-    ``add``, ``remove``, ``merge``, ``value`` and ``values`` are those of :class:`ExactSums`; no
-    grid is needed, since no value is too large or too small for it.
-    """
-
-    __slots__ = ()
-
-    def add_squares(
-        self, x: Table, shift: NDArray[Any], weight: NDArray[np.float64] | None = None
-    ) -> None:
-        """Add ``weight * ||x - shift||^2`` of (n, d) rows, as :func:`row_squares` finds them."""
-        self.add(row_squares(x, shift), weight)
 
 
 class FeatureSquares:
