@@ -24,12 +24,12 @@ from largek_dask.kernels.arguments import check_rows, converted
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.emit import (
+    lanes_within,
     lowest_bit,
     scan,
     square_distance,
     square_lengths,
     weighted_square_distance,
-    within,
 )
 from largek_dask.kernels.exact.transcendental import exp_of, log, log_of
 from largek_dask.kernels.jit import njit
@@ -374,7 +374,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times
-                    mask = within(width, sums, c * width, edges)
+                    mask = lanes_within(width, sums, c * width, edges)
                 while mask != 0:
                     q = lowest_bit(mask)
                     mask &= mask - one

@@ -172,7 +172,7 @@ def stored(row, made, direct):
     """Where a row is put, and its length, as the kernel finds them."""
     out = np.empty(made.width + 1)
     flat = made.basis.reshape(-1)
-    twins.turn(made.width, row, np.zeros(1, np.int64), made.shift, len(row), flat, out)
+    twins.rotate_rows(made.width, row, np.zeros(1, np.int64), made.shift, len(row), flat, out)
     if not direct:
         out[-2] = np.sqrt(max(out[-1] - (out[:-2] ** 2).sum(), 0))
     return (out[:-1] * made.scale).astype(np.float32).astype(np.float64), np.sqrt(out[-1])
@@ -254,7 +254,7 @@ def test_blocks_before_it_was_stopped_have_labels(from_the_start):
 @pytest.mark.parametrize("width", [8, 16])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_emitted_kernels_and_their_twins(width, dtype):
-    turn = emitted.turn
+    turn = emitted.rotate_rows
     points_within, boxes_within = emitted.points_within, emitted.boxes_within
 
     @njit
@@ -275,7 +275,7 @@ def test_emitted_kernels_and_their_twins(width, dtype):
     basis = r.integers(-9, 9, d * width).astype(np.float64)
     outs, places = np.zeros((2, 4 * (width + 1))), np.array([5, 18, 0, 27])
     moved(rows, places, shift, d, basis, outs[0])
-    twins.turn(width, rows, places, shift, d, basis, outs[1])
+    twins.rotate_rows(width, rows, places, shift, d, basis, outs[1])
     np.testing.assert_array_equal(*outs)
     third = rows[:d] - shift
     np.testing.assert_array_equal(outs[0].reshape(4, -1)[2, :-1], third @ basis.reshape(d, width))
@@ -298,7 +298,7 @@ def test_emitted_kernels_and_their_twins(width, dtype):
 
 def test_what_is_left_of_many_rows_and_its_twins():
     each_within, gap_square = emitted.each_within, emitted.gap_square
-    listed_bits = emitted.listed_bits
+    listed_bits = emitted.list_set_bits
 
     @njit
     def within(values, at, limits, limits_at):
@@ -326,7 +326,7 @@ def test_what_is_left_of_many_rows_and_its_twins():
     for mask in (0, 1, 1 << 15, 0b1000_0001_0111_0000, (1 << 16) - 1):
         out, twin = np.full((2, 40), -7, np.int32)
         end = listed(mask, np.int32(100), out, 3, *box_search.BITS)
-        assert end == twins.listed_bits(mask, 100, twin, 3, *box_search.BITS)
+        assert end == twins.list_set_bits(mask, 100, twin, 3, *box_search.BITS)
         assert out[3:end].tolist() == [100 + j for j in range(16) if mask >> j & 1]
         # no more than sixteen places are written to
         assert (out[:3] == -7).all()

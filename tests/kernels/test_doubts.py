@@ -388,21 +388,23 @@ def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
 
     @njit
     def clear(values, labels, at):
-        emitted_rows.clear(width, 2, -1, values, labels, at)
+        emitted_rows.reset_winners(width, 2, -1, values, labels, at)
 
     @njit
     def lengths(panel, at, d, out):
         emitted_rows.square_lengths(width, 4, panel, at, width, d, out)
 
     @njit
-    def conclude(values, labels, at, norms, norms_at, m, a, b, c, e, f):
-        return emitted_rows.conclude(width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
+    def decode(values, labels, at, norms, norms_at, m, a, b, c, e, f):
+        return emitted_rows.decode_labels(
+            width, values, labels, at, norms, norms_at, m, a, b, c, e, f
+        )
 
     rng = np.random.default_rng(9)
     values, labels = np.zeros(4 * width, dtype), np.zeros(4 * width, label_type)
     clear(values, labels, width)
     other = np.zeros_like(values), np.zeros_like(labels)
-    standins.clear(width, 2, -1, *other, width)
+    standins.reset_winners(width, 2, -1, *other, width)
     np.testing.assert_array_equal(values, other[0])
     np.testing.assert_array_equal(labels, other[1])
     norms, plain = np.zeros((2, 2 * width), dtype)
@@ -421,9 +423,9 @@ def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     coarse = tuple(kind.type(v) for v in (0.5, 0.1, 0.2, 0.01, 0.01))
     for m in (1, 3, width):
         expected = labels.copy()
-        count = standins.conclude(width, values, expected, width, norms, 3, m, *coarse)
+        count = standins.decode_labels(width, values, expected, width, norms, 3, m, *coarse)
         found = labels.copy()
-        assert conclude(values, found, width, norms, 3, m, *coarse) == count
+        assert decode(values, found, width, norms, 3, m, *coarse) == count
         np.testing.assert_array_equal(found, expected)
         assert found[width + 2] == 0
     assert 0 < count < width - 1

@@ -12,8 +12,8 @@ from largek_dask.kernels.jit import njit
 
 def kernels(width):
     """The four kernels for panels of so many rows, callable from Python."""
-    insert, lowest = emitted.insert, emitted.lowest
-    within, lowest_bit = emitted.within, emitted.lowest_bit
+    insert, lowest = emitted.insert_ranked, emitted.lane_minima
+    within, lowest_bit = emitted.lanes_within, emitted.lowest_bit
 
     @njit
     def keep(values, at, ranks, best, own):
@@ -46,7 +46,7 @@ def test_emitted_kernels_and_their_twins(width, dtype):
     best = [np.full(5 + 4 * width, np.inf, dtype) for _ in range(2)]
     for i in range(7):
         keep(flat, 3 + i * width, 4, best[0], 5)
-        twins.insert(width, flat, 3 + i * width, 4, best[1], 5)
+        twins.insert_ranked(width, flat, 3 + i * width, 4, best[1], 5)
         np.testing.assert_array_equal(best[0], best[1])
     np.testing.assert_array_equal(
         best[0][5:].reshape(4, width), np.sort(np.nan_to_num(scores, nan=np.inf), axis=0)[:4]
@@ -54,11 +54,11 @@ def test_emitted_kernels_and_their_twins(width, dtype):
     for count in (0, 1, 7):
         out = [np.zeros(width + 2, dtype) for _ in range(2)]
         least(flat, 3, count, out[0], 2)
-        twins.lowest(width, flat, 3, count, out[1], 2)
+        twins.lane_minima(width, flat, 3, count, out[1], 2)
         np.testing.assert_array_equal(out[0], out[1])
     limits = scores[3].copy()
     mask = int(inside(flat, 3, limits))
-    assert mask == twins.within(width, flat, 3, limits)
+    assert mask == twins.lanes_within(width, flat, 3, limits)
     assert mask == sum(1 << q for q in range(width) if not scores[0, q] > limits[q])
     for bit in (0, 1, width - 1, 63):
         assert first(np.uint64(1 << bit)) == bit == twins.lowest_bit(1 << bit)

@@ -416,7 +416,7 @@ def test_wrong_arguments_are_refused_and_nothing_is_added():
     with pytest.raises(ValueError, match=r"row 7 weighs .*0.5.* chosen for integer weights"):
         sums.add(x, weight, candidates, squares, packed)
     many = np.zeros((len(x), MOST_CANDIDATES + 1), np.int32)
-    with pytest.raises(ValueError, match="4097 candidates a row"):
+    with pytest.raises(ValueError, match="4097 candidates per row"):
         sums.add(x, None, many, many.astype(float), packed)
     assert facts(sums) == empty
     for wide in (False, True):

@@ -21,10 +21,10 @@ from largek_dask.kernels.emit import (
     boxes_within,
     each_within,
     gap_square,
-    listed_bits,
+    list_set_bits,
     points_within,
+    rotate_rows,
     square_distance,
-    turn,
 )
 from largek_dask.kernels.jit import njit
 
@@ -80,7 +80,7 @@ def _placed(width: int, direct: bool) -> Kernel:
         if own == 0:
             for i in range(ROWS):
                 places[i] = (start + min(r + i, m - 1)) * d
-            turn(width, rows, places, shift, d, basis, all_turned)
+            rotate_rows(width, rows, places, shift, d, basis, all_turned)
         turned = all_turned[own * (width + 1) : (own + 1) * (width + 1)]
         square = turned[width]
         if not direct:
@@ -142,7 +142,7 @@ def _met(width: int) -> Kernel:
             r = np.int64(queue[q])
             point = points[r * width : (r + 1) * width]
             mask = boxes_within(width, low, high, node * step, point, limits[r], out, 0)
-            n_pairs = listed_bits(mask, np.int32(r * LANES), pairs, n_pairs, table, sizes)
+            n_pairs = list_set_bits(mask, np.int32(r * LANES), pairs, n_pairs, table, sizes)
         kept, first = 0, node * LANES * step
         for p in range(n_pairs):
             code = pairs[p]
@@ -154,7 +154,7 @@ def _met(width: int) -> Kernel:
         count = 0
         for p in range(kept):
             some, base = np.int64(masks[p]), np.int32(pairs[p] * LANES)
-            count = listed_bits(some, base, chosen, count, table, sizes)
+            count = list_set_bits(some, base, chosen, count, table, sizes)
         left, first = 0, node * LANES * LANES
         for p in range(count):
             code = chosen[p]
@@ -202,7 +202,7 @@ def _queued(node, block, m, nodes, far, limits, queue, bits):
     queued, (table, sizes) = 0, bits
     while block < m and queued < BATCH:
         mask = each_within(far, block * nodes.size + node * LANES, limits, block)
-        queued = listed_bits(mask, np.int32(block), queue, queued, table, sizes)
+        queued = list_set_bits(mask, np.int32(block), queue, queued, table, sizes)
         block += LANES
     return queued, block
 

@@ -34,17 +34,17 @@ from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, bare, fetch_rows, load_rows
 from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, real_arrays, workspace_type
 from largek_dask.kernels.emit import (
-    fetch,
+    as_readonly,
     four_square_distances,
     four_weighted_square_distances,
-    frozen,
-    insert,
-    lowest,
+    insert_ranked,
+    lane_minima,
+    lanes_within,
     lowest_bit,
+    prefetch,
     scan,
     square_distance,
     weighted_square_distance,
-    within,
 )
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
@@ -358,10 +358,10 @@ def _fetcher(stored: Dtype) -> Kernel:
         call(rows, places, begin, end, d)
         for q in range(begin, end):
             i = np.int64(places[q]) * n_best
-            fetch(candidates, i)
-            fetch(candidates, i + n_best - 1)
-            fetch(squares, i)
-            fetch(squares, i + n_best - 1)
+            prefetch(candidates, i)
+            prefetch(candidates, i + n_best - 1)
+            prefetch(squares, i)
+            prefetch(squares, i + n_best - 1)
 
     return ask
 
@@ -376,9 +376,9 @@ def _list_fetcher(dtype: Dtype) -> Kernel:
         for e in range(begin, end):
             c = np.int64(listed[e])
             for f in range(0, features, line):
-                fetch(factors, c * features + f)
+                prefetch(factors, c * features + f)
             for f in range(0, d, line):
-                fetch(means, c * d + f)
+                prefetch(means, c * d + f)
 
     return ask_listed
 
@@ -391,12 +391,12 @@ def _ranker(width: int) -> Kernel:
     def rank(scores, count, group, minima, n_best, best, own):
         if group == 1:
             for i in range(count):
-                insert(width, scores, i * width, n_best, best, own)
+                insert_ranked(width, scores, i * width, n_best, best, own)
             return
         for g in range((count + group - 1) // group):
             first = g * group
-            lowest(width, scores, first * width, min(group, count - first), minima, g * width)
-            insert(width, minima, g * width, n_best, best, own)
+            lane_minima(width, scores, first * width, min(group, count - first), minima, g * width)
+            insert_ranked(width, minima, g * width, n_best, best, own)
 
     return rank
 
@@ -412,7 +412,7 @@ def _picker(width: int) -> Kernel:
             found[q] = 0
         for g in range((count + group - 1) // group):
             first = g * group
-            mask = within(width, minima if group > 1 else scores, g * width, limits)
+            mask = lanes_within(width, minima if group > 1 else scores, g * width, limits)
             while mask != 0:
                 q = lowest_bit(mask)
                 mask &= mask - one
@@ -708,8 +708,8 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
                 copy(
                     listed, first, length, d, features, factors, openings, copies, copied, more
                 )  # fmt: skip
-                block, block_starts = frozen(copies), frozen(copied)
-                block_largest = frozen(more)
+                block, block_starts = as_readonly(copies), as_readonly(copied)
+                block_largest = as_readonly(more)
             following = j + 1
             while following < starts.size - 1 and starts[following] == starts[following + 1]:
                 following += 1

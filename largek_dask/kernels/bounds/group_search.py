@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense.panels import Kernel, label_dtype
 from largek_dask.kernels.distances import PackedCenters
-from largek_dask.kernels.emit import fold, six_rows
+from largek_dask.kernels.emit import reduce_lanes, scan_six_rows
 from largek_dask.kernels.jit import njit
 
 __all__ = ["WIDTH", "GroupColumns", "search_groups"]
@@ -108,12 +108,12 @@ def _search(dtype: np.dtype[Any], direct: int) -> Kernel:
                         # the last row stands in for those that are missing
                         places[q] = pairs[min(p + q, end - 1)] * d
                     for b in range(block, last):
-                        six_rows(
+                        scan_six_rows(
                             direct, rows, places, columns, b * WIDTH * d, d, starts,
                             b * WIDTH, values, labels, (b - blocks[g]) * WIDTH,
                         )  # fmt: skip
                     for q in range(min(6, end - p)):
-                        fold(values, labels, 8 * q)
+                        reduce_lanes(values, labels, 8 * q)
                         best, runner = values[8 * q], values[8 * q + 48]
                         # of equal scores those of earlier blocks come first
                         if best < first[p + q]:

@@ -25,7 +25,7 @@ from largek_dask.kernels.bounds.groups import group_centers
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, load_rows
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.emit import frozen, lowest_bit, scan, within
+from largek_dask.kernels.emit import as_readonly, lanes_within, lowest_bit, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import on_threads
@@ -216,7 +216,7 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
         k, d = centers.shape
         rows = centers.reshape(k * d)
         panel, spare, norms, values, labels, sums, copies, openings, _ = space
-        block, block_openings = frozen(copies), frozen(openings)
+        block, block_openings = as_readonly(copies), as_readonly(openings)
         count = members.size
         n_tiles = (count + centres - 1) // centres
         for i in range(n_tiles * centres):
@@ -244,7 +244,7 @@ def _select(width: int) -> panels.Kernel:
         """Return places of the values up to a limit, ascending, and their number."""
         found = 0
         for at in range(0, count, width):
-            mask = within(width, row, at, limits)
+            mask = lanes_within(width, row, at, limits)
             while mask != 0:
                 j = at + lowest_bit(mask)
                 mask &= mask - np.uint64(1)

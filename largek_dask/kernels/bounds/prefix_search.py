@@ -20,10 +20,10 @@ from largek_dask.kernels.dense.doubts import choose
 from largek_dask.kernels.dense.doubts import margin as margin_of_score
 from largek_dask.kernels.dense.panels import Dtype, Kernel, inner, pack_block
 from largek_dask.kernels.emit import (
-    clear,
     eight_scores,
     four_near_squares,
     near_square,
+    reset_winners,
     scan,
     square_distance,
     tile_within,
@@ -201,7 +201,7 @@ def _guessed(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
         values, labels = scratch[3], scratch[4]
         project(rows, block, m, d, shift, turned, zeros, p, scratch, point)
         measure(rows, block, m, d, shift, p, left_out, up, point, norms, inside)
-        clear(width, 1, 0, values, labels, 0)
+        reset_winners(width, 1, 0, values, labels, 0)
         scan(
             spec, point, 0, flat, p + 1, 0, p + 1, starts, 0, starts.size // centres, values,
             labels, 0, minima, 0, rows, -1,

@@ -13,7 +13,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, copy_rows
-from largek_dask.kernels.emit import frozen, scan
+from largek_dask.kernels.emit import as_readonly, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
@@ -172,7 +172,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
             values[q] = np.inf
             winners[q] = 0
         scan(
-            spec, panel, 0, frozen(factors), d, 0, d, frozen(starts), 0,
+            spec, panel, 0, as_readonly(factors), d, 0, d, as_readonly(starts), 0,
             (size + centres - 1) // centres, values, winners, 0, carried, 0, carried, -1,
         )  # fmt: skip
         for q in range(m):
@@ -217,7 +217,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
         size, count = means.shape[0], order.size
         _, _, _, _, _, _, factors, starts, _ = space
         copy(x.reshape(n * d), order, count, d, shift, block)
-        rows = frozen(block)
+        rows = as_readonly(block)
         for q in range(8):
             block[count * d + q] = 0
         for j in range(size):

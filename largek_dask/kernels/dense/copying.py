@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.emit import fetch
+from largek_dask.kernels.emit import prefetch
 from largek_dask.kernels.jit import njit
 
 __all__ = ["copy_rows"]
@@ -50,8 +50,8 @@ def _copy_rows(x, places, ahead, out):
         if i + ahead < n:
             begin = places[i + ahead] * d
             for f in range(begin, begin + d, line):
-                fetch(flat, f)
-            fetch(flat, begin + d - 1)
+                prefetch(flat, f)
+            prefetch(flat, begin + d - 1)
         row = places[i]
         for f in range(d):
             out[i, f] = x[row, f]

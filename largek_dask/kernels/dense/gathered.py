@@ -28,7 +28,7 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.emit import fetch, frozen, gather, scan
+from largek_dask.kernels.emit import as_readonly, gather, prefetch, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
@@ -161,8 +161,8 @@ def fetch_rows(stored: Dtype) -> Kernel:
         for q in range(begin, end):
             i = np.int64(places[q]) * d
             for f in range(0, d, line):
-                fetch(rows, i + f)
-            fetch(rows, i + d - 1)
+                prefetch(rows, i + f)
+            prefetch(rows, i + d - 1)
 
     return call
 
@@ -315,13 +315,13 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
         space, labels, upper, lower,
     ):  # fmt: skip
         packed, spare, norms, values, winners, sums, copies, copied_openings, _ = space
-        block, openings = frozen(copies), frozen(copied_openings)
+        block, openings = as_readonly(copies), as_readonly(copied_openings)
         m = last - at
         m = min(m, width if m > few else least)
         ahead = at + m
         n_ahead = min(width, total - ahead)
         for q in range(ahead, ahead + n_ahead):
-            fetch(labels, chosen[q])
+            prefetch(labels, chosen[q])
         if m > few:
             size = width
             wide(

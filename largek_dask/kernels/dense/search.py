@@ -28,7 +28,7 @@ from largek_dask.kernels.dense.panels import (
     real_arrays,
     workspace_type,
 )
-from largek_dask.kernels.emit import clear, conclude, frozen, scan, settle
+from largek_dask.kernels.emit import as_readonly, decode_labels, find_score, reset_winners, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
@@ -311,7 +311,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         for block in range(begin, end, blocks[0] * width):
             total = min(blocks[0] * width, end - block)
             for p in range(0, total, width):
-                clear(width, ranks, nobody, values, labels, p * ranks)
+                reset_winners(width, ranks, nobody, values, labels, p * ranks)
             later = -1
             if block + total < end and blocks[0] * width * d <= fetched:
                 later = (block + total) * d
@@ -326,12 +326,12 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                 best, lengths = values[own : own + width], norms[p : p + width]
                 second, winners = values[own + width :], labels[own : own + width]
                 if numbered:
-                    certain = conclude(width, values, labels, own, norms, p, m, a, b, c, e, f)
+                    certain = decode_labels(width, values, labels, own, norms, p, m, a, b, c, e, f)
                 elif product:
                     certain = count(best, second, lengths, m, a, b, c, e, f)
                 if blockwise:
                     for q in range(m):
-                        winners[q] = settle(
+                        winners[q] = find_score(
                             centres, panels, p * d + q, width, columns, d, starts, winners[q],
                             best[q],
                         )  # fmt: skip
@@ -444,7 +444,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
                     lists, first, length, n_tiles * centres + n_few * few, centers, starts, d,
                     copies, copied_starts,
                 )  # fmt: skip
-                block, block_starts = frozen(copies), frozen(copied_starts)
+                block, block_starts = as_readonly(copies), as_readonly(copied_starts)
             if blockwise:
                 _transpose(block, n_tiles * centres, d, columns)
             n_doubtful = assign(

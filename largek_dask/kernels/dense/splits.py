@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import bare, copy_rows
-from largek_dask.kernels.emit import frozen, scan, square_lengths
+from largek_dask.kernels.emit import as_readonly, scan, square_lengths
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
@@ -162,7 +162,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         for f in range(d):
             direction[f] = block[at * d + f] * scale
         for _ in range(_POWER_STEPS):
-            project(panel, count, d, frozen(direction), zeros, space, along)
+            project(panel, count, d, as_readonly(direction), zeros, space, along)
             for p in range(count):
                 along[p] *= weights[p]
             _add_up(block, along, count, d, sums)
@@ -196,7 +196,7 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
             limit += everything[f] * direction[f]
         limit *= real(1.0 / total)
         for _ in range(_STEPS):
-            project(panel, count, d, frozen(direction), zeros, space, along)
+            project(panel, count, d, as_readonly(direction), zeros, space, along)
             part = 0.0
             for p in range(count):
                 along[p] = weights[p] if along[p] > limit else real(0)
@@ -248,7 +248,7 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
     ):  # fmt: skip
         n, d = x.shape
         rows, panel, spare = x.reshape(n * d), space[0], space[1]
-        nothing = frozen(zeros)
+        nothing = as_readonly(zeros)
         for number in range(clusters.size):
             begin = starts[clusters[number]]
             all_rows = starts[clusters[number] + 1] - begin
@@ -262,7 +262,9 @@ def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kern
             for p in range(count):
                 weights[p] = weight[chosen[p]] if weight.size > 0 else real(1)
             for at in range(0, count, width):
-                pack(frozen(block), at, min(width, count - at), d, nothing, panel, at * d, spare)
+                pack(
+                    as_readonly(block), at, min(width, count - at), d, nothing, panel, at * d, spare
+                )
             if not principal(
                 panel, block, count, d, weights, nothing, space, along, vectors[0], vectors[1]
             ):

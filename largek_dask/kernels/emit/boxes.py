@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import I32, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I32, Emitter, emitted, i64
 
 __all__ = [
     "LANES",
@@ -19,9 +19,9 @@ __all__ = [
     "boxes_within",
     "each_within",
     "gap_square",
-    "listed_bits",
+    "list_set_bits",
     "points_within",
-    "turn",
+    "rotate_rows",
 ]
 
 LANES = 16
@@ -33,13 +33,13 @@ own sum. A power of two."""
 
 
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
-    return emit.spread(emit.builder.load(emit.at(point, f)))
+    return emit.broadcast(emit.builder.load(emit.at(point, f)))
 
 
 def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
     """Write the squares; a bit for each that is not above the limit."""
     emit.store(total, out)
-    return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.spread(limit)))
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.broadcast(limit)))
 
 
 @emitted(types.int64, "width", "at", limit=types.float32)
@@ -62,7 +62,7 @@ def points_within(emit, width, columns, at, point, limit, out):
         Bit j is set where that of point j is not above the limit.
     """
     emit, column = emit.of(32, LANES), emit.at(columns, at)
-    total = emit.all(0.0)
+    total = emit.constant(0.0)
     for f in range(width):
         other = emit.load(emit.at(column, f * LANES))
         gap = emit.builder.fsub(other, _spread(emit, point, f))
@@ -71,7 +71,7 @@ def points_within(emit, width, columns, at, point, limit, out):
 
 
 @emitted(constants="width", integers="n_features")
-def turn(emit, width, rows, places, shift, n_features, basis, out):
+def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
     """Four moved rows in other coordinates, and their squared lengths.
 
     Parameters
@@ -91,7 +91,7 @@ def turn(emit, width, rows, places, shift, n_features, basis, out):
 
     def with_feature(f, sums):
         # The basis is too large for the nearest cache: what is loaded serves all four rows.
-        line = emit.at(basis, builder.mul(f, whole(width)))
+        line = emit.at(basis, builder.mul(f, i64(width)))
         turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
         moved_by, new = builder.load(emit.at(shift, f)), []
         for i in range(ROWS):
@@ -100,13 +100,13 @@ def turn(emit, width, rows, places, shift, n_features, basis, out):
             if number.type != emit.real:
                 number = builder.fpext(number, emit.real)
             number = builder.fsub(number, moved_by)
-            spread = emit.spread(number)
+            spread = emit.broadcast(number)
             new += [emit.fma(spread, to, total) for to, total in zip(turned, totals, strict=True)]
             new.append(builder.fadd(square, builder.fmul(number, number)))
         return new
 
-    nothing = [emit.all(0.0)] * count + [ir.Constant(emit.real, 0.0)]
-    sums = emit.loop(whole(0), n_features, 1, nothing * ROWS, with_feature)
+    nothing = [emit.constant(0.0)] * count + [ir.Constant(emit.real, 0.0)]
+    sums = emit.loop(i64(0), n_features, 1, nothing * ROWS, with_feature)
     for i in range(ROWS):
         *totals, square = sums[a_row * i : a_row * (i + 1)]
         own = (width + 1) * i
@@ -140,22 +140,22 @@ def gap_square(emit, points, at, others, others_at, count):
     def several(f, sums):
         new = []
         for i, total in enumerate(sums):
-            place = builder.add(f, whole(i * LANES))
+            place = builder.add(f, i64(i * LANES))
             gap = builder.fsub(emit.load(emit.at(one, place)), emit.load(emit.at(other, place)))
             new.append(emit.fma(gap, gap, total))
         return new
 
     step = ABREAST * LANES
-    end = builder.and_(count, whole(-step))
-    sums = emit.loop(whole(0), end, step, [emit.all(0.0)] * ABREAST, several)
+    end = builder.and_(count, i64(-step))
+    sums = emit.loop(i64(0), end, step, [emit.constant(0.0)] * ABREAST, several)
     while len(sums) > 1:
         half = len(sums) // 2
         sums = [builder.fadd(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
-    return emit.added_pairwise(emit.loop(end, count, LANES, sums, several)[0])
+    return emit.sum_pairwise(emit.loop(end, count, LANES, sums, several)[0])
 
 
 @emitted(types.int64, integers="mask at", base=types.int32)
-def listed_bits(emit, mask, base, out, at, table, sizes):
+def list_set_bits(emit, mask, base, out, at, table, sizes):
     """List which of sixteen bits are set, without a branch.
 
     Parameters
@@ -174,10 +174,10 @@ def listed_bits(emit, mask, base, out, at, table, sizes):
     """
     emit, builder, kind = emit.of(32, 8), emit.builder, ir.VectorType(I32, 8)
     for half in (0, 8):
-        byte = builder.and_(builder.lshr(mask, whole(half)), whole(255))
-        line = emit.at(table, builder.mul(byte, whole(8)))
+        byte = builder.and_(builder.lshr(mask, i64(half)), i64(255))
+        line = emit.at(table, builder.mul(byte, i64(8)))
         first = builder.add(base, ir.Constant(I32, half))
-        emit.store(builder.add(emit.load(line, kind), emit.spread(first)), emit.at(out, at))
+        emit.store(builder.add(emit.load(line, kind), emit.broadcast(first)), emit.at(out, at))
         at = builder.add(at, emit.index(sizes, byte))
     return at
 
@@ -202,7 +202,7 @@ def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
         Bit j is set where that of box j is not above the limit.
     """
     emit, builder = emit.of(32, LANES), emit.builder
-    lower, upper, zero = emit.at(low, at), emit.at(high, at), emit.all(0.0)
+    lower, upper, zero = emit.at(low, at), emit.at(high, at), emit.constant(0.0)
     total = zero
     for f in range(width):
         place = _spread(emit, point, f)

@@ -22,7 +22,7 @@ from typing import Any
 
 from llvmlite import ir
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, i64
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
@@ -79,12 +79,12 @@ def scan(
     # in the direct form features are unrolled, with constant offsets from one pointer
     unrolled = 0 if micro.direct == SOME else micro.direct
     if unrolled:
-        row_stride, feature = whole(unrolled), whole(0)
+        row_stride, feature = i64(unrolled), i64(0)
     size = width if micro.mode == MINIMA else micro.centres * width
     panel = emit.at(panel, panel_at)
     centers = emit.at(centers, builder.mul(first, row_stride), feature)
     starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
-    fetched = builder.icmp_signed(">=", ahead_at, whole(0))
+    fetched = builder.icmp_signed(">=", ahead_at, i64(0))
     places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
     # Winners stay in registers where the features are unrolled. Around an inner loop they would
     # push accumulators out of it, so there they are read and written once per tile.
@@ -92,11 +92,11 @@ def scan(
     before = [emit.load(*place) for own in places for place in own] if kept else []
 
     def meet(tile, winners):
-        base = builder.mul(tile, whole(micro.centres))
+        base = builder.mul(tile, i64(micro.centres))
         rows = [emit.at(centers, builder.mul(base, row_stride))]
         for _ in range(1, micro.centres):
             rows.append(emit.at(rows[-1], row_stride))
-        own = emit.at(sums, builder.mul(tile, whole(size)))
+        own = emit.at(sums, builder.mul(tile, i64(size)))
         total = _emit_starts(emit, micro, own, emit.at(starts, base))
         if unrolled:
             for f in range(unrolled):
@@ -104,9 +104,9 @@ def scan(
         else:
             # this many tiles fetch a panel, and the rest go back to where they are for certain
             tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
-            wanted = builder.and_(fetched, builder.icmp_signed("<", tile, whole(tiles)))
-            turns = builder.lshr(n_features, whole(2))
-            step = whole(_lines(emit) * LINE * 8 // emit.bits)
+            wanted = builder.and_(fetched, builder.icmp_signed("<", tile, i64(tiles)))
+            turns = builder.lshr(n_features, i64(2))
+            step = i64(_lines(emit) * LINE * 8 // emit.bits)
             line = builder.mul(builder.mul(tile, turns), step)
             line = builder.select(wanted, emit.at(ahead, line), panel)
             total = _emit_features(emit, micro, panel, rows, total, n_features, line)
@@ -120,7 +120,7 @@ def scan(
             index = builder.trunc(index, emit.label)
         return _emit_best(emit, micro, total, places, winners if kept else None, index, own)
 
-    final = emit.loop(whole(0), n_tiles, 1, before, meet)
+    final = emit.loop(i64(0), n_tiles, 1, before, meet)
     if kept:
         _store(emit, [place for own in places for place in own], final)
 
@@ -134,7 +134,7 @@ def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[lis
             at = [emit.at(own, (first + v) * micro.lanes) for v in range(micro.vectors)]
             total.append([emit.load(place) for place in at])
         else:
-            start = emit.spread(emit.builder.load(emit.at(starts, m)))
+            start = emit.broadcast(emit.builder.load(emit.at(starts, m)))
             total.append([start] * micro.vectors)
     return total
 
@@ -182,7 +182,7 @@ def _emit_feature(
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
     for m in range(micro.centres):
-        c = emit.spread(builder.load(emit.at(rows[m], feature)))
+        c = emit.broadcast(builder.load(emit.at(rows[m], feature)))
         row = []
         for v in range(micro.vectors):
             if micro.direct:
@@ -206,23 +206,23 @@ def _emit_features(
     total: list[list[Any]] = start
     for step in (4, 2, 1):
 
-        def turn(f: Any, sums: list[Any], step: int = step) -> list[Any]:
-            at, new = builder.mul(f, whole(width)), _rows(sums, micro)
+        def features(f: Any, sums: list[Any], step: int = step) -> list[Any]:
+            at, new = builder.mul(f, i64(width)), _rows(sums, micro)
             if step == 4:
                 size, count = LINE * 8 // emit.bits, _lines(emit)
-                fetched = emit.at(line, builder.mul(f, whole(count * size // 4)))
+                fetched = emit.at(line, builder.mul(f, i64(count * size // 4)))
                 for number in range(count):
                     emit.prefetch(emit.at(fetched, number * size))
             for after in range(step):
-                place = builder.add(at, whole(after * width))
-                feature = builder.add(f, whole(after))
+                place = builder.add(at, i64(after * width))
+                feature = builder.add(f, i64(after))
                 new = _emit_feature(emit, micro, panel, rows, new, place, feature)
             return [part for row in new for part in row]
 
-        begin = builder.and_(n_features, whole(0 if step == 4 else -2 * step))
-        end = builder.and_(n_features, whole(-step))
+        begin = builder.and_(n_features, i64(0 if step == 4 else -2 * step))
+        end = builder.and_(n_features, i64(-step))
         sums = [part for row in total for part in row]
-        total = _rows(emit.loop(begin, end, step, sums, turn, once=step < 4), micro)
+        total = _rows(emit.loop(begin, end, step, sums, features, once=step < 4), micro)
     return total
 
 
@@ -261,7 +261,7 @@ def _emit_winners(
         return builder.icmp_signed("<", a, b)
 
     def own(m: int) -> Any:
-        return emit.spread(builder.add(index, ir.Constant(emit.label, m)))
+        return emit.broadcast(builder.add(index, ir.Constant(emit.label, m)))
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
@@ -282,12 +282,12 @@ def _emit_winners(
         # margin makes up for the digits that it costs. A NaN, which infinity becomes with a
         # number, is passed over.
         old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
-        number = emit.spread(ir.Constant(emit.label, 0))
+        number = emit.broadcast(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
-            mine = emit.spread(ir.Constant(emit.label, m))
+            mine = emit.broadcast(ir.Constant(emit.label, m))
             if numbered:
                 bits = builder.bitcast(score, emit.labels)
-                rest = builder.and_(bits, emit.spread(ir.Constant(emit.label, -NUMBERS)))
+                rest = builder.and_(bits, emit.broadcast(ir.Constant(emit.label, -NUMBERS)))
                 score = builder.bitcast(builder.or_(rest, mine), emit.vector)
             wins = smaller(score, best)
             loser = builder.select(wins, best, score)

@@ -15,14 +15,14 @@ from numba.extending import intrinsic
 
 from largek_dask.kernels.emit import standins
 
-__all__ = ["I32", "I64", "Emitter", "emitted", "whole"]
+__all__ = ["I32", "I64", "Emitter", "emitted", "i64"]
 
 Function = Callable[..., Any]
 
 I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
-def whole(value: int) -> Any:
+def i64(value: int) -> Any:
     """Return a constant of 64 bits."""
     return ir.Constant(I64, value)
 
@@ -129,7 +129,7 @@ class Emitter:
     def at(self, pointer: Any, *offsets: Any) -> Any:
         """Return `pointer`, moved on by a number of elements."""
         for offset in offsets:
-            index = whole(offset) if isinstance(offset, int) else offset
+            index = i64(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])
         return pointer
 
@@ -159,11 +159,11 @@ class Emitter:
         hints = [ir.Constant(I32, hint) for hint in (0, soon, 1)]  # to read; how soon; data
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
-    def all(self, number: float) -> Any:
+    def constant(self, number: float) -> Any:
         """Return a constant vector of scores."""
         return ir.Constant(self.vector, [number] * self.lanes)
 
-    def spread(self, scalar: Any) -> Any:
+    def broadcast(self, scalar: Any) -> Any:
         """Return a vector with `scalar` in every lane."""
         undefined = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
@@ -190,7 +190,7 @@ class Emitter:
         """Return a mask as an integer of 64 bits."""
         return self.builder.zext(self.builder.bitcast(mask, ir.IntType(self.lanes)), I64)
 
-    def added_pairwise(self, lanes: Any) -> Any:
+    def sum_pairwise(self, lanes: Any) -> Any:
         """Return the sum of all lanes: halves on halves."""
         half = self.lanes
         while half > 1:
@@ -213,7 +213,7 @@ class Emitter:
         builder.position_at_end(loop)
         f, running = builder.phi(I64), [builder.phi(value.type) for value in values]
         new = body(f, running)
-        following, last = builder.add(f, whole(step)), builder.block
+        following, last = builder.add(f, i64(step)), builder.block
         for phi, old, later in zip([f, *running], [begin, *values], [following, *new], strict=True):
             phi.add_incoming(old, entry)
             if not once:

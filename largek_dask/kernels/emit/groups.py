@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from largek_dask.kernels.emit.emitter import I64, emitted, whole
+from largek_dask.kernels.emit.emitter import I64, emitted, i64
 
-__all__ = ["fold", "six_rows"]
+__all__ = ["reduce_lanes", "scan_six_rows"]
 
 LANES, VECTORS, ROWS = 8, 2, 6
 
 
 @emitted(constants="direct", integers="at n_features first base")
-def six_rows(
+def scan_six_rows(
     emit, direct, rows, places, columns, at, n_features, starts, first, values, labels, base
 ):
     """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
@@ -45,12 +45,12 @@ def six_rows(
     opening = [emit.load(emit.at(start, v * LANES)) for v in range(VECTORS)]
 
     def meet(f, totals):
-        place = builder.mul(f, whole(LANES * VECTORS))
+        place = builder.mul(f, i64(LANES * VECTORS))
         c = [emit.load(emit.at(column, place, v * LANES)) for v in range(VECTORS)]
         new = []
         for cell, total in enumerate(totals):
             q, v = divmod(cell, VECTORS)
-            value = emit.spread(builder.load(emit.at(x[q], f)))
+            value = emit.broadcast(builder.load(emit.at(x[q], f)))
             if direct:
                 gap = builder.fsub(c[v], value)
                 new.append(emit.fma(gap, gap, total))
@@ -58,10 +58,10 @@ def six_rows(
                 new.append(emit.fma(value, c[v], total))
         return new
 
-    scores = emit.loop(whole(0), n_features, 1, opening * ROWS, meet)
+    scores = emit.loop(i64(0), n_features, 1, opening * ROWS, meet)
     counting = [ir.Constant(emit.label, lane) for lane in range(LANES)]
     base = base if emit.label is I64 else builder.trunc(base, emit.label)
-    own = builder.add(emit.spread(base), ir.Constant(emit.labels, counting))
+    own = builder.add(emit.broadcast(base), ir.Constant(emit.labels, counting))
     eight = ir.Constant(emit.labels, [ir.Constant(emit.label, LANES)] * LANES)
     names = [own, builder.add(own, eight)]
     for q in range(ROWS):
@@ -83,7 +83,7 @@ def six_rows(
 
 
 @emitted(integers="at")
-def fold(emit, values, labels, at):
+def reduce_lanes(emit, values, labels, at):
     """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
     emit, builder = emit.of("values", LANES), emit.builder
     best_at, label_at = emit.at(values, at), emit.at(labels, at)
@@ -103,4 +103,4 @@ def fold(emit, values, labels, at):
         second = builder.select(emit.smaller(t, s), t, s)
         second = builder.select(emit.smaller(loser, second), loser, second)
     for pointer, part in ((best_at, best), (label_at, label), (second_at, second)):
-        builder.store(builder.extract_element(part, whole(0)), pointer)
+        builder.store(builder.extract_element(part, i64(0)), pointer)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import emitted, whole
+from largek_dask.kernels.emit.emitter import emitted, i64
 
-__all__ = ["insert", "lowest", "lowest_bit", "within"]
+__all__ = ["insert_ranked", "lane_minima", "lanes_within", "lowest_bit"]
 
 
 @emitted(constants="width", integers="at count out_at")
-def lowest(emit, width, values, at, count, out, out_at):
+def lane_minima(emit, width, values, at, count, out, out_at):
     """Find the smallest of `count` numbers of each lane: those of ``values[at + i*width + q]``.
 
     Infinity if there is none; NaN is passed over. `width` is a compile-time constant.
@@ -24,19 +24,19 @@ def lowest(emit, width, values, at, count, out, out_at):
     places, first = range(0, width, emit.lanes), emit.at(values, at)
 
     def lower(i, found):
-        row, new = emit.at(first, builder.mul(i, whole(width))), []
+        row, new = emit.at(first, builder.mul(i, i64(width))), []
         for place, old in zip(places, found, strict=True):
             value = emit.load(emit.at(row, place))
             new.append(builder.select(emit.smaller(value, old), value, old))
         return new
 
-    results = emit.loop(whole(0), count, 1, [emit.all(float("inf"))] * len(places), lower)
+    results = emit.loop(i64(0), count, 1, [emit.constant(float("inf"))] * len(places), lower)
     for place, result in zip(places, results, strict=True):
         emit.store(result, emit.at(out, out_at, place))
 
 
 @emitted(constants="width", integers="at ranks own")
-def insert(emit, width, values, at, ranks, best, own):
+def insert_ranked(emit, width, values, at, ranks, best, own):
     """Put a number of each lane among its `ranks` smallest, ascending; the largest drops out.
 
     The number of rank r and lane q is ``best[own + r*width + q]``. NaN changes nothing.
@@ -45,7 +45,7 @@ def insert(emit, width, values, at, ranks, best, own):
     places, table = range(0, width, emit.lanes), emit.at(best, own)
 
     def replace(r, carried):
-        row, new = emit.at(table, builder.mul(r, whole(width))), []
+        row, new = emit.at(table, builder.mul(r, i64(width))), []
         for place, moving in zip(places, carried, strict=True):
             old = emit.load(emit.at(row, place))
             less = emit.smaller(moving, old)
@@ -54,20 +54,20 @@ def insert(emit, width, values, at, ranks, best, own):
         return new
 
     given = [emit.load(emit.at(values, at, place)) for place in places]
-    emit.loop(whole(0), ranks, 1, given, replace)
+    emit.loop(i64(0), ranks, 1, given, replace)
 
 
 @emitted(types.uint64, "width", "at")
-def within(emit, width, values, at, limits):
+def lanes_within(emit, width, values, at, limits):
     """Return a bit per lane, at most 64: set where ``values[at + q]`` does not exceed its limit.
 
     It is also set for NaN, and where the limit is NaN.
     """
-    emit, builder, result = emit.panel("values", width), emit.builder, whole(0)
+    emit, builder, result = emit.panel("values", width), emit.builder, i64(0)
     for place in range(0, width, emit.lanes):
         value, limit = emit.load(emit.at(values, at, place)), emit.load(emit.at(limits, place))
         bits = emit.bits_set(builder.fcmp_unordered("<=", value, limit))
-        result = builder.or_(result, builder.shl(bits, whole(place)))
+        result = builder.or_(result, builder.shl(bits, i64(place)))
     return result
 
 

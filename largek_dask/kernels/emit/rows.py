@@ -13,21 +13,21 @@ from numba import types
 from numba.core import cgutils
 from numba.core.imputils import impl_ret_borrowed
 
-from largek_dask.kernels.emit.emitter import I32, I64, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I32, I64, Emitter, emitted, i64
 from largek_dask.kernels.tile import NUMBERS
 
 __all__ = [
-    "clear",
-    "conclude",
+    "as_readonly",
+    "decode_labels",
     "eight_scores",
-    "fetch",
+    "find_score",
     "four_near_squares",
     "four_square_distances",
     "four_weighted_square_distances",
-    "frozen",
     "gather",
     "near_square",
-    "settle",
+    "prefetch",
+    "reset_winners",
     "square_distance",
     "square_lengths",
     "tile_within",
@@ -89,11 +89,11 @@ def gather(
     pointers = [emit.at(rows, begin, feature) for begin in begins]
     own = emit.at(norms, norms_at) if lengths else None
     out = emit.at(panel, panel_at)
-    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (counted, whole(side)))
+    _emit_block(emit, pointers, emit.at(shift, feature), out, width, own, (counted, i64(side)))
 
 
 @emitted(integers="at")
-def fetch(emit, rows, at):
+def prefetch(emit, rows, at):
     """Prefetch the cache line that holds ``rows[at]``."""
     emit.prefetch(emit.at(rows, at), soon=3)
 
@@ -123,8 +123,8 @@ def _emit_block(
             for first in range(half)
         ]
         for f, lane in enumerate(_transposed(emit, block, half)):
-            number = whole(column + f)
-            moved = builder.fsub(lane, emit.spread(builder.load(emit.at(offsets, number))))
+            number = i64(column + f)
+            moved = builder.fsub(lane, emit.broadcast(builder.load(emit.at(offsets, number))))
             emit.store(moved, emit.at(out, builder.mul(width, number)))
             if norm is not None:
                 begin, end = counted
@@ -167,11 +167,11 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 
 @emitted(constants="width ranks label", integers="at")
-def clear(emit, width, ranks, label, values, labels, at):
+def reset_winners(emit, width, ranks, label, values, labels, at):
     """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
     emit = emit.panel("values", ranks * width)
     for i in range(0, ranks * width, emit.lanes):
-        emit.store(emit.all(float("inf")), emit.at(values, at, i))
+        emit.store(emit.constant(float("inf")), emit.at(values, at, i))
         emit.store(ir.Constant(emit.labels, [label] * emit.lanes), emit.at(labels, at, i))
 
 
@@ -184,19 +184,19 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
     """
     emit, builder = emit.panel("panel", lanes), emit.builder
     x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
-    totals, begin = [emit.all(0.0)] * (chains * len(places)), whole(0)
+    totals, begin = [emit.constant(0.0)] * (chains * len(places)), i64(0)
 
     def add(f, sums):
         new = []
         for at, total in enumerate(sums):
             chain, place = divmod(at, len(places))
-            row = emit.at(x, builder.mul(builder.add(f, whole(chain)), width))
+            row = emit.at(x, builder.mul(builder.add(f, i64(chain)), width))
             value = emit.load(emit.at(row, places[place]))
             new.append(emit.fma(value, value, total))
         return new
 
     for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then the rest
-        rest = builder.urem(builder.sub(n_features, begin), whole(step))
+        rest = builder.urem(builder.sub(n_features, begin), i64(step))
         end, n = builder.sub(n_features, rest), step * len(places)
         totals[:n] = emit.loop(begin, end, step, totals[:n], add)
         begin = end
@@ -211,7 +211,7 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
     types.int64, "width", "at norms_at m",
     a="values", b="values", c="values", e="values", f="values",
 )  # fmt: skip
-def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
+def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
     """Name the centres of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
@@ -231,11 +231,11 @@ def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
     """
     emit, builder = emit.panel("values", width), emit.builder
     scores, names, lengths = emit.at(values, at), emit.at(labels, at), emit.at(norms, norms_at)
-    a, b, c, e, f = (emit.spread(number) for number in (a, b, c, e, f))
-    zero, piece = emit.all(0.0), emit.lanes
+    a, b, c, e, f = (emit.broadcast(number) for number in (a, b, c, e, f))
+    zero, piece = emit.constant(0.0), emit.lanes
     first = ir.Constant(emit.labels, [0] * piece)
     rows = builder.trunc(m, emit.label) if emit.label is I32 else m
-    certain = whole(0)
+    certain = i64(0)
     for i in range(0, width, piece):
         best, second = (emit.load(emit.at(scores, rank + i)) for rank in (0, width))
         norm, name = emit.load(emit.at(lengths, i)), emit.at(names, i)
@@ -251,14 +251,14 @@ def conclude(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f)
         limit = builder.select(emit.smaller(own, limit), own, limit)
         sure = builder.fcmp_ordered(">", builder.fsub(second, best), limit)
         places = ir.Constant(emit.labels, list(range(i, i + piece)))
-        sure = builder.and_(sure, builder.icmp_signed("<", places, emit.spread(rows)))
+        sure = builder.and_(sure, builder.icmp_signed("<", places, emit.broadcast(rows)))
         mask = builder.bitcast(sure, ir.IntType(piece))
         certain = builder.add(certain, builder.zext(builder.ctpop(mask), I64))
     return certain
 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", best="panel")
-def settle(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
+def find_score(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
     """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
     Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
@@ -269,10 +269,10 @@ def settle(emit, centres, panel, panel_at, width, columns, n_features, starts, f
     x = emit.at(panel, panel_at)
     scores = _emit_tile_scores(emit, True, x, width, columns, n_features, starts, first)
     mask_type = ir.IntType(centres)
-    mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.spread(best)), mask_type)
+    mask = builder.bitcast(builder.fcmp_ordered("==", scores, emit.broadcast(best)), mask_type)
     place = builder.zext(builder.cttz(mask, ir.Constant(ir.IntType(1), 0)), I64)
     none = builder.icmp_unsigned("==", mask, ir.Constant(mask_type, 0))
-    return builder.add(first, builder.select(none, whole(0), place))
+    return builder.add(first, builder.select(none, i64(0), place))
 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", limit="panel")
@@ -280,12 +280,12 @@ def tile_within(emit, centres, panel, panel_at, width, columns, n_features, star
     """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
     In the product form, to the bits of their tile; the row and the centres are laid out as for
-    :func:`settle`. The result has a bit per centre.
+    :func:`find_score`. The result has a bit per centre.
     """
     emit = emit.of("panel", centres)
     x = emit.at(panel, panel_at)
     scores = _emit_tile_scores(emit, False, x, width, columns, n_features, starts, first)
-    return emit.bits_set(emit.builder.fcmp_ordered("<=", scores, emit.spread(limit)))
+    return emit.bits_set(emit.builder.fcmp_ordered("<=", scores, emit.broadcast(limit)))
 
 
 def _emit_tile_scores(
@@ -293,21 +293,21 @@ def _emit_tile_scores(
     first: Any,
 ) -> Any:  # fmt: skip
     """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
-    builder, eight = emit.builder, whole(8)
+    builder, eight = emit.builder, i64(8)
     block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
     column = emit.at(columns, block, builder.urem(first, eight))
 
     def meet(f: Any, totals: list[Any]) -> list[Any]:
         c = emit.load(emit.at(column, builder.mul(f, eight)))
-        value = emit.spread(builder.load(emit.at(x, builder.mul(f, width))))
+        value = emit.broadcast(builder.load(emit.at(x, builder.mul(f, width))))
         factors = (builder.fsub(c, value),) * 2 if direct else (value, c)
         return [emit.fma(*factors, totals[0])]
 
-    return emit.loop(whole(0), n_features, 1, [emit.load(emit.at(starts, first))], meet)[0]
+    return emit.loop(i64(0), n_features, 1, [emit.load(emit.at(starts, first))], meet)[0]
 
 
 @emitted(lambda kinds: kinds["array"].copy(readonly=True))
-def frozen(emit, array):
+def as_readonly(emit, array):
     """Return the array with a read-only type, so that functions are not compiled twice."""
     kind = emit.kinds["array"].copy(readonly=True)
     return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
@@ -388,7 +388,7 @@ def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features,
             for center, total in zip(centers, sums, strict=True)
         ]
 
-    for q, total in enumerate(emit.loop(whole(0), n_features, 1, totals, meet)):
+    for q, total in enumerate(emit.loop(i64(0), n_features, 1, totals, meet)):
         emit.store(total, emit.at(out, q))
 
 
@@ -428,13 +428,13 @@ def _emit_squares(
             found.append(builder.fadd(total, square))
         return found
 
-    end = builder.and_(n_features, whole(-lanes))
-    totals = [emit.all(0.0)] * len(centers)
-    totals = emit.loop(whole(0), end, lanes, totals, partial(add, read=emit.load))
+    end = builder.and_(n_features, i64(-lanes))
+    totals = [emit.constant(0.0)] * len(centers)
+    totals = emit.loop(i64(0), end, lanes, totals, partial(add, read=emit.load))
     # The other lanes get a zero more, which changes no bit of a sum of squares.
     few = partial(_load_first, emit, builder.sub(n_features, end))
     totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
-    return [emit.added_pairwise(total) for total in totals]
+    return [emit.sum_pairwise(total) for total in totals]
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
@@ -443,7 +443,7 @@ def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)
     mask = builder.icmp_signed(
-        "<", ir.Constant(lanes, list(range(size))), emit.spread(builder.trunc(count, I32))
+        "<", ir.Constant(lanes, list(range(size))), emit.broadcast(builder.trunc(count, I32))
     )
     place = builder.bitcast(pointer, kind.as_pointer())
     function = cgutils.get_or_insert_function(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from largek_dask.kernels.emit.emitter import I32, emitted, whole
+from largek_dask.kernels.emit.emitter import I32, emitted, i64
 
 __all__ = ["LANES", "scan_sparse"]
 
@@ -52,12 +52,12 @@ def scan_sparse(
 
     def column(i):
         """Return the place of a stored number's feature."""
-        return emit.at(columns, builder.mul(emit.index(indices, i), whole(count * LANES)))
+        return emit.at(columns, builder.mul(emit.index(indices, i), i64(count * LANES)))
 
     def meet(i, totals):
-        x, place = emit.spread(builder.load(emit.at(data, i))), column(i)
+        x, place = emit.broadcast(builder.load(emit.at(data, i))), column(i)
         # The next columns are known here; caches cannot predict them.
-        later = builder.add(i, whole(AHEAD))
+        later = builder.add(i, i64(AHEAD))
         soon = column(builder.select(builder.icmp_signed("<", later, stored), later, i))
         for number in range(0, count * LANES, _LINE * 8 // emit.bits):
             emit.prefetch(emit.at(soon, number), soon=3)
@@ -74,8 +74,8 @@ def scan_sparse(
         places += [(emit.at(second, own), emit.vector), (emit.at(second_labels, own), kind)]
     best, label, *runner_up = (emit.load(*place) for place in places)
     for v, score in enumerate(scores):
-        index = builder.trunc(builder.add(first, whole(v * LANES)), I32)
-        mine, wins = builder.add(emit.spread(index), lane), emit.smaller(score, best)
+        index = builder.trunc(builder.add(first, i64(v * LANES)), I32)
+        mine, wins = builder.add(emit.broadcast(index), lane), emit.smaller(score, best)
         if two:
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, mine)

@@ -16,7 +16,7 @@ LANES = 16
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
 """As in :mod:`~largek_dask.kernels.emit.sums`."""
 
-frozen = readonly
+as_readonly = readonly
 
 
 def scan(
@@ -76,12 +76,12 @@ def square_lengths(lanes, chains, panel, panel_at, width, n_features, out):
     out[:lanes] = (rows[:, :lanes] ** 2).sum(axis=0)
 
 
-def clear(width, ranks, label, values, labels, at):
+def reset_winners(width, ranks, label, values, labels, at):
     values[at : at + ranks * width] = np.inf
     labels[at : at + ranks * width] = label
 
 
-def conclude(width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
+def decode_labels(width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
     best, second = values[at : at + 2 * width].reshape(2, width)
     label = labels[at : at + width]
     label += best.view(labels.dtype) & (NUMBERS - 1)
@@ -92,7 +92,7 @@ def conclude(width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
         return int((second - best > np.fmin(a + b * square, own))[:m].sum())
 
 
-def settle(centres, panel, panel_at, width, columns, n_features, starts, first, best):
+def find_score(centres, panel, panel_at, width, columns, n_features, starts, first, best):
     x = panel[panel_at : panel_at + n_features * width : width]
     block = columns[first // 8 * 8 * n_features :][: 8 * n_features].reshape(n_features, 8)
     gaps = block[:, first % 8 : first % 8 + centres] - x[:, None]
@@ -189,22 +189,22 @@ def gather(
             norms[norms_at + r] += (moved[counted:] ** 2).sum()
 
 
-def fetch(rows, at):
+def prefetch(rows, at):
     """Prefetching changes no number."""
 
 
-def lowest(width, values, at, count, out, out_at):
+def lane_minima(width, values, at, count, out, out_at):
     table = values[at : at + count * width].reshape(count, width)
     out[out_at : out_at + width] = np.fmin.reduce(table, axis=0, initial=np.inf)
 
 
-def insert(width, values, at, ranks, best, own):
+def insert_ranked(width, values, at, ranks, best, own):
     table = best[own : own + ranks * width].reshape(ranks, width)
     both = np.concatenate([table, values[None, at : at + width]])
     table[:] = np.sort(both, axis=0)[:ranks]  # NaN comes last
 
 
-def within(width, values, at, limits):
+def lanes_within(width, values, at, limits):
     inside = ~(values[at : at + width] > limits[:width])
     return sum(1 << int(q) for q in np.flatnonzero(inside))
 
@@ -213,7 +213,9 @@ def lowest_bit(mask):
     return (int(mask) & -int(mask)).bit_length() - 1
 
 
-def six_rows(direct, rows, places, columns, at, n_features, starts, first, values, labels, base):
+def scan_six_rows(
+    direct, rows, places, columns, at, n_features, starts, first, values, labels, base
+):
     centers = columns[at : at + 16 * n_features].reshape(n_features, 16)
     for q, begin in enumerate(places):
         x = rows[begin : begin + n_features, None]
@@ -228,14 +230,14 @@ def six_rows(direct, rows, places, columns, at, n_features, starts, first, value
                 values[lane + 48] = value
 
 
-def fold(values, labels, at):
+def reduce_lanes(values, labels, at):
     lanes = slice(at, at + 8)
     order = sorted(zip(values[lanes], labels[lanes], strict=True))
     second = min(order[1][0], *values[at + 48 : at + 56])
     values[at], labels[at], values[at + 48] = *order[0], second
 
 
-def turn(width, rows, places, shift, n_features, basis, out):
+def rotate_rows(width, rows, places, shift, n_features, basis, out):
     own = out.reshape(len(places), width + 1)
     for turned, at in zip(own, places.tolist(), strict=True):
         moved = rows[at : at + n_features].astype(np.float64) - shift
@@ -266,7 +268,7 @@ def gap_square(points, at, others, others_at, count):
     return (gaps * gaps).sum(dtype=np.float32)
 
 
-def listed_bits(mask, base, out, at, table, sizes):
+def list_set_bits(mask, base, out, at, table, sizes):
     for half in (0, 8):
         byte = int(mask) >> half & 255
         out[at : at + 8] = base + half + table[8 * byte : 8 * byte + 8]

@@ -11,7 +11,7 @@ from typing import Any
 from llvmlite import ir
 from numba import types
 
-from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, whole
+from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, i64
 
 __all__ = ["add_row", "move_row"]
 
@@ -57,8 +57,8 @@ def _emit_row(
     if ahead is not None:
         later = builder.add(table, builder.mul(later, row_stride))
         ahead = emit.at(sums, builder.mul(ahead, width))
-    begin = whole(0)
-    for lanes, end in ((LANES, builder.and_(width, whole(-LANES))), (1, width)):
+    begin = i64(0)
+    for lanes, end in ((LANES, builder.and_(width, i64(-LANES))), (1, width)):
         part = emit.of(64, lanes)
 
         def add(f: Any, _: Any, part: Emitter = part) -> list[Any]:
@@ -104,5 +104,5 @@ def _emit_steps(emit: Emitter, numbers: Any, shift: Any, scale: Any) -> Any:
     builder = emit.builder
     moved = builder.fsub(numbers, emit.load(shift))
     magic = ir.Constant(emit.vector, [MAGIC] * emit.lanes)
-    bits = builder.bitcast(emit.fma(moved, emit.spread(scale), magic), emit.labels)
+    bits = builder.bitcast(emit.fma(moved, emit.broadcast(scale), magic), emit.labels)
     return builder.sub(bits, ir.Constant(emit.labels, [MAGIC_BITS] * emit.lanes))
