@@ -71,7 +71,7 @@ from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_cen
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.groups import BoundedCenters
 from largek_dask.kernels.distances import PackedCenters, pack_centers
-from largek_dask.kernels.exact.extrapolated import Outstanding
+from largek_dask.kernels.exact.extrapolated import ExpectedChange
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
@@ -516,11 +516,13 @@ class _Epoch:
         """Centres stay as they are until every row has a label."""
         if self.rests:
             self.sums, self.squares = ClusterSums(k, d, grid), 0.0
-            self.expected = Outstanding.nothing(k, d)
+            self.expected = ExpectedChange.nothing(k, d)
         else:
             self.sums = ClusterSums.of(state.sums, state.weights, grid)
             self.squares = state.squares
-            self.expected = Outstanding(state.expected_sums.copy(), state.expected_weights.copy())
+            self.expected = ExpectedChange(
+                state.expected_sums.copy(), state.expected_weights.copy()
+            )
         self.factor = state.factor
         # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf

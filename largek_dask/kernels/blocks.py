@@ -18,7 +18,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
-    """Return a read-only view: kernels called with it need no second copy for writable arrays."""
+    """Return a read-only view, so that kernels are compiled for read-only arrays alone."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -135,7 +135,7 @@ def sparse_rows(x: Array) -> SparseBlock:
     """Return the rows of a dense (n, d) array as sparse ones."""
     x = readonly(np.ascontiguousarray(x))
     indptr, columns = np.zeros(len(x) + 1, np.int64), np.empty(x.size + 1, np.int32)
-    # Reading memory that was never written to takes none.
+    # Pages of `columns` that are not written to take no memory.
     _find_stored(x, indptr, columns)
     data = np.empty(indptr[-1], x.dtype)
     _take_stored(x, readonly(indptr), readonly(columns), data)
@@ -147,7 +147,7 @@ def _find_stored(x, indptr, columns):
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
-            # Written in any case: a branch takes longer if many numbers are not 0.
+            # Always written: a branch takes longer if many numbers are not 0.
             columns[n] = f
             n += x[j, f] != 0
         indptr[j + 1] = n
@@ -161,16 +161,16 @@ def _take_stored(x, indptr, columns, out):
 
 
 def rows_at(x: Table, places: NDArray[Any]) -> Any:
-    """Return ``x[places]``; numpy's take is several times faster on dense rows than indexing."""
+    """Return ``x[places]``; for dense rows ``take`` is several times faster than indexing."""
     return x[places] if isinstance(x, SparseBlock) else x.take(places, axis=0)
 
 
 def stack_rows(parts: Sequence[Table]) -> Table:
-    """Return all parts below each other, in read-only arrays."""
+    """Concatenate rows, in read-only arrays."""
     blocks = [part for part in parts if isinstance(part, SparseBlock)]
     if not blocks:
         return readonly(np.concatenate([dense_rows(part) for part in parts]))
-    # a dense part among sparse ones can only be one without rows
+    # A dense part among sparse ones has no rows.
     lengths = np.concatenate([np.diff(part.indptr) for part in blocks])
     return SparseBlock(
         readonly(np.concatenate([part.data[part.stored] for part in blocks])),

@@ -1,11 +1,11 @@
 """Files of compiled kernels, which the processes of a machine share.
 
 There is one folder per version. Its name is a hash of every source file in ``kernels/``, of the
-versions that make code (Python, numba, llvmlite, numpy, this package), of numba's settings and of
-the processor: numba's own key knows only the file that defines a function, and would load an old
+versions of Python, numba, llvmlite, numpy and this package, of numba's settings and of the
+processor: numba's own key includes only the file that defines a function, so it would load an old
 copy of a function that is inlined from another file. Each overload is one file, named by a hash of
-its key, written aside and renamed: there is no index that two processes could write at once, and no
-lock. A file that cannot be read is compiled again; code that cannot be written stays in memory.
+its key, and written to a temporary name first, so there is no index and no lock. If a file cannot
+be read, the kernel is compiled again; if it cannot be written, the code stays in memory.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ log = logging.getLogger(__name__)
 
 KEPT_VERSIONS = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
-"""Bytes at the end of a file: a hash of the rest, as torn machine code could be run."""
+"""Bytes at the end of a file: a hash of the rest, so that torn code is never run."""
 SOURCES = Path(__file__).parent
 OPTIONS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES")
 """Numba's settings that change the code of a function."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled code of this very version on this very processor."""
+    """Return the folder of compiled code of this version on this processor."""
     root = config.get("kernels.cache-dir") or user_cache_dir("largek_dask", appauthor=False)
     return Path(root) / "kernels" / f"v-{_version(SOURCES)}"
 
@@ -70,13 +70,13 @@ def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any
     except FileNotFoundError:
         return None
     except Exception as error:
-        # a torn or foreign file costs a compilation, never a fit
+        # After any error the kernel is compiled again.
         log.debug("cannot load %s: %r", path, error)
         return None
 
 
 def save(path: Path, content: bytes) -> None:
-    """Save the pickled pair of a key and its code; a folder that cannot be written is no error."""
+    """Save the pickled pair of a key and its code, if the folder can be written."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _prepare(path.parent)
@@ -94,7 +94,7 @@ _unsaved: object = None
 
 
 def report_unsaved(why: object) -> None:
-    """Note why compiled code of this process is not saved."""
+    """Record why compiled code of this process is not saved."""
     global _unsaved
     _unsaved = why
 
@@ -106,7 +106,7 @@ def unsaved() -> object:
 
 @cache
 def _version(sources: Path) -> str:
-    """Hash of everything that compiled code depends on."""
+    """Return a hash of everything that compiled code depends on."""
     digest = hashlib.sha256()
     for text in (
         platform.python_implementation(),
@@ -136,7 +136,7 @@ def _mark_used(folder: Path) -> None:
 
 @cache
 def _prepare(folder: Path) -> None:
-    """Make the folder and remove those of the versions longest unused, once per process."""
+    """Make the folder and remove those of the least recently used versions, once per process."""
     folder.mkdir(parents=True, exist_ok=True)
     _mark_used(folder)
     for _, old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:

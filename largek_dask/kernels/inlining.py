@@ -1,14 +1,14 @@
-"""Inline kernels into those that call them, and save compiled code: all use of numba's internals.
+"""Inline kernels into those that call them, and save compiled code, by numba's internals.
 
-Numba optimises a function that another one calls to the end and makes machine code of it, links
-it into the caller, and does both again, level by level. Most kernels are called by kernels only,
-several levels deep, so a first fit spent most of its compiling on code that is never entered:
-50.9 CPU seconds, 35.9 with this module. An internal kernel (:class:`InternalCompiler`) becomes
-intermediate code and no more; a kernel that Python calls (:class:`KernelCompiler`) is optimised
-once and as a whole, as a C compiler does with a file.
+Numba optimises each function fully and generates its machine code before it links it into a caller,
+which is then optimised again, level by level. Most kernels are called by kernels only, several
+levels deep, so a first fit spent most of its compile time on code that is never entered: 50.9 CPU
+seconds, 35.9 with this module. An internal kernel (:class:`InternalCompiler`) is only lowered to
+LLVM IR; a kernel that Python calls (:class:`KernelCompiler`) is optimised once, with all that it
+calls, as a C compiler does with a file.
 
-Nothing here is public in numba. :mod:`~.jit` uses it with the versions it was tested with
-(``jit.TESTED``), and numba's own pipeline with any other.
+None of this is public in numba. :mod:`~.jit` uses it with the tested versions (``jit.TESTED``), and
+numba's own pipeline with any other.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def njit(
     compiled._cache = KernelCache(function)
     compiled.get_call_template = partial(_call_template, compiled)
     if function.__closure__:
-        # Numba distinguishes the symbols of functions made by one factory by a counter, which
-        # starts again in every process. Two of them, compiled and saved by different processes,
-        # could have one name, and a third process that loads both would run the first for either.
+        # Numba numbers the symbols of functions made by one factory, anew in every process. Two of
+        # them, saved by different processes, could have the same symbol, and a process that loads
+        # both would run the first one for either.
         function.__qualname__ += f".{_describe(function, set()).hex()[:16]}"
     return compiled
 
@@ -86,7 +86,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
-        """Do nothing: code is always saved, and files of it stay."""
+        """Do nothing: code is always saved, and its files are kept."""
 
     disable = flush = enable
 
@@ -102,7 +102,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         code_cache.save(path, dumps((key, data._reduce())))
 
     def _place(self, sig: Any, codegen: Any) -> tuple[tuple[str, str, str], Path]:
-        """Return all that the code depends on within this version, and its file."""
+        """Return the key of the code within this version, and its file."""
         key = str(sig), repr(codegen.magic_tuple()), _describe(self._function, set()).hex()
         code = self._function.__code__
         name = re.sub(r"[^\w.]", "", self._function.__qualname__)
@@ -112,7 +112,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
 
 def _describe(value: Any, seen: set[int]) -> bytes:
-    """Hash a function, or a value in its closure, equally in every process."""
+    """Return a hash of a function or a value in its closure, the same in every process."""
     if isinstance(value, _Intrinsic):
         value = value._defn
     if not hasattr(value, "__code__"):
@@ -126,10 +126,10 @@ def _describe(value: Any, seen: set[int]) -> bytes:
     for cell in value.__closure__ or ():
         try:
             content = cell.cell_contents
-        except ValueError:  # a function that names itself is not there yet
+        except ValueError:  # a recursive function, not yet defined
             continue
         content = getattr(content, "py_func", content)
-        if id(content) not in seen:  # a function may name itself
+        if id(content) not in seen:  # recursive functions
             digest.update(_describe(content, seen))
     return digest.digest()
 
@@ -141,10 +141,10 @@ def _source_hash(filename: str) -> bytes:
 
 
 class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Hold intermediate code of a function and of those it calls."""
+    """Hold LLVM IR of a function and of those it calls."""
 
     def finalize(self) -> None:
-        """Link called functions; ``_reload_init`` is left out, which parallel loops alone need."""
+        """Link called functions; leave out ``_reload_init``, which only parallel loops need."""
         self._raise_if_finalized()
         for library in dict.fromkeys(self._linking_libraries):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
@@ -154,7 +154,7 @@ class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
     def serialize_using_object_code(self) -> Any:
-        """Serialize the intermediate code alone."""
+        """Serialize the LLVM IR alone."""
         self._ensure_finalized()
         return self.name, KIND, self._get_module_for_linking().as_bitcode()
 
@@ -167,7 +167,7 @@ class KernelLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         for variable in self._final_module.global_variables:
             if variable.name.startswith(ENVIRONMENT):
                 environment = lookup_environment(variable.name)
-                # its own is set by numba, later
+                # Numba sets that of the kernel itself later.
                 if environment is not None:
                     self._codegen.set_env(variable.name, environment)
 
@@ -175,8 +175,7 @@ class KernelLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 class Flags(compiler.Flags):  # type: ignore[misc]
     """Compare numba's flags by the values that were set.
 
-    They are part of the key of each of numba's lookups of an operator; numba compares them by
-    making a list of all flags.
+    They are part of the key of each lookup of an operator, and numba compares lists of all flags.
     """
 
     __slots__ = ()
@@ -193,14 +192,13 @@ class Flags(compiler.Flags):  # type: ignore[misc]
 
 
 _FLAGS_HASH = hash(compiler.Flags())
-"""Equal for all flags: numba hashes their names alone."""
+"""The same for all flags: numba hashes only their names."""
 
 
 class KnownCalls:
     """Cache how numba's typing context resolves operators and builtin functions.
 
-    For each call numba tries one definition of a function after the other, even for the
-    hundredth sum of two integers.
+    Numba tries all definitions of a function at each call, even at the hundredth sum of integers.
     """
 
     def __init__(self, context: Any) -> None:
@@ -217,7 +215,7 @@ class KnownCalls:
         known = _known_calls.get(key)
         if known is None:
             known = self._context.resolve_function_type(function, args, kws)
-            # Functions that numba compiles for a call depend on more than types.
+            # Functions that numba compiles for a call depend on more than their types.
             if known is not None and function.get_impl_key(known) == function.typing_key:
                 _known_calls[key] = known
         return known
@@ -227,9 +225,9 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 
 
 class KernelLower(lowering.Lower):  # type: ignore[misc]
-    """Lower indexing of arrays by integers, which is most of a kernel, to less code.
+    """Lower indexing of arrays by integers, which is most of a kernel, to less code than numba.
 
-    Numba's own loads the fields of the array from memory and types each access again.
+    Numba loads the fields of the array from memory and types each access again.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
@@ -303,7 +301,7 @@ class KernelLowering(NativeLowering):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InternalLowering(KernelLowering):
-    """Lower to intermediate code that callers link, without machine code."""
+    """Lower to LLVM IR that callers link, without machine code."""
 
     _name = "largek_internal_lowering"
 
@@ -337,7 +335,7 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
     def compile_extra(self, func: Any) -> Any:
         """Compile a function and its callees with the garbage collector off.
 
-        Nearly all of the objects that numba makes, 100,000s per kernel, live until the end.
+        Nearly all objects that numba makes, hundreds of thousands per kernel, live until the end.
         """
         collects = gc.isenabled()
         gc.disable()
@@ -365,7 +363,7 @@ class InternalCompiler(KernelCompiler):
 
 
 def _rebuild(target_context: Any, saved: tuple[Any, ...]) -> Any:
-    """Rebuild a compiled kernel of either sort from its saved form."""
+    """Rebuild a compiled kernel from its saved form."""
     (name, kind, code), fndesc, environment, signature, objectmode, lifted, *rest = saved
     if kind != KIND:
         return compiler.CompileResult._rebuild(target_context, *saved)

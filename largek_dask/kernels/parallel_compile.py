@@ -1,7 +1,7 @@
 """Compile in a second process, in reverse order, the kernels that a first fit needs.
 
-The fit compiles kernels when it needs them, this process the same in reverse order, until they
-meet. Only kernels are imported here: a process that starts late is of little use.
+The fit compiles kernels when it needs them, and this process the same in reverse order, until they
+meet. Only kernels are imported here, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -31,13 +32,13 @@ from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
 __all__ = ["FEW_CLUSTERS", "calls_in_reverse", "main"]
 
 FEW_CLUSTERS = 128
-"""Up to this many clusters rows are compared with all centres, without lists."""
+"""Up to this many clusters, rows are compared with all centres, without lists."""
 _ROWS = 1_024
 _MOST_CLUSTERS = 300
 
 
-def calls_in_reverse(dtype: str, n_features: int, k: int) -> tuple[Callable[[], object], ...]:
-    """Return calls of the kernels of a fit of dense rows, the last first.
+def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[[], object]]:
+    """Return calls of the kernels of a fit of dense rows, in reverse order, by name.
 
     The first ones are left out: the fit compiles them before a second process has started.
     """
@@ -49,52 +50,40 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> tuple[Callable[[], 
     labels = draws.integers(k, size=_ROWS).astype(np.int32)
     order, starts = order_by_label(labels, k)
 
-    def halves() -> None:
-        split_clusters(x, order, starts, np.arange(k), centers)
-
-    def compared() -> None:
-        scores(x, packed)
-
-    def sums() -> None:
-        grid = FixedPoint.choose(shift, 8.0, n_rows=_ROWS)
-        total = ClusterSums(k, d, grid)
+    def add_to_sums() -> None:
+        total = ClusterSums(k, d, FixedPoint.choose(shift, 8.0, n_rows=_ROWS))
         total.add(x, labels)
         total.cost(centers, 0.0)
 
-    def squares() -> None:
-        ExactSums(1).add(np.ones(_ROWS))
-
-    def in_lists() -> None:
+    def search_in_lists() -> None:
         lists = Lists(np.arange(k + 1, dtype=np.int64), np.arange(k, dtype=np.int32))
         upper, lower = np.zeros(_ROWS, dtype), np.zeros(_ROWS, dtype)
         search_lists(x, order, starts, lists, packed, labels, upper, lower)
         order_by_label(labels, k, upper, lower)
 
-    def neighbours() -> None:
-        nearest_centers(packed, min(k, 12))
-
-    def distances() -> None:
-        squared_distances(x, packed, labels)
-
-    def one() -> None:
-        nearest(x, packed)
-
-    def two() -> None:
-        nearest_two(x, packed)
-
-    def steps() -> None:
-        begins, sizes = np.array((0, _ROWS)), np.array((k,))
-        rows = np.arange(_ROWS, dtype=np.int32)
-        cell_means(x, rows, begins, sizes, np.arange(k), shift, 1, n_full=1)
-
-    def drawn() -> None:
-        greedy_rows(np.ascontiguousarray(x.T), np.ones(_ROWS), draws.random((k, 3)))
-
+    begins, sizes = np.array((0, _ROWS)), np.array((k,))
+    rows = np.arange(_ROWS, dtype=np.int32)
+    columns, weights = np.ascontiguousarray(x.T), np.ones(_ROWS)
+    calls: dict[str, Callable[[], object]] = {
+        "splits": partial(split_clusters, x, order, starts, np.arange(k), centers),
+        "scores": partial(scores, x, packed),
+        "sums": add_to_sums,
+        "neighbours": partial(nearest_centers, packed, min(k, 12)),
+        "squares": partial(ExactSums().add, weights),
+        "lists": search_in_lists,
+        "distances": partial(squared_distances, x, packed, labels),
+        "nearest": partial(nearest, x, packed),
+        "two": partial(nearest_two, x, packed),
+        "cells": partial(cell_means, x, rows, begins, sizes, np.arange(k), shift, 1, n_full=1),
+        "greedy": partial(greedy_rows, columns, weights, draws.random((k, 3))),
+    }
     if k <= FEW_CLUSTERS:
-        return halves, sums, neighbours, squares, distances, two, steps, drawn
-    # Of few features `nearest` calls the kernel of `nearest_two`, until it was called often.
-    found = (two,) if packed.direct else (one, two)
-    return halves, compared, squares, sums, in_lists, neighbours, distances, *found, steps
+        names = "splits sums neighbours squares distances two cells greedy"
+    elif packed.direct:  # `nearest` calls the kernel of `nearest_two`, until it was called often
+        names = "splits scores squares sums lists neighbours distances two cells"
+    else:
+        names = "splits scores squares sums lists neighbours distances nearest two cells"
+    return {name: calls[name] for name in names.split()}
 
 
 def _end_with_parent() -> None:
@@ -104,7 +93,7 @@ def _end_with_parent() -> None:
 
 
 def main(dtype: str, n_features: str, k: str) -> None:
-    """Compile what a fit needs; end early with the parent process."""
+    """Compile the kernels of a fit, until the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    for compile_one in calls_in_reverse(dtype, int(n_features), int(k)):
+    for compile_one in calls_in_reverse(dtype, int(n_features), int(k)).values():
         compile_one()

@@ -1,4 +1,4 @@
-"""Small jobs on single rows: unit length, rows with NaN, types that the kernels do not take."""
+"""Convert, check and normalize rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from largek_dask.kernels.jit import njit
 __all__ = ["NATIVE", "compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
 
 _BLOCK_VALUES = 1 << 16
+"""Values of a block of converted rows."""
 NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
-# exponent bits of the float types, by bytes: all set in NaN and infinity only
+# Exponent bits of float types, by their bytes: all are set only in NaN and infinity.
 _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
 
 
@@ -45,7 +46,7 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield the rows in a type that kernels are compiled for: ``(rows, x[rows])``.
+    """Yield ``(rows, x[rows])`` in types that kernels are compiled for.
 
     float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is viewed as
     uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
@@ -77,7 +78,7 @@ def finite_rows(x: Table) -> NDArray[np.bool_]:
 
 @njit
 def _all_finite(bits, mask):
-    # a maximum of integers, so that the loop runs in vector registers
+    # A maximum of integers is computed in vector registers.
     highest = mask & 0
     for i in range(bits.shape[0]):
         highest = max(highest, bits[i] & mask)
@@ -125,11 +126,11 @@ def _normalize_sparse(data, indptr, out):
 
 @njit
 def _normalize(x, out):
-    """Normalize one row; numbers that are not stored make no difference."""
+    """Normalize a dense row, or the stored numbers of a sparse one."""
     largest = 0.0
     for f in range(x.shape[0]):
         largest = max(largest, abs(np.float64(x[f])))
-    # squares must neither overflow nor vanish; a power of two changes no digit
+    # Squares must neither overflow nor underflow; a power of two changes no digit.
     scale = 1.0
     if largest > 1e100:
         scale = 2.0**-600

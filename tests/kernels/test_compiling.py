@@ -1,4 +1,4 @@
-"""Whether something is compiled, how long it took, and who is asked before."""
+"""Count compilations, time them, and refuse them."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ with_compiler = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is 
 
 @pytest.fixture
 def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """A clock of our own."""
+    """A clock that tests set."""
     seconds = [100.0]
     monkeypatch.setattr(compiling, "time", SimpleNamespace(perf_counter=lambda: seconds[0]))
     return seconds
 
 
 def compiling_one(ours: bool = True) -> Any:
-    """What numba tells while it compiles a function."""
+    """The events of numba when it compiles a function."""
     dispatcher = SimpleNamespace(is_largek_kernel=True) if ours else SimpleNamespace()
     return event.trigger_event("numba:compile", {"dispatcher": dispatcher})
 
@@ -59,11 +59,11 @@ def test_code_of_others_does_not_count(now: list[float]) -> None:
     assert compiled().since(before) == Compiled(0, 0.0)
 
 
-def test_before_anything_is_compiled_a_function_takes_what_they_usually_take() -> None:
+def test_expected_time_before_any_compilation() -> None:
     assert Compiled().mean_seconds() == compiling.FIRST_SECONDS
 
 
-def test_who_is_asked_may_refuse(now: list[float]) -> None:
+def test_a_check_may_refuse_a_compilation(now: list[float]) -> None:
     before = compiled()
     ahead: list[float] = []
 
@@ -78,7 +78,7 @@ def test_who_is_asked_may_refuse(now: list[float]) -> None:
     assert compiled().since(before) == Compiled(0, 0.0)
     with compiling_one():
         now[0] += 1.0
-    assert compiled().since(before) == Compiled(1, 1.0), "nobody is asked any more"
+    assert compiled().since(before) == Compiled(1, 1.0), "there is no check any more"
 
 
 def twice(x: float) -> float:
@@ -87,7 +87,7 @@ def twice(x: float) -> float:
 
 @with_compiler
 def test_a_kernel_that_is_refused_is_compiled_the_next_time(tmp_path: Any) -> None:
-    """And what it calls, if that had been compiled before, is kept."""
+    """Callees compiled before are kept."""
     inner = njit(twice)
     outer = njit(lambda x: inner(x) + 1)
     asked = [0]
@@ -109,7 +109,7 @@ def test_a_kernel_that_is_refused_is_compiled_the_next_time(tmp_path: Any) -> No
 
 
 @with_compiler
-def test_what_is_loaded_is_not_compiled(tmp_path: Any) -> None:
+def test_loading_is_not_counted(tmp_path: Any) -> None:
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         before = compiled()
         assert njit(twice)(1.5) == 3.0

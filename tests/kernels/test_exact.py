@@ -53,7 +53,7 @@ def test_products_with_weights_are_exact(rows):
 
 @given(st.lists(st.tuples(moderate, moderate)), st.booleans())
 def test_one_cell_is_added_up_together(rows, weighted):
-    """As if each value had told its cell."""
+    """The result is that of adding each value to its cell."""
     values, weights = (np.array([row[i] for row in rows], float) for i in (0, 1))
     given_ = weights if weighted else None
     together, each = ExactSums(), ExactSums()

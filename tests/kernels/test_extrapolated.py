@@ -1,4 +1,4 @@
-"""Means moved ahead by what is expected, against numpy."""
+"""Expected means of clusters, and means moved part of the way, against numpy."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact.extrapolated import LEAST_SHARE, Outstanding
+from largek_dask.kernels.exact.extrapolated import LEAST_SHARE, ExpectedChange, moved_means
 from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from tests import oracles
 
 D = 6
 
@@ -65,7 +66,7 @@ def test_is_that_of_numpy_bit_for_bit(k, n, weighted, wide, about_zero, dtype, s
     centers = r.normal(size=(k, D)).astype(dtype)
     smoothing, factor = r.uniform(0.1, 1), r.uniform(0.1, 5)
     wanted = expected_means(centers, sums, change, touched, smoothing, factor, ahead, weights)
-    outstanding = Outstanding(ahead.copy(), weights.copy())
+    outstanding = ExpectedChange(ahead.copy(), weights.copy())
     found = centers.copy()
     outstanding.move(found, sums, change, touched, smoothing, factor)
     assert found.tobytes() == wanted[0].astype(dtype).tobytes()
@@ -89,7 +90,7 @@ def test_plain_means_where_nothing_is_expected():
     sums, change = rows_in_two_clusters()
     for given_change, factor in ((None, 4.5), (change, 0.0)):
         centers = np.full((3, D), 9.0)
-        Outstanding.nothing(3, D).move(
+        ExpectedChange.nothing(3, D).move(
             centers, sums, given_change, np.array([True, True, True]), 0.5, factor
         )
         assert centers[:, 0].tolist() == [2, 5, 9], "a cluster without rows keeps its centre"
@@ -98,7 +99,7 @@ def test_plain_means_where_nothing_is_expected():
 
 def test_only_what_has_changed_is_touched():
     sums, change = rows_in_two_clusters()
-    outstanding = Outstanding.nothing(3, D)
+    outstanding = ExpectedChange.nothing(3, D)
     centers = np.full((3, D), 9.0)
     outstanding.move(centers, sums, change, np.array([True, False, False]), 0.5, 4.0)
     assert outstanding.live.tolist() == [True, False, False]
@@ -112,3 +113,32 @@ def test_only_what_has_changed_is_touched():
     assert not outstanding.live.any()
     assert not outstanding.sums.any()
     assert not outstanding.weights.any()
+
+
+@given(st.integers(1, 5), st.integers(1, 40), st.booleans(), st.booleans(), st.integers(0, 2**31))
+def test_moved_means_have_the_bits_of_numpy(k, n, weighted, about_zero, seed):
+    r = np.random.default_rng(seed)
+    x = r.normal(size=(n, 6)).astype(np.float32)
+    shift = np.zeros(6, np.float32) if about_zero else r.normal(size=6).astype(np.float32)
+    weight = r.uniform(0.1, 3, n) if weighted else None
+    grid = FixedPoint.choose(
+        shift, 20.0, n_rows=n, total_weight=3.0 * n, max_weight=3.0, integer_weights=not weighted
+    )
+    sums = ClusterSums(k, 6, grid)
+    sums.add(x, r.integers(0, k, n).astype(np.int32), weight)
+    means = r.normal(size=(k, 6))
+    share = np.where(sums.counts > 0, r.uniform(0, 1, k), 0.0)
+    kept = means.copy()
+    out = moved_means(means, sums, share)
+    assert out.tobytes() == oracles.moved_means(means, sums.means_float64(means), share).tobytes()
+    assert means.tobytes() == kept.tobytes(), "the means of before stay as they were"
+
+
+def test_moved_means_take_means_in_any_order():
+    grid = FixedPoint.choose(np.zeros(2, np.float32), 4.0, n_rows=2)
+    sums = ClusterSums(2, 2, grid)
+    sums.add(np.array([[2, 4], [2, 4]], np.float32), np.array([1, 1], np.int32))
+    means = np.asfortranarray(np.array([[1.0, 1.0], [0.0, 0.0]]))
+    means.flags.writeable = False
+    out = moved_means(means, sums, np.array([0.0, 0.5]))
+    assert out.tolist() == [[1, 1], [1, 2]]

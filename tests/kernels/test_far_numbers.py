@@ -1,4 +1,4 @@
-"""Numbers far from 0 and from each other: distances, sums in two limbs, and what they resolve."""
+"""Numbers far from 0 and from each other: distances, and what sums resolve."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def test_distances_of_rows_however_far(power: int) -> None:
     np.testing.assert_allclose(np.ldexp(found, -power), expected, rtol=1e-14)
 
 
-def test_what_is_known_of_rows() -> None:
+def test_resolved_bits_and_statistics_that_are_refused() -> None:
     scan = RowScan(3, np.float64)
     scan.add(X, None, 0)
     known = scan.finish()
     assert isinstance(known.grid, FixedPoint)
     assert 20 < resolved_bits(known.grid, 50.0) <= 52
     assert FeatureSquares(known.shift).nbytes >= 3 * 8
-    told = known.to_dict()
+    values = known.to_dict()
     infinity = float.hex(np.inf)
     for wrong in ({"n_features": 4}, {"mean": [infinity] * 3}, {"max_abs": infinity}):
         with pytest.raises(ValueError):
-            Statistics.from_dict(told | wrong)
+            Statistics.from_dict(values | wrong)
     assert unsaved() is None or isinstance(unsaved(), OSError)

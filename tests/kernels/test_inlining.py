@@ -21,8 +21,7 @@ from largek_dask.kernels.code_cache import cache_folder
 from largek_dask.kernels.inlining import KIND, InternalLibrary
 from largek_dask.kernels.jit import njit
 
-# What a process does that fits: prints which of this package's functions numba has compiled, with
-# the types of their arguments.
+# Fits, and prints the functions that numba has compiled, with the types of their arguments.
 FIT = """
 import json, sys
 import numpy as np
@@ -35,12 +34,12 @@ class Compiled(event.Listener):
     def __init__(self):
         self.found = []
 
-    def on_start(self, told):
-        function = told.data["dispatcher"].py_func
+    def on_start(self, event):
+        function = event.data["dispatcher"].py_func
         name = f"{function.__module__}.{function.__qualname__}"
-        self.found.append((name, [str(kind) for kind in told.data["args"]]))
+        self.found.append((name, [str(kind) for kind in event.data["args"]]))
 
-    def on_end(self, told):
+    def on_end(self, event):
         pass
 
 compiled = Compiled()
@@ -53,7 +52,7 @@ for k in (300, 8):
     parts.append(compiled.found)
     compiled.found = []
 for k in (300, 8):
-    for compile_one in calls_in_reverse("float32", 8, k):
+    for compile_one in calls_in_reverse("float32", 8, k).values():
         compile_one()
 parts.append(compiled.found)
 print(json.dumps(parts))
@@ -62,7 +61,7 @@ print(json.dumps(parts))
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty cache, and compiling also where the whole run has NUMBA_DISABLE_JIT=1."""
+    """An empty cache; kernels are compiled even with NUMBA_DISABLE_JIT=1."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         yield cache_folder()
@@ -70,7 +69,7 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def emitted(monkeypatch):
-    """The first function of each library that machine code is made of."""
+    """The first function of each library for which machine code is generated."""
     names = []
     real = codegen.JITCodeLibrary._finalize_specific
 
@@ -105,7 +104,7 @@ def misses(kernel):
     return sum(kernel.stats.cache_misses.values())
 
 
-def test_only_what_python_enters_becomes_machine_code(folder, emitted):
+def test_only_kernels_called_from_python_become_machine_code(folder, emitted):
     inner = internal(refuse)
     kernel = entered(inner)
     assert kernel(4.0, 0.0) == 4.0 + np.sqrt(5.0) * 2
@@ -192,7 +191,7 @@ def test_items_are_taken_and_put_as_numpy_does(folder, order):
             np.testing.assert_array_equal(found, wanted)
 
 
-def test_what_numba_finds_for_a_call_is_remembered(folder, monkeypatch):
+def test_resolved_calls_are_cached(folder, monkeypatch):
     asked = []
     real = numba.core.typing.context.BaseContext.resolve_function_type
 
@@ -227,8 +226,8 @@ def test_a_function_that_calls_itself(folder):
 @pytest.mark.slow
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
-    """What a newcomer waits for. More of them is a cost that ``benchmarks.start`` should show."""
-    # One tile on every processor: each of them has other functions.
+    """More functions cost compile time, which ``benchmarks.start`` measures."""
+    # The same tile on every processor, since each tile has other functions.
     environment = os.environ | {
         "DASK_LARGEK__KERNELS__CACHE_DIR": str(tmp_path),
         "DASK_LARGEK__KERNELS__TILE": "plain",
@@ -237,7 +236,7 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
         [sys.executable, "-c", FIT], env=environment, check=True, capture_output=True, text=True
     )
     many, _, ahead = json.loads(done.stdout)
-    # what another process makes meanwhile is what a fit needs
+    # a second process compiles only what the fit needs
     assert ahead == []
     found = [(name, tuple(kinds)) for name, kinds in many]
     ours = [(name, kinds) for name, kinds in found if name.startswith("largek_dask.")]
@@ -249,11 +248,11 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     twice = Counter(name for name, _ in ours)
     assert max(twice.values()) <= 2, twice.most_common(8)
     assert sum(count - 1 for count in twice.values()) <= 6, twice.most_common(8)
-    # what a progress line reckons with
+    # the number that progress lines assume
     assert abs(len(ours) - FUNCTIONS_MANY) <= 6
 
 
-def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch):
+def test_the_garbage_collector_is_off_during_compilation(folder, monkeypatch):
     collects = []
     real = inlining.compiler.Compiler.compile_extra
 
@@ -262,7 +261,7 @@ def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch
         return real(compiler, function)
 
     monkeypatch.setattr(inlining.compiler.Compiler, "compile_extra", looking)
-    # Threads of other tests may compile, too: one at a time.
+    # Threads of other tests may compile, too.
     with global_compiler_lock:
         assert gc.isenabled()
         entered(internal(refuse))(4.0, 0.0)
@@ -279,6 +278,6 @@ def test_no_garbage_is_looked_for_while_a_kernel_is_compiled(folder, monkeypatch
             gc.enable()
 
 
-def test_flags_are_no_equals_of_anything_else():
+def test_flags_differ_from_other_objects():
     assert inlining.Flags() == inlining.Flags()
     assert inlining.Flags() != "flags"

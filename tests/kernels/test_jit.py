@@ -18,8 +18,8 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
 from largek_dask.kernels.jit import njit, saves_code
 
-# What one process does: two kernels of the package on fixed numbers; prints results and what was
-# compiled. With an argument it forks that many processes, which start computing together.
+# Runs two kernels of the package on fixed numbers; prints results and counts of loaded and compiled
+# overloads. With an argument it forks that many processes, which start computing together.
 PROCESS = """
 import json, multiprocessing, sys
 import numpy as np
@@ -72,15 +72,13 @@ def run(cache: Path, *arguments: str) -> list[list[object]]:
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty cache, and compiling also where the whole run has NUMBA_DISABLE_JIT=1."""
+    """An empty cache; kernels are compiled even with NUMBA_DISABLE_JIT=1."""
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
         yield cache_folder()
 
 
-processes_compile = pytest.mark.skipif(
-    numba.config.DISABLE_JIT, reason="its processes compile whatever this run does"
-)
+processes_compile = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="its processes compile")
 
 
 @processes_compile
@@ -134,7 +132,7 @@ def test_folder_depends_on_sources_settings_and_version(tmp_path, monkeypatch):
     code_cache._version.cache_clear()
 
 
-def test_folder_is_in_the_users_cache_unless_configured(tmp_path):
+def test_folder_is_in_the_user_cache_unless_configured(tmp_path):
     with dask.config.set({"largek.kernels.cache-dir": None}):
         assert "largek_dask" in cache_folder().parts
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
@@ -161,7 +159,7 @@ def test_saved_code_is_loaded_again(folder):
 
 
 @pytest.mark.parametrize("content", [b"", b"torn", None])
-def test_damaged_file_is_compiled_again_and_mended(folder, content):
+def test_damaged_file_is_compiled_and_saved_again(folder, content):
     assert njit(doubled)(3) == 6
     assert njit(doubled)(3.0) == 6.0
     one, other = sorted(folder.glob("*.bin"))
@@ -174,7 +172,7 @@ def test_damaged_file_is_compiled_again_and_mended(folder, content):
 
 @pytest.mark.parametrize("share", [1 / 16, 1 / 2, 15 / 16])
 def test_a_file_with_a_hole_is_compiled_again(folder, share):
-    """As a power failure leaves it: of the right size, with zeros where data were not written."""
+    """A power failure may leave a file of the right size with zeros where data were not written."""
     assert njit(doubled)(3) == 6
     (path,) = folder.glob("*.bin")
     content = bytearray(path.read_bytes())
@@ -205,7 +203,7 @@ def make(inner, constant):
     return kernel
 
 
-def test_closures_are_told_apart_by_content(folder):
+def test_closures_are_distinguished_by_content(folder):
     @njit
     def minus(x):
         return -x
@@ -272,7 +270,7 @@ def test_reading_marks_a_version_as_used(folder):
     assert folder.stat().st_mtime_ns > 1
 
 
-def test_signatures_compile_at_once_and_take_nothing_else(folder):
+def test_signatures_are_compiled_at_once_and_are_the_only_ones(folder):
     kernel = njit((types.float64,), "int64(int64)")(doubled)
     assert len(kernel.signatures) == 2
     assert kernel(2.5) == 5.0
@@ -281,7 +279,7 @@ def test_signatures_compile_at_once_and_take_nothing_else(folder):
 
 
 def test_without_inlining_kernels_are_the_same_and_nothing_is_saved(folder, monkeypatch):
-    """As with a version of numba that is not known: see ``test_untested_numba.py``."""
+    """Untested versions of numba do so: see ``test_untested_numba.py``."""
     monkeypatch.setattr(jit, "_is_inlining", False)
     inner = njit(internal=True, refcounts=False)(doubled)
     assert make(inner, 1)(5) == 11
@@ -289,7 +287,7 @@ def test_without_inlining_kernels_are_the_same_and_nothing_is_saved(folder, monk
     assert not folder.exists()
 
 
-def test_versions_that_are_not_known_are_named(monkeypatch):
+def test_untested_versions_are_reported(monkeypatch):
     for version in ("0.60.0", "0.99.0", "1.0.0", "0+untagged"):
         monkeypatch.setattr(code_cache, "_unsaved", None)
         assert jit._is_tested(numba.__version__)
@@ -335,8 +333,8 @@ def test_readonly_is_a_view():
     assert not view.flags.writeable
 
 
-def test_sisters_of_one_factory_have_symbols_of_their_own(folder):
-    """Counters alone would not do: they begin anew in every process that fills the cache."""
+def test_functions_of_one_factory_have_symbols_of_their_own(folder):
+    """Counters would not do: they start again in every process that fills the cache."""
 
     def make(width):
         @njit

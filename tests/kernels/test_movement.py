@@ -15,7 +15,7 @@ from largek_dask.kernels.exact.movement import (
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 1), (7, 3), (40, 33)])
-def test_is_the_sum_of_squared_differences(dtype, shape):
+def test_movement_is_the_sum_of_squared_differences(dtype, shape):
     r = np.random.default_rng(0)
     new, old = r.normal(size=(2, *shape)).astype(dtype)
     expected = ((new.astype(np.float64) - old) ** 2).sum()
@@ -23,7 +23,7 @@ def test_is_the_sum_of_squared_differences(dtype, shape):
     assert squared_movement(new, new) == 0.0
 
 
-def test_takes_views_in_any_order():
+def test_movement_takes_views_in_any_order():
     a = np.asfortranarray(np.arange(12.0).reshape(3, 4))
     a.flags.writeable = False
     assert squared_movement(a, np.zeros((3, 4))) == (a**2).sum()

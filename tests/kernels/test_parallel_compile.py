@@ -1,9 +1,10 @@
-"""What a second process compiles: each call is one that a fit of this sort makes."""
+"""Calls by which a second process compiles the kernels of a fit."""
 
 from __future__ import annotations
 
 import io
 import types
+from functools import partial
 
 import pytest
 
@@ -17,20 +18,20 @@ def test_each_call_can_be_made(monkeypatch, dtype, d, k, few):
     monkeypatch.setattr(parallel_compile, "_ROWS", 60)
     monkeypatch.setattr(parallel_compile, "FEW_CLUSTERS", few)
     calls = parallel_compile.calls_in_reverse(dtype, d, k)
-    names = [call.__name__ for call in calls]
-    # The last that a fit comes to is the first.
-    assert names[0] == "halves"
-    assert ("in_lists" in names) == (k > few)
-    # Few features have a kernel for one and two centres.
-    assert ("one" in names) == (d > 8)
-    assert [call() for call in calls] == [None] * len(calls)
+    # The last kernel of a fit is the first.
+    assert next(iter(calls)) == "splits"
+    assert ("lists" in calls) == (k > few)
+    # Few features have one kernel for the nearest centre and the nearest two.
+    assert ("nearest" in calls) == (d > 8)
+    for call in calls.values():
+        call()
 
 
-def test_all_are_made_in_their_order(monkeypatch):
+def test_all_calls_are_made_in_order(monkeypatch):
     made = []
 
     def two(*given):
-        return (lambda: made.append(("first", *given)), lambda: made.append(("second", *given)))
+        return {name: partial(made.append, (name, *given)) for name in ("first", "second")}
 
     monkeypatch.setattr(parallel_compile, "calls_in_reverse", two)
     monkeypatch.setattr(parallel_compile, "_end_with_parent", lambda: None)
@@ -38,7 +39,7 @@ def test_all_are_made_in_their_order(monkeypatch):
     assert made == [("first", "float32", 8, 3), ("second", "float32", 8, 3)]
 
 
-def test_it_ends_when_the_pipe_is_closed(monkeypatch):
+def test_the_process_ends_when_the_pipe_is_closed(monkeypatch):
     ended = []
     monkeypatch.setattr(
         parallel_compile.sys, "stdin", types.SimpleNamespace(buffer=io.BytesIO(b""))

@@ -1,4 +1,4 @@
-"""The smallest scores of every lane: the emitted kernels do what their plain twins do."""
+"""Emitted kernels of the smallest scores of every lane, against their plain twins."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from largek_dask.kernels.jit import njit
 
 
 def kernels(width):
-    """The four kernels for panels of so many rows, callable from Python."""
+    """The four kernels for panels of ``width`` rows, callable from Python."""
     insert, lowest = emitted.insert_ranked, emitted.lane_minima
     within, lowest_bit = emitted.lanes_within, emitted.lowest_bit
 

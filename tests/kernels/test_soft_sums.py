@@ -89,7 +89,7 @@ def sums_of(covariance, x, weight, packed, grid, candidates, squares):
 
 
 def facts(sums):
-    """All that the sums know, to the bit."""
+    """All results, to the bit."""
     shape = sums.means(np.zeros(sums._sums.shape)).shape
     about = np.linspace(-3, 50, shape[0] * shape[1]).reshape(shape)
     fields = sums.masses, sums.means(about), sums.variances(about, about + 1)
@@ -216,7 +216,7 @@ def test_no_order_of_adding_and_merging_changes_a_bit(
 
 
 @pytest.mark.parametrize(("covariance", "weighted"), in_turns(KINDS, ["no", "integer", "real"]))
-def test_more_rows_than_are_held_at_a_time(covariance, weighted, monkeypatch):
+def test_several_blocks_of_rows(covariance, weighted, monkeypatch):
     made = case(3, covariance, "float32", weighted, n=700)
     assert len(made[0]) > 2 * 256  # several blocks of rows in the loop
     whole = facts(sums_of(covariance, *made))
@@ -236,7 +236,7 @@ def test_rows_of_weight_0_are_absent(covariance):
 
 
 @pytest.mark.parametrize("covariance", KINDS)
-def test_missing_candidates_take_no_part(covariance):
+def test_missing_candidates_are_ignored(covariance):
     made = x, _, packed, grid, candidates, squares = case(7, covariance, width=2)
     n = len(x)
     more = np.c_[candidates, np.full(n, -1, np.int32)].astype(np.int32)
@@ -268,7 +268,7 @@ def test_a_retired_component_has_no_share_unless_nothing_else_is_there():
 
 
 @pytest.mark.parametrize(("dtype", "bits"), [("float32", 24), ("float64", 44)])
-def test_what_rounds_to_0_is_no_entry(dtype, bits):
+def test_responsibilities_that_round_to_0(dtype, bits):
     means = np.array([[0.0], [1.0]], dtype)
     packed = mixture(means, np.ones((1, 1)))
     for nats, share in ((bits + 1.1, 0), (bits + 0.9, 1)):
@@ -280,7 +280,7 @@ def test_what_rounds_to_0_is_no_entry(dtype, bits):
 
 
 @given(st.sampled_from(["float32", "float64"]), st.integers(2, 9), st.integers(0, 2**31))
-def test_rounded_responsibilities_lose_no_more_than_is_promised(dtype, width, seed):
+def test_loss_by_rounded_responsibilities_is_bounded(dtype, width, seed):
     r = np.random.default_rng(seed)
     h = 2.0 ** -soft_sums.SHARE_BITS[np.dtype(dtype).itemsize]
     # about the step, where the loss is largest; half a step is the worst
@@ -391,7 +391,7 @@ def test_no_sum_of_squares_is_negative(covariance):
         assert (variances == 0).sum() > 20, "some were below"
 
 
-def test_means_far_from_all_rows_are_no_harm():
+def test_means_far_from_all_rows():
     x = np.random.default_rng(4).normal(size=(50, 2)).astype(np.float32)
     packed = mixture(np.array([[0, 0], [1e18, -1e18]], np.float32), np.ones((2, 2)))
     grid = scan(x).finish().grid

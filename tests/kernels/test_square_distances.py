@@ -1,4 +1,4 @@
-"""Exact squared distances: the emitted kernels, one centre or four at a time, in their order."""
+"""Emitted kernels of exact squared distances, one or four centres at a time."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_one_and_four_in_the_same_order(d, dtype):
     single, single_weighted, quad, quad_weighted = kernels()
     r = np.random.default_rng(d)
     k = 6
-    # what lies around the row and behind the last centre is not touched
+    # Memory around the row and after the last centre is not read.
     rows = np.full(3 * d + 8, np.nan, dtype)
     rows[d : 2 * d] = r.normal(size=d) * 100
     centers = (r.normal(size=(k, d)) * 100).astype(dtype)

@@ -19,7 +19,7 @@ from tests.oracles import exact_sums
 
 
 @pytest.fixture(scope="module", autouse=True)
-def however_few_values():
+def float32_kernel_for_small_tables():
     """Scan small float32 tables by the kernel of large ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(statistics, "_MANY_VALUES", 0)

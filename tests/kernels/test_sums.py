@@ -75,7 +75,7 @@ def test_sums_are_those_of_python_integers(table, data):
 
 
 def exact_means(x, weight):
-    """Of every feature; numbers near the smallest are not lost when they are weighted."""
+    """Mean of every feature; weighted subnormal numbers are not lost."""
     w = [Fraction(float(one)) for one in weight]
     columns = [[Fraction(float(number)) for number in column] for column in x.T]
     return [float(sum(map(operator.mul, column, w)) / sum(w)) for column in columns]
@@ -175,7 +175,7 @@ def test_rows_of_any_type_and_layout_are_added_and_moved(d, dtype, layout):
 
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
 @pytest.mark.parametrize("dtype", ["f4", "f8", "u1", "i2"])
-def test_emitted_kernels_do_what_their_stand_ins_do(dtype):
+def test_emitted_kernels_agree_with_their_twins(dtype):
     @njit
     def add(x, shift, sums):
         emitted.add_row(x, 1, shift, 1024.0, sums, 2, 2, 0)
@@ -320,7 +320,7 @@ def test_a_grid_of_other_features_is_refused():
         ClusterSums(1, 3, FixedPoint.choose(np.zeros(2), 1.0, n_rows=1))
 
 
-# --- light rows beside heavy ones
+# --- light and heavy rows
 
 
 def wide_case(dtype="float64", n=60, seed=0):
@@ -382,7 +382,7 @@ def test_wide_sums_in_any_order(sparse):
     assert same(again, expected)
     remove(again, rows(x[:9]), labels[:9], weight[:9])
     assert not same(again, expected)
-    assert same(together, expected), "what goes on from limbs has copied them"
+    assert same(together, expected), "limbs were copied"
 
 
 def test_wide_sums_may_wrap_around_on_the_way():
@@ -404,7 +404,7 @@ def test_wide_sums_may_wrap_around_on_the_way():
 @pytest.mark.parametrize(
     ("dtype", "digits", "n_rows"), [("float32", 24, 80_000_000), ("float64", 32, 1_000)]
 )
-def test_sums_are_wide_only_where_light_rows_need_it(dtype, digits, n_rows):
+def test_sums_are_wide_only_if_light_rows_need_it(dtype, digits, n_rows):
     def grid_for(lightest, **options):
         return FixedPoint.choose(
             np.zeros(2, dtype), 1.5, n_rows=n_rows, total_weight=n_rows * 0.9, max_weight=0.9,
@@ -426,7 +426,7 @@ def test_sums_are_wide_only_where_light_rows_need_it(dtype, digits, n_rows):
     assert not grid_for(1e-30, integer_weights=True).wide
 
 
-# --- the many beside few that lie far out
+# --- outliers
 
 
 def many_and_one(dtype="float32", far=1e15, n=60):
@@ -471,7 +471,7 @@ WIDE_FROM = {"float32": 1e12, "float64": 1e12, "int64": 1e17}
     ("dtype", "far", "weighted"),
     in_turns(list(WIDE_FROM), [10.0, 1e8, 1e9, 1e12, 1e15, 1e17], [False, True]),
 )
-def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
+def test_means_next_to_outliers(dtype, far, weighted):
     x, labels = many_and_one("float64", far, n=3_000)
     spread = 1_000.0 if dtype == "int64" else 1.0
     x *= spread
@@ -490,7 +490,7 @@ def test_means_of_the_many_are_right_however_far_the_few(dtype, far, weighted):
 
 
 @pytest.mark.parametrize("heaviest", [1e-300, 1e-150, 1.0, 2.0**499])
-def test_whatever_unit_weights_have(heaviest):
+def test_any_unit_of_weights(heaviest):
     x, labels, weight, _ = wide_case()
     weight *= heaviest
     statistics = scan(x, weight).finish()

@@ -1,4 +1,4 @@
-"""Pieces of work on threads."""
+"""Run functions on several threads."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_threads_keep_the_order_and_work_at_the_same_time():
         on_threads(2, lambda item: 1 // item, [1, 0, 1])
 
 
-def test_who_asks_takes_part_and_does_not_wait_for_who_has_not_begun():
+def test_the_caller_works_too_and_does_not_wait_for_threads_that_have_not_begun():
     barrier, me = threading.Barrier(2, timeout=60), threading.current_thread()
 
     def meet(item):
@@ -55,27 +55,27 @@ def test_who_asks_takes_part_and_does_not_wait_for_who_has_not_begun():
     other.result(60)
 
 
-def test_what_this_thread_does_for_others_has_no_threads_for_itself():
+def test_nested_calls_run_on_one_thread():
     both = threading.Barrier(3, timeout=60)
 
     def inner(item):
-        time.sleep(0.01)  # enough for another thread to take part
+        time.sleep(0.01)  # enough for another thread to take an item
         return threading.current_thread()
 
     def outer(item):
         both.wait()
-        # (of another pool than that of these pieces, so somebody would be there)
+        # Threads of another pool would be free.
         return threading.current_thread(), set(on_threads(2, inner, range(6)))
 
     found = on_threads(3, outer, range(3))
     assert all(own == {thread} for thread, own in found)
     assert threading.current_thread() in {thread for thread, _ in found}
-    # ... and has them again afterwards
+    # Afterwards this thread may use others again.
     two = threading.Barrier(2, timeout=60)
     assert len(on_threads(2, lambda item: two.wait(), range(2))) == 2
 
 
-def test_the_error_of_the_first_piece_is_raised_whoever_comes_first():
+def test_the_error_of_the_first_item_is_raised():
     second = threading.Event()
 
     def fail(item):
@@ -89,7 +89,7 @@ def test_the_error_of_the_first_piece_is_raised_whoever_comes_first():
         on_threads(2, fail, range(2))
 
 
-def test_pieces_are_left_out_where_no_more_threads_can_be_had(monkeypatch):
+def test_remaining_items_are_dropped_if_a_thread_cannot_start(monkeypatch):
     pool, begun, release, done = threads._pool(2), threading.Event(), threading.Event(), []
 
     class Full:
@@ -120,7 +120,7 @@ def test_pieces_are_left_out_where_no_more_threads_can_be_had(monkeypatch):
     assert not getattr(threads._here, "is_one", False)
 
 
-def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
+def test_an_error_is_raised_after_all_threads_have_stopped(monkeypatch):
     begun, release, started, ended = threading.Event(), threading.Event(), [], []
     asking = threading.current_thread()
 
@@ -131,7 +131,7 @@ def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
             raise ValueError("the first")
         begun.set()
         if threading.current_thread() is not asking:
-            # Until the others are waited for, and what has not begun is left out.
+            # Released when remaining items are dropped and threads are waited for.
             assert release.wait(60)
         ended.append(item)
 
@@ -146,7 +146,7 @@ def test_an_error_is_raised_when_nobody_is_at_work_any_more(monkeypatch):
     assert sorted(started) == sorted([0, *ended])
 
 
-def test_threads_stay_and_do_not_wait_for_each_other_when_nested():
+def test_threads_are_kept_and_nested_calls_do_not_deadlock():
     def inner(item):
         return threading.current_thread().name
 
@@ -169,7 +169,7 @@ def test_a_forked_child_has_threads_of_its_own():
 
 
 @pytest.mark.parametrize("n_threads", [1, 3])
-def test_work_on_all_threads_ends_where_it_is_told_to(n_threads):
+def test_the_check_cancels_the_work(n_threads):
     done, asked, numbers = [], [], count(1)
 
     def check():
@@ -178,9 +178,9 @@ def test_work_on_all_threads_ends_where_it_is_told_to(n_threads):
         if number > 4:
             raise InterruptedError("stop")
 
-    assert Threads(n_threads).map(abs, [-1, -2, -3]) == [1, 2, 3], "nobody asks for a stop"
+    assert Threads(n_threads).map(abs, [-1, -2, -3]) == [1, 2, 3], "there is no check"
     assert Threads(n_threads, check).map(abs, [-1, -2, -3]) == [1, 2, 3]
-    assert len(asked) == 3, "asked before every part"
+    assert len(asked) == 3, "called before every item"
     with pytest.raises(InterruptedError, match="stop"):
         Threads(n_threads, check).map(done.append, range(50))
     assert len(done) == 1

@@ -1,4 +1,4 @@
-"""With a version of numba that nothing is known about, kernels are compiled by its own pipeline."""
+"""With an untested version of numba, kernels are compiled by its own pipeline."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""LLVM IR for one point against sixteen others, or against sixteen boxes: lanes are those.
+"""LLVM IR for distances of one point to sixteen others, or to sixteen boxes, one per lane.
 
-What comes out are bounds, in single precision whatever the rows are, and no decision hangs on their
-last bits: which of the sixteen are within a limit.
+Results are bounds in single precision, for rows of any type; no decision depends on their last
+bits.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ __all__ = [
 
 LANES = 16
 ROWS = 4
-"""Rows that are turned together."""
-ABREAST = 4
-"""Sums of a distance that are added to in turn: each addition waits only for the one before in its
-own sum. A power of two."""
+"""Rows that are rotated together."""
+CHAINS = 4
+"""Running sums of a distance, none of which waits for the additions of another. A power of two."""
 
 
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
     return emit.broadcast(emit.builder.load(emit.at(point, f)))
 
 
-def _concluded(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
-    """Write the squares; a bit for each that is not above the limit."""
+def _store_within(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
+    """Write the squares; return a bit for each that is not above the limit."""
     emit.store(total, out)
     return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.broadcast(limit)))
 
 
 @emitted(types.int64, "width", "at", limit=types.float32)
 def points_within(emit, width, columns, at, point, limit, out):
-    """Squared distances of a point to sixteen others, and which are not above a limit.
+    """Write squared distances of a point to sixteen others; return which do not exceed a limit.
 
     Parameters
     ----------
@@ -59,7 +58,7 @@ def points_within(emit, width, columns, at, point, limit, out):
     Returns
     -------
     int
-        Bit j is set where that of point j is not above the limit.
+        Bit j is set if that of point j is not above the limit.
     """
     emit, column = emit.of(32, LANES), emit.at(columns, at)
     total = emit.constant(0.0)
@@ -67,12 +66,12 @@ def points_within(emit, width, columns, at, point, limit, out):
         other = emit.load(emit.at(column, f * LANES))
         gap = emit.builder.fsub(other, _spread(emit, point, f))
         total = emit.fma(gap, gap, total)
-    return _concluded(emit, total, limit, out)
+    return _store_within(emit, total, limit, out)
 
 
 @emitted(constants="width", integers="n_features")
 def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
-    """Four moved rows in other coordinates, and their squared lengths.
+    """Rotate four rows, less the shift, into another basis; write their squared lengths as well.
 
     Parameters
     ----------
@@ -83,14 +82,14 @@ def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
     basis : float64 (d * width,)
         Coordinate g gets ``basis[f * width + g]`` times feature f.
     out : float64 (4 * (width + 1),)
-        Receives row by row the coordinates and, last, the squared length of the moved row.
+        Receives, row by row, the coordinates and then the squared length.
     """
     emit, builder, count = emit.of(64, 8), emit.builder, width // 8
     at = [emit.at(rows, builder.load(emit.at(places, i))) for i in range(ROWS)]
     a_row = count + 1
 
     def with_feature(f, sums):
-        # The basis is too large for the nearest cache: what is loaded serves all four rows.
+        # The basis exceeds the first-level cache, so each load serves all four rows.
         line = emit.at(basis, builder.mul(f, i64(width)))
         turned = [emit.load(emit.at(line, 8 * v)) for v in range(count)]
         moved_by, new = builder.load(emit.at(shift, f)), []
@@ -117,7 +116,7 @@ def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
 
 @emitted(types.int64, integers="at limits_at")
 def each_within(emit, values, at, limits, limits_at):
-    """A bit for each of sixteen numbers from ``values[at]`` on that is not above its own limit."""
+    """Return a bit for each of ``values[at : at + 16]`` that is not above its own limit."""
     emit = emit.of(32, LANES)
     numbers, highest = emit.load(emit.at(values, at)), emit.load(emit.at(limits, limits_at))
     return emit.bits_set(emit.builder.fcmp_ordered("<=", numbers, highest))
@@ -125,7 +124,7 @@ def each_within(emit, values, at, limits, limits_at):
 
 @emitted(types.float32, integers="at others_at count")
 def gap_square(emit, points, at, others, others_at, count):
-    """The squared distance of two points, coordinates side by side, sixteen at a time.
+    """Return the squared distance of two points, adding sixteen coordinates at a time.
 
     Parameters
     ----------
@@ -145,9 +144,9 @@ def gap_square(emit, points, at, others, others_at, count):
             new.append(emit.fma(gap, gap, total))
         return new
 
-    step = ABREAST * LANES
+    step = CHAINS * LANES
     end = builder.and_(count, i64(-step))
-    sums = emit.loop(i64(0), end, step, [emit.constant(0.0)] * ABREAST, several)
+    sums = emit.loop(i64(0), end, step, [emit.constant(0.0)] * CHAINS, several)
     while len(sums) > 1:
         half = len(sums) // 2
         sums = [builder.fadd(a, b) for a, b in zip(sums[:half], sums[half:], strict=True)]
@@ -156,21 +155,21 @@ def gap_square(emit, points, at, others, others_at, count):
 
 @emitted(types.int64, integers="mask at", base=types.int32)
 def list_set_bits(emit, mask, base, out, at, table, sizes):
-    """List which of sixteen bits are set, without a branch.
+    """Write the numbers of the set bits among sixteen, without a branch.
 
     Parameters
     ----------
     mask, base : int, int32
     out, at : int32 (…,), int
-        ``base + j`` is written for each bit j that is set, in order, from ``out[at]`` on; of the
-        sixteen places from there on the others are written to as well.
+        Receives ``base + j`` for each set bit j, in order, from ``out[at]`` on; the rest of
+        ``out[at : at + 16]`` is overwritten, too.
     table, sizes : int32 (2048,), int32 (256,)
-        Of each byte the numbers of the bits that are set, at eight places, and how many are.
+        For each byte the numbers of its set bits, in eight entries, and how many there are.
 
     Returns
     -------
     int
-        Where the next ones go.
+        Index in `out` after the last one.
     """
     emit, builder, kind = emit.of(32, 8), emit.builder, ir.VectorType(I32, 8)
     for half in (0, 8):
@@ -184,7 +183,7 @@ def list_set_bits(emit, mask, base, out, at, table, sizes):
 
 @emitted(types.int64, "width", "at out_at", limit=types.float32)
 def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
-    """Squared distances of a point to sixteen boxes, and which are not above a limit.
+    """Write squared distances of a point to sixteen boxes; return which do not exceed a limit.
 
     Parameters
     ----------
@@ -199,7 +198,7 @@ def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
     Returns
     -------
     int
-        Bit j is set where that of box j is not above the limit.
+        Bit j is set if that of box j is not above the limit.
     """
     emit, builder = emit.of(32, LANES), emit.builder
     lower, upper, zero = emit.at(low, at), emit.at(high, at), emit.constant(0.0)
@@ -211,4 +210,4 @@ def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
         gap = builder.select(builder.fcmp_ordered(">", below, above), below, above)
         gap = builder.select(builder.fcmp_ordered(">", gap, zero), gap, zero)
         total = emit.fma(gap, gap, total)
-    return _concluded(emit, total, limit, emit.at(out, out_at))
+    return _store_within(emit, total, limit, emit.at(out, out_at))

@@ -1,10 +1,10 @@
 """LLVM IR of the dense micro-kernels, emitted through :func:`numba.extending.intrinsic`.
 
-Lanes of a vector are rows (points) of a packed, transposed *panel*; one coordinate of a centre is
-broadcast against them. A tile keeps ``centres x vectors`` accumulators in registers while it runs
-over the features, so every loaded number is used many times: that, and not clever algebra, is
-where the speed comes from (Goto and van de Geijn 2008, *Anatomy of high-performance matrix
-multiplication*, with a minimum instead of a matrix at the end).
+Lanes of a vector are rows of a packed, transposed *panel*; one feature of a centre is broadcast
+against them. A tile keeps ``centres x vectors`` accumulators in registers while it runs over the
+features, so every loaded number is used many times, which is where the speed comes from (Goto and
+van de Geijn 2008, *Anatomy of high-performance matrix multiplication*, with a minimum instead of a
+matrix at the end).
 
 Each accumulator belongs to one (row, centre) pair and takes the features in order, one fused
 multiply-add each. Nothing is ever summed across lanes. So a pair's score has the same bits in every
@@ -70,8 +70,8 @@ def scan(
         Accumulators, tile after tile, for `SCORES` (written) and `carry` (read); the smallest of
         each tile, lane by lane, for `MINIMA` (written).
     ahead, ahead_at : real (…,), int
-        A panel's worth of memory from here on is prefetched, a line or two
-        with every four features (not in the direct form); nothing if `ahead_at` is negative.
+        Memory of the size of a panel is prefetched from here on, a line or two with every four
+        features (not in the direct form); nothing if `ahead_at` is negative.
     """
     micro = Micro.decode(spec)
     emit, builder = emit.of("panel", micro.lanes), emit.builder
@@ -102,7 +102,7 @@ def scan(
             for f in range(unrolled):
                 total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
         else:
-            # this many tiles fetch a panel, and the rest go back to where they are for certain
+            # This many tiles prefetch a panel; the others prefetch their own, which is cached.
             tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
             wanted = builder.and_(fetched, builder.icmp_signed("<", tile, i64(tiles)))
             turns = builder.lshr(n_features, i64(2))
@@ -143,7 +143,7 @@ def _emit_best(
     emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
     winners: list[Any] | None, index: Any, own: Any,
 ) -> list[Any]:  # fmt: skip
-    """Emit what a tile's scores do to the winners; return these if they are kept in registers."""
+    """Emit the comparison of a tile's scores with the winners; return those kept in registers."""
     after: list[Any] = []
     for v, mine in enumerate(places):
         scores = [row[v] for row in total]
@@ -166,10 +166,9 @@ def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:
 
 
 def _lines(emit: Emitter) -> int:
-    """Return the number of cache lines to fetch with four features.
+    """Return the number of cache lines to prefetch with four features.
 
-    Twice as many if a vector fills one: its panels are twice as wide, and few centres make
-    half as many tiles.
+    Twice as many if a vector fills one: panels are then twice as wide.
     """
     return max(1, emit.lanes * emit.bits // (4 * LINE))
 
@@ -177,7 +176,7 @@ def _lines(emit: Emitter) -> int:
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
-    """Emit one feature of every pair of the tile: one fused multiply-add each."""
+    """Emit one feature of every pair of the tile, a fused multiply-add each."""
     builder = emit.builder
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
@@ -197,10 +196,10 @@ def _emit_feature(
 def _emit_features(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any, line: Any
 ) -> list[list[Any]]:
-    """Emit all features, accumulators in registers: four per turn of the loop, then two, then one.
+    """Emit all features: four per iteration, then two, then one.
 
-    With one feature per turn, counting and addressing would cost as much as its loads. Every
-    turn of four fetches cache lines from `line` on.
+    With one feature per iteration, counting and addressing would cost as much as its loads.
+    Iterations of four features prefetch cache lines from `line` on.
     """
     builder, width = emit.builder, micro.vectors * micro.lanes
     total: list[list[Any]] = start
@@ -232,7 +231,7 @@ def _rows(parts: list[Any], micro: Micro) -> list[list[Any]]:
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:
-    """Yield places of one vector's winners: (pointer, type) of value and label, and second ones."""
+    """Yield (pointer, type) of each vector's winners: value, label, second value, second label."""
     for v in range(micro.vectors):
         places = []
         for rank in range(2 if micro.mode in (TWO, PAIR, NUMBERED) else 1):
@@ -254,7 +253,7 @@ def _smallest(emit: Emitter, scores: list[Any]) -> Any:
 def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
-    """Compare the tile's scores with each lane's best so far; ties keep the earlier centre."""
+    """Emit comparisons of a tile's scores with each lane's best; ties keep the earlier centre."""
     builder, smaller = emit.builder, emit.smaller
 
     def lower(a: Any, b: Any) -> Any:
@@ -265,9 +264,9 @@ def _emit_winners(
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
-        # Only the smallest score of the tile meets the best so far; its centre is found
-        # once, at the end. Sums of squares are not negative, so their bits compare
-        # like integers, whose minimum runs beside the multiply-adds instead of among them.
+        # Only the smallest score of the tile is compared with the best so far; its centre is
+        # found once, at the end. Sums of squares are not negative, so their bits compare like
+        # integers, whose minimum does not occupy the units of multiply-adds.
         bits = [builder.bitcast(score, emit.labels) for score in scores]
         while len(bits) > 1:
             a, b = bits[0], bits[1]
@@ -277,10 +276,9 @@ def _emit_winners(
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
     if micro.mode in (NUMBERED, PAIR):
-        # Which centre of the tile, first: constants cost less than names of centres. In a
-        # numbered score it stands in the lowest bits, so that only the tile has to be kept; the
-        # margin makes up for the digits that it costs. A NaN, which infinity becomes with a
-        # number, is passed over.
+        # The number of the centre within the tile is a constant, which costs less than its
+        # index. A numbered score has it in its lowest bits, so that only the tile has to be kept;
+        # the margin allows for the digits lost. Infinity becomes NaN with a number, and is skipped.
         old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
         number = emit.broadcast(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
@@ -304,7 +302,7 @@ def _emit_winners(
             second, runner = runner_up
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, own(m))
-            # an old best that loses its place comes before a runner-up of equal score
+            # An old best comes before a runner-up of equal score.
             follows = smaller(score, second)
             runner_up = [
                 builder.select(follows, loser, second),

@@ -30,21 +30,21 @@ def i64(value: int) -> Any:
 def emitted(
     result: Any = types.void, constants: str = "", integers: str = "", **others: Any
 ) -> Callable[[Function], Function]:
-    """Make an intrinsic of a function that emits its code; without a compiler, take its twin.
+    """Make an intrinsic from a function that emits its code; without a compiler, return its twin.
 
-    The function is called with an :class:`Emitter` and the arguments: constants as Python's
-    integers, arrays as pointers to their first number, others as LLVM values. It returns the value
-    of the result, if there is one.
+    The function is called with an :class:`Emitter` and the arguments: constants as Python
+    integers, arrays as pointers to their first number, others as LLVM values. It returns the
+    result as an LLVM value, or None.
 
     Parameters
     ----------
     result : numba type, str or callable
-        Type of the result; the name of an array stands for the type of its numbers; or a function
-        of the types of the arguments.
+        Type of the result. The name of an array stands for the type of its numbers; a function
+        is called with the types of the arguments.
     constants, integers : str
-        Names of arguments that are known at compile time, and of other integers (int64).
+        Names of the arguments that are compile-time constants, and of other integers (int64).
     **others : numba type or str
-        Types of the remaining arguments that are no arrays.
+        Types of the remaining scalar arguments.
     """
 
     def make(function: Function) -> Any:
@@ -103,15 +103,15 @@ class Emitter:
         own.lanes = lanes
         own.real = ir.FloatType() if own.bits == 32 else ir.DoubleType()
         own.vector = ir.VectorType(own.real, lanes)
-        # labels as wide as the scores, so that one compare mask serves both without narrowing
+        # Labels are as wide as scores, so that one mask selects from both.
         own.label = I32 if own.bits == 32 else I64
         own.labels = ir.VectorType(own.label, lanes)
         return own
 
     def panel(self, array: str, count: int) -> Emitter:
-        """Return an emitter of vectors that ``count`` numbers of an array consist of.
+        """Return an emitter of vectors whose size divides ``count`` numbers of an array.
 
-        Of a size that any vector unit has, or half of one: LLVM would split an odd vector badly.
+        The size is that of a vector register or half of one: LLVM splits others badly.
         """
         bits = self.bits_of(array)
         return self.of(bits, next(n for n in (512 // bits, 8, 4) if count % n == 0))
@@ -127,36 +127,36 @@ class Emitter:
         )
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """Return `pointer`, moved on by a number of elements."""
+        """Return `pointer`, advanced by a number of elements."""
         for offset in offsets:
             index = i64(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])
         return pointer
 
     def load(self, pointer: Any, kind: Any = None) -> Any:
-        """Return a vector read from memory, of scores unless `kind` says otherwise."""
+        """Load a vector, by default of scores."""
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
-        value.align = 4  # element alignment: panels start anywhere
+        value.align = 4  # of an element: panels start anywhere
         return value
 
     def index(self, pointer: Any, place: Any) -> Any:
-        """Return a number of 32 or 64 bits read from memory, as one of 64."""
+        """Load an integer of 32 or 64 bits and extend it to 64."""
         return self.builder.sext(self.builder.load(self.at(pointer, place)), I64)
 
     def store(self, value: Any, pointer: Any) -> None:
-        """Write a vector to memory."""
+        """Store a vector."""
         store = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         store.align = 4
 
     def prefetch(self, pointer: Any, soon: int = 2) -> None:
         """Prefetch the cache line at `pointer`, which need not be valid memory.
 
-        By default it comes to the second-level cache, with ``soon=3`` to the first.
+        By default into the second-level cache; with ``soon=3`` into the first.
         """
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
         fetch = cgutils.get_or_insert_function(self.builder.module, kind, "llvm.prefetch.p0i8")
-        hints = [ir.Constant(I32, hint) for hint in (0, soon, 1)]  # to read; how soon; data
+        hints = [ir.Constant(I32, hint) for hint in (0, soon, 1)]  # read; locality; data
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
     def constant(self, number: float) -> Any:
@@ -171,7 +171,7 @@ class Emitter:
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def shuffle(self, a: Any, b: Any, mask: list[int]) -> Any:
-        """Return elements of `a` and, counted on, `b`, picked by `mask`."""
+        """Return the elements of `a` followed by `b` that `mask` selects."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -183,7 +183,7 @@ class Emitter:
         )
 
     def smaller(self, a: Any, b: Any) -> Any:
-        """Return a mask: where ``a < b``."""
+        """Return the mask ``a < b``."""
         return self.builder.fcmp_ordered("<", a, b)
 
     def bits_set(self, mask: Any) -> Any:
@@ -191,7 +191,7 @@ class Emitter:
         return self.builder.zext(self.builder.bitcast(mask, ir.IntType(self.lanes)), I64)
 
     def sum_pairwise(self, lanes: Any) -> Any:
-        """Return the sum of all lanes: halves on halves."""
+        """Return the sum of all lanes, adding one half to the other until one is left."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -202,10 +202,10 @@ class Emitter:
     def loop(
         self, begin: Any, end: Any, step: int, values: list[Any], body: Function, once: bool = False
     ) -> list[Any]:
-        """Emit a loop, which may have no turn; return the values behind it.
+        """Emit a loop over f from `begin` below `end`; return the values after it.
 
-        In each turn ``body(f, values)`` returns the next values, for f from `begin` below `end`.
-        With `once` there is one turn at most.
+        Each iteration replaces the values by ``body(f, values)``. With `once` there is at most one
+        iteration.
         """
         builder, entry = self.builder, self.builder.block
         loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")

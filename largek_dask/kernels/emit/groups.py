@@ -1,9 +1,8 @@
 """LLVM IR for single rows against blocks of centres: lanes are centres here.
 
-As :mod:`~.dense` does for panels of neighbouring rows, this scans four
-rows from anywhere, which need not be packed: their numbers are broadcast against centres that were
-transposed once. Every (row, centre) pair takes its features in order, one fused multiply-add each,
-so its score has the same bits as there.
+Rows need not be neighbours or packed, as they are in :mod:`~.dense`: their numbers are broadcast
+against centres that were transposed once. Every (row, centre) pair takes its features in order, one
+fused multiply-add each, so its score has the same bits as there.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ LANES, VECTORS, ROWS = 8, 2, 6
 def scan_six_rows(
     emit, direct, rows, places, columns, at, n_features, starts, first, values, labels, base
 ):
-    """Scan six rows against sixteen centres: the smallest two scores in each of eight lanes.
+    """Scan six rows against sixteen centres; keep the smallest two scores of each of eight lanes.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def scan_six_rows(
 
 @emitted(integers="at")
 def reduce_lanes(emit, values, labels, at):
-    """Reduce the winners of the eight lanes from `at` on to one, in the first of them."""
+    """Reduce the winners of the eight lanes from `at` on to one, written to the first of them."""
     emit, builder = emit.of("values", LANES), emit.builder
     best_at, label_at = emit.at(values, at), emit.at(labels, at)
     second_at = emit.at(best_at, ROWS * LANES)

@@ -1,7 +1,6 @@
-"""LLVM IR for the smallest of many scores, lane by lane: limits, and scores within them.
+"""LLVM IR for the smallest of many scores, and for scores within limits, lane by lane.
 
-As in :mod:`~largek_dask.kernels.emit.dense`, lanes are rows, and nothing is computed across them:
-results for a row do not depend on the width.
+As in :mod:`~largek_dask.kernels.emit.dense`, lanes are rows, and nothing is computed across them.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ __all__ = ["insert_ranked", "lane_minima", "lanes_within", "lowest_bit"]
 
 @emitted(constants="width", integers="at count out_at")
 def lane_minima(emit, width, values, at, count, out, out_at):
-    """Find the smallest of `count` numbers of each lane: those of ``values[at + i*width + q]``.
+    """Write the smallest of the numbers ``values[at + i*width + q]``, i < `count`, of each lane q.
 
-    Infinity if there is none; NaN is passed over. `width` is a compile-time constant.
+    Infinity if there is none; NaN is skipped. `width` is a compile-time constant.
     """
     emit, builder = emit.panel("values", width), emit.builder
     places, first = range(0, width, emit.lanes), emit.at(values, at)
@@ -37,7 +36,7 @@ def lane_minima(emit, width, values, at, count, out, out_at):
 
 @emitted(constants="width", integers="at ranks own")
 def insert_ranked(emit, width, values, at, ranks, best, own):
-    """Put a number of each lane among its `ranks` smallest, ascending; the largest drops out.
+    """Insert a number of each lane into its `ranks` smallest, ascending; the largest drops out.
 
     The number of rank r and lane q is ``best[own + r*width + q]``. NaN changes nothing.
     """

@@ -1,6 +1,6 @@
 """LLVM IR for rows: transposing them into panels, and exact distances.
 
-As in :mod:`~largek_dask.kernels.emit.dense`, nothing here depends on the machine's vector width.
+As in :mod:`~largek_dask.kernels.emit.dense`, no result depends on the machine's vector width.
 """
 
 from __future__ import annotations
@@ -115,8 +115,8 @@ def _emit_block(
     builder, half = emit.builder, 128 // emit.bits
     short = ir.VectorType(emit.real, half)
     norm = None if norms is None else emit.load(norms)
-    # Parts of vectors are joined on loading (which costs few shuffles on x86), so that the
-    # remaining transposition stays inside 128-bit lanes.
+    # Half rows are concatenated on loading, which costs few shuffles on x86, so that the remaining
+    # transposition stays inside 128-bit lanes.
     for column in (0, half):
         block = [
             _joined(emit, [emit.load(emit.at(row, column), short) for row in pointers[first::half]])
@@ -137,7 +137,7 @@ def _emit_block(
 
 
 def _joined(emit: Emitter, parts: list[Any]) -> Any:
-    """Join vectors of one size, a power of two of them, one after the other."""
+    """Concatenate a power of two of vectors of one size."""
     while len(parts) > 1:
         both = list(range(2 * parts[0].type.count))
         parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -145,7 +145,7 @@ def _joined(emit: Emitter, parts: list[Any]) -> Any:
 
 
 def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
-    """Transpose inside each 128-bit lane of the vectors: (half x half), several side by side."""
+    """Transpose the (half x half) block inside each 128-bit lane of the vectors."""
 
     def low(a: Any, b: Any, pieces: list[int]) -> Any:
         mask = []
@@ -179,8 +179,8 @@ def reset_winners(emit, width, ranks, label, values, labels, at):
 def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
-    In one chain they are summed in the order of the features. If that does not matter several
-    `chains` are faster: none waits for the additions of another.
+    One chain adds features in order. Several `chains` are faster, since none waits for the
+    additions of another, and add in another order.
     """
     emit, builder = emit.panel("panel", lanes), emit.builder
     x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
@@ -212,7 +212,7 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
     a="values", b="values", c="values", e="values", f="values",
 )  # fmt: skip
 def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
-    """Name the centres of a panel whose scores are numbered; return the number of certain rows.
+    """Decode the labels of a panel whose scores are numbered; return the number of certain rows.
 
     Parameters
     ----------
@@ -261,9 +261,9 @@ def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, 
 def find_score(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
     """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
 
-    Lanes are centres here; every one of them repeats the sums of its tile, to the same bits.
-    Feature f of the row is ``panel[panel_at + f*width]``, of centre j
-    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. Without a match the result is `first`.
+    Lanes are centres here, and scores have the bits of their tile. Feature f of the row is
+    ``panel[panel_at + f*width]``, of centre j ``columns[(j // 8 * n_features + f) * 8 + j % 8]``.
+    Without a match the result is `first`.
     """
     emit, builder = emit.of("panel", centres), emit.builder
     x = emit.at(panel, panel_at)
@@ -279,8 +279,8 @@ def find_score(emit, centres, panel, panel_at, width, columns, n_features, start
 def tile_within(emit, centres, panel, panel_at, width, columns, n_features, starts, first, limit):
     """Return which of `centres` centres from `first` on have no score above `limit` with one row.
 
-    In the product form, to the bits of their tile; the row and the centres are laid out as for
-    :func:`find_score`. The result has a bit per centre.
+    Scores are those of the product form, with the bits of their tile; the row and the centres are
+    laid out as for :func:`find_score`. The result has a bit per centre.
     """
     emit = emit.of("panel", centres)
     x = emit.at(panel, panel_at)
@@ -308,7 +308,7 @@ def _emit_tile_scores(
 
 @emitted(lambda kinds: kinds["array"].copy(readonly=True))
 def as_readonly(emit, array):
-    """Return the array with a read-only type, so that functions are not compiled twice."""
+    """Return the array with a read-only type, for which functions are already compiled."""
     kind = emit.kinds["array"].copy(readonly=True)
     return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
 
@@ -328,7 +328,7 @@ def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
 def weighted_square_distance(
     emit, rows, rows_at, centers, centers_at, weights, weights_at, n_features
 ):
-    """Return the same with each feature's square times its own float64 weight."""
+    """Return :func:`square_distance` with each feature's square times its float64 weight."""
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     return _emit_squares(emit.of(64, 8), x, [c], [emit.at(weights, weights_at)], n_features)[0]
 
@@ -337,7 +337,7 @@ def weighted_square_distance(
 def four_square_distances(emit, rows, rows_at, centers, names, n_features, out):
     """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
-    Side by side they take about as long as two, one after the other.
+    The four take about as long as two by themselves.
     """
     four = _named(emit, centers, names, n_features)
     _store(emit, _emit_squares(emit.of(64, 8), emit.at(rows, rows_at), four, [], n_features), out)
@@ -354,8 +354,8 @@ def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names,
 def near_square(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, rounded in the type of the rows.
 
-    There are 64 bytes' worth of running sums, so with n features in vectors of L lanes its error is
-    at most the factor ``1 ± γ_m``, ``m = n / L + 8``.
+    Running sums fill 64 bytes, so the error for n features in vectors of L lanes is at most a
+    factor of ``1 ± γ_m``, ``m = n / L + 8``.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
@@ -372,10 +372,10 @@ def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
 
 @emitted(integers="rows_at n_features")
 def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features, out):
-    """Compute scores of a row and the centres ``names[:8]`` in the product form, as a tile does.
+    """Write scores of a row and the centres ``names[:8]``, in the product form, to ``out[:8]``.
 
-    They equal those of a tile to the bit. Each is a chain of fused multiply-adds,
-    feature by feature; eight of them hide its latency.
+    They have the bits of a tile: a chain of fused multiply-adds each, feature by feature. Eight of
+    them hide the latency.
     """
     emit, builder, x = emit.of("rows", 1), emit.builder, emit.at(rows, rows_at)
     centers = _named(emit, factors, names, n_features, 8)
@@ -431,14 +431,14 @@ def _emit_squares(
     end = builder.and_(n_features, i64(-lanes))
     totals = [emit.constant(0.0)] * len(centers)
     totals = emit.loop(i64(0), end, lanes, totals, partial(add, read=emit.load))
-    # The other lanes get a zero more, which changes no bit of a sum of squares.
+    # Adding 0 to the other lanes changes no bit of a sum of squares.
     few = partial(_load_first, emit, builder.sub(n_features, end))
     totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
     return [emit.sum_pairwise(total) for total in totals]
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
-    """Load the first numbers of a vector, and zeros; memory behind them is not touched."""
+    """Load the first numbers of a vector, and zeros; memory after them is not read."""
     builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)

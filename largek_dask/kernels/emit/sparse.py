@@ -1,10 +1,9 @@
 """LLVM IR of the micro-kernel for sparse rows: one row against a block of transposed centres.
 
-Lanes are centres here. The coordinates of a block's centres in one feature lie side by
-side, so that every stored number of a row meets all of them in a few vectors. Each (row, centre)
-pair is still one chain of fused multiply-adds over the row's numbers as they are stored, so its
-score depends neither on the block nor on the lane; the lanes of a vector are 16 on
-every machine.
+Lanes are centres here. A feature of a block's centres is contiguous in memory, so that every stored
+number of a row is multiplied with a few vectors. Each (row, centre) pair is one chain of fused
+multiply-adds over the row's numbers as they are stored, so its score depends neither on the block
+nor on the lane.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from largek_dask.kernels.emit.emitter import I32, emitted, i64
 __all__ = ["LANES", "scan_sparse"]
 
 LANES = 16
-"""Centres of a vector."""
+"""Centres of a vector, on every machine."""
 AHEAD = 16
-"""Distance of prefetching, in stored numbers. With this, and
-16 lanes instead of 8, Reuters in 500 clusters takes 46 instead of 65 ms per pass."""
+"""Distance of prefetching, in stored numbers. With this, and 16 lanes instead of 8, Reuters in 500
+clusters takes 46 instead of 65 ms per pass."""
 _LINE = 64
 """Bytes of a cache line."""
 
@@ -42,8 +41,8 @@ def scan_sparse(
     starts, first : real (…,), int
         Start of each centre's score; infinity for padding, which then never wins.
     values, labels, second, second_labels, own : real, int32, real, int32 (…,), int
-        `LANES` running winners from `own` on, of the centres of the same lane; those that came
-        first win ties. `second` ones are written only for the two nearest.
+        `LANES` running winners from `own` on, each of the centres of its lane; ties keep the
+        earlier centre. `second` ones are written only for the two nearest.
     """
     count, two = divmod(spec, 2)
     stored = emit.array("indices").nitems
@@ -79,7 +78,7 @@ def scan_sparse(
         if two:
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, mine)
-            # an old best that loses its place comes before a runner-up of equal score
+            # An old best comes before a runner-up of equal score.
             follows = emit.smaller(score, runner_up[0])
             runner_up = [
                 builder.select(follows, loser, runner_up[0]),

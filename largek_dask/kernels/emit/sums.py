@@ -1,7 +1,6 @@
-"""LLVM IR of exact sums: a row in steps of a grid, added to the sums of a cluster.
+"""LLVM IR of exact sums: rows are rounded to steps of a grid and added to the sums of a cluster.
 
-Eight features at a time on any machine; integers have the same bits in any
-order, and each step is rounded once, by itself.
+Each number is rounded by itself, and sums of integers do not depend on the order.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from largek_dask.kernels.emit.emitter import I64, Emitter, emitted, i64
 __all__ = ["add_row", "move_row"]
 
 LANES = 8
-MAGIC = 6755399441055744.0  # 1.5 * 2^52: sums with it are rounded to a whole number,
-MAGIC_BITS = 0x4338000000000000  # which is the distance of its bits, as an integer, from these
+MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
+"""As in :mod:`largek_dask.kernels.exact.numbers`."""
 
 
 @emitted(integers="i into later ahead", scale=types.float64)
@@ -32,14 +31,14 @@ def add_row(emit, x, i, shift, scale, sums, into, later, ahead):
         two, so that rounding of the product changes nothing.
     sums, into : int64 (k, d), int
     later, ahead : int
-        Row and cluster that are needed soon.
+        Row and cluster to prefetch.
     """
     _emit_row(emit, i, shift, scale, sums, [(into, 1)], later, ahead)
 
 
 @emitted(integers="i out_of into", scale=types.float64)
 def move_row(emit, x, i, shift, scale, sums, out_of, into):
-    """Move the same row from ``sums[out_of]`` to ``sums[into]``, another cluster."""
+    """Move row `i` from ``sums[out_of]`` to ``sums[into]``, another cluster."""
     _emit_row(emit, i, shift, scale, sums, [(out_of, -1), (into, 1)])
 
 

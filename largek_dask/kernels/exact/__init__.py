@@ -1,1 +1,1 @@
-"""Sums and statistics without rounding, so that no order of adding changes a bit."""
+"""Sums and statistics without rounding, whose bits do not depend on the order of adding."""

@@ -1,4 +1,4 @@
-"""Means of clusters that move: by the expected change of their sums, or by a share of the way."""
+"""Means of clusters whose sums are expected to change, and means moved part of the way."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
-__all__ = ["LEAST_SHARE", "Outstanding", "moved_means"]
+__all__ = ["LEAST_SHARE", "ExpectedChange", "moved_means"]
 
 LEAST_SHARE = 0.3
-"""Share of its weight at or below which a cluster's plain mean is taken."""
+"""Take the plain mean of a cluster whose expected weight is at most this share of its weight."""
 
 
-class Outstanding:
+class ExpectedChange:
     """Expected change of sums and weights by rows that were not visited lately.
 
     An exponentially weighted mean of the changes of a round, times the rounds for which a change is
@@ -39,7 +39,7 @@ class Outstanding:
         """(k,) clusters with expected changes."""
 
     @classmethod
-    def nothing(cls, k: int, d: int) -> Outstanding:
+    def nothing(cls, k: int, d: int) -> ExpectedChange:
         """Return zero expected changes."""
         return cls(np.zeros((k, d)), np.zeros(k))
 
@@ -58,7 +58,7 @@ class Outstanding:
         smoothing: float,
         factor: float,
     ) -> None:
-        """Include the changes of one round, and write the expected means (k, d).
+        """Include the changes of a round, and write the expected means (k, d).
 
         ``A <- (1 - smoothing) A + smoothing factor change``, the same for the weights, and
         ``(S + A) / (v + alpha)`` as the mean; the plain one ``S / v`` if the cluster would lose
@@ -68,7 +68,7 @@ class Outstanding:
         Parameters
         ----------
         centers : (k, d)
-            Written to, where ``touched`` or any change is expected.
+            Written for clusters that are ``touched`` or have expected changes.
         sums : ClusterSums
             S and v, with the change.
         change : ClusterSums or None
@@ -116,7 +116,7 @@ def _move(
                 mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
                 centers[j, f] = mean + shift[f]
         else:
-            # As `ClusterSums.means_float64`, to the last bit: Lloyd's step must not change it.
+            # The same operations as in `ClusterSums.means_float64`, whose bits it must have.
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]
@@ -125,7 +125,7 @@ def _move(
 def moved_means(
     means: NDArray[np.float64], sums: ClusterSums, share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return (k, d) ``means`` moved towards the means of ``sums`` by a share of the way.
+    """Return (k, d) ``means``, moved by a share of the way towards the means of ``sums``.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def moved_means(
     sums : ClusterSums
         Sums of the batch.
     share : (k,)
-        0 for a cluster that stays as it is; such a cluster may be without rows.
+        0 for clusters that do not move, such as those without rows.
     """
     grid = sums.grid
     out = np.empty_like(means)

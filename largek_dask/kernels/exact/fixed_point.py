@@ -1,4 +1,4 @@
-"""The grid on which sums of rows are integers, and the proof that they cannot overflow."""
+"""Fixed-point grid on which sums of rows are integers, and the proof that they cannot overflow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGITS_OF_MANY = 16  # bits required of the differences of most rows
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FixedPoint:
-    """The grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights of 2^-weight_bits.
+    """Grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights in steps of 2^-weight_bits.
 
     Overflow is impossible. Let A = max|x - shift|, W the total weight, N the number of rows, and
     2^a, 2^v, 2^m the powers of two not below A, W and the largest weight.
@@ -49,10 +49,10 @@ class FixedPoint:
     low limb before the carry; carries add up to less than N / 2 + 1, so the bounds above hold with
     N instead of N / 2. Now ``D = weight_bits + 50 + l``.
 
-    Few rows far out leave the many few steps, with any weights: if one is at 1e15 and 10^5 others
-    of unit size a step is worth 8. If the differences of most rows have less than 16 bits, sums are
-    wide too, and for integer weights w as well: a row then adds w times each of its two limbs, so
-    it still is w equal rows. ``|w low| <= 2^36 2^49`` is added in two parts.
+    A few outliers leave the other rows few steps, whatever the weights: with one row at 1e15 and
+    10^5 of unit size, a step is 8. So sums are wide as well if the differences of most rows have
+    less than 16 bits. A row of integer weight w then adds w times each of its two limbs, so that it
+    still equals w rows. ``|w low| <= 2^36 2^49`` is added in two parts.
 
     A cluster's sum is the sum over a subset of the rows, so it is bounded alike. Intermediate sums
     (rows added twice before one is removed, partial sums of any order) may wrap around:
@@ -74,8 +74,8 @@ class FixedPoint:
     """(d,) if features have steps of their own: no ``|x - shift|`` of a feature is above 2 to
     the power of its extent, which is at most ``extent``."""
     wide: bool = False
-    """Sums have a low limb of 50 bits more, for light rows next to heavy ones, and for many rows
-    next to few that lie far out."""
+    """Sums have a low limb of 50 more bits, for light rows next to heavy ones, and for rows next to
+    outliers."""
 
     @classmethod
     def choose(
@@ -91,7 +91,7 @@ class FixedPoint:
         integer_data: bool = False,
         spread: float | None = None,
     ) -> FixedPoint:
-        """Return the finest grid that cannot overflow, wide only if light rows or most need it.
+        """Return the finest grid that cannot overflow; wide only if needed.
 
         Parameters
         ----------

@@ -49,14 +49,15 @@ UNIT = ORIGIN // LIMB
 N_LIMBS = 2 * UNIT + 3
 """Limbs of a table that holds any float64."""
 BLOCK_VALUES = 1 << 15
-"""Values that stay in the second-level cache while :func:`peel` works on them."""
+"""Values of a block, which stays in the second-level cache while :func:`peel` works on it."""
 BLOCK_ROWS = 1 << 15
+"""Maximum rows of a block: sums of a column's layer stay below 2^61."""
 _WIDTH = 64
-"""Values that are added up together are peeled as a square of this side."""
+"""Values of one cell are peeled as a square of this side."""
 
 _MASK = (1 << LIMB) - 1
 _MAX_PENDING = 1 << 29
-# beyond these a product's rounding error is itself rounded: it is then left out
+# Beyond these a product's rounding error is not exact, and left out.
 _LARGEST, _SMALLEST = 2.0**960, 2.0**-900
 _SPLITTER = 134217729.0  # 2^27 + 1
 
@@ -233,10 +234,10 @@ _NO_CELLS = readonly(np.empty(0, np.int64))
 class ExactSums:
     """Exact sums of float64 values in ``n_cells`` cells.
 
-    The limbs in use are a window that grows with the exponents that occur. An addition puts less
-    than 2^32 into a limb, and carries are taken before 2^29 additions, so a limb stays
-    below 2^62; the window ends two limbs above the largest value, so its top limb counts units of
-    more than 2^32 times the largest value and cannot overflow before 2^94 additions.
+    The limbs are a window that grows with the exponents that occur. An addition adds less than 2^32
+    to a limb, and limbs are carried at least every 2^29 additions, so a limb stays below 2^62; the
+    window ends two limbs above the largest value, so its top limb counts units of more than 2^32
+    times the largest value and cannot overflow before 2^94 additions.
     """
 
     __slots__ = ("_limbs", "_low", "_pending", "n_cells", "n_not_finite")
@@ -341,13 +342,13 @@ class ExactSums:
     def over(self, divisor: Fraction) -> NDArray[np.float64]:
         """Return (n_cells,) finite sums divided by a positive number, each quotient rounded once.
 
-        Sums that float64 holds exactly need no integers of any length: those are nearly all sums of
-        float32 numbers, and there may be a cell for every word.
+        Sums that float64 holds exactly, as nearly all sums of float32 numbers, need no Python
+        integers; sparse rows may have millions of cells.
         """
         self._carry()
         totals, inexact = np.zeros(self.n_cells), np.zeros(self.n_cells, np.bool_)
         exponent, denominator = LIMB * self._low - ORIGIN, float(divisor)
-        # Numbers too large or too small for float64 show in the result.
+        # Overflow and underflow are detected in the results.
         with np.errstate(all="ignore"):
             for limb in self._limbs[::-1]:
                 high, low = totals * 2.0**LIMB, limb.astype(np.float64)
@@ -386,7 +387,7 @@ class ExactSums:
         return _scaled(sum(totals), exponent)
 
     def _cover(self, low: int, high: int) -> None:
-        """Let the window hold the limbs ``low <= l < high``."""
+        """Extend the window to the limbs ``low <= l < high``."""
         if not len(self._limbs):
             self._low, self._limbs = low, np.zeros((high - low, self.n_cells), np.int64)
             return

@@ -1,13 +1,13 @@
-"""An origin among most of the rows, if few that lie far out draw the mean away from them.
+"""Choose an origin among most of the rows, also if a few outliers dominate the mean.
 
-Products |x|² - 2 x·c + |c|² lose the digits by which lengths exceed distances, and sums of
-rows those of the subtracted origin, so it should lie among the rows. The mean does,
-unless rows far out dominate it: one at 1e8 next to 10^5 rows of unit size puts it a thousand units
-away from all of these, and leaves most of them in doubt (:mod:`.doubts`). The middle of a few
-hundred rows is not affected by such a row.
+Products |x|² - 2 x·c + |c|² lose the digits by which lengths exceed distances, and sums of rows
+those of the origin that is subtracted, so it should lie among the rows. The mean does, unless
+outliers dominate it: one row at 1e8 and 10^5 rows of unit size have their mean a thousand units
+away from the latter, which leaves most of them in doubt (:mod:`.doubts`). The median of a few
+hundred rows is not affected.
 
-These rows are the distinct ones with the smallest hashes of their content: the same for every
-order and chunking, and for a row of weight 3 and three equal rows.
+These are the distinct rows with the smallest hashes: the same for every order and chunking, and
+for a row of weight 3 as for three equal rows.
 """
 
 from __future__ import annotations
@@ -29,30 +29,31 @@ __all__ = ["DistinctRows", "Middle", "is_far"]
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
-"""Fewer distinct rows do not suffice; of very long rows no more are kept."""
+"""Minimum number of distinct rows to choose an origin; very long rows are sampled this often."""
 _VALUES = 1 << 18
-"""Numbers that are kept, where that is `FEWEST_ROWS` or more."""
+"""Maximum number of values kept, if that is at least `FEWEST_ROWS` rows."""
 _FOUND = 1024
-"""Candidates after which the limit is lowered."""
+"""Rows found before the limit of hashes is lowered."""
 _RECENT = 1024
+"""Slots of the cache of recent hashes."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
-"""Types as which the numbers of a row are hashed, by their bytes."""
+"""Types to which numbers are cast for hashing, by their bytes."""
 
 FAR = 2.0**10
 """Ratio above which float32 leaves only 14 of 24 bits to the differences of rows."""
 _IN_DOUBT = 2.0**-6
-"""Squared lengths at which a row is in doubt in any case, times γ, relative to most rows."""
+"""Squared lengths, times γ and relative to most rows, above which a row is in doubt anyway."""
 _QUARTILES = 1.349
-"""Distance of the quartiles of a normal distribution, in standard deviations."""
+"""Interquartile range of the standard normal distribution."""
 _HARMFUL = 2.0**-14
-"""Products are good enough where γ times the squared lengths is below this."""
+"""γ times the squared lengths, relative to most rows, below which products are precise enough."""
 
 
 class DistinctRows:
     """The distinct rows with the smallest hashes, at most `size`.
 
-    Rows whose 64-bit hashes agree pass for one row.
+    Rows with equal 64-bit hashes count as one row.
 
     Parameters
     ----------
@@ -66,10 +67,10 @@ class DistinctRows:
     def __init__(self, n_features: int, dtype: np.dtype[Any]) -> None:
         self.size = max(FEWEST_ROWS, min(MOST_ROWS, _VALUES // n_features))
         self._hashes = np.empty(0, np.uint64)
-        # where the row of each hash is: rows stay in their places while others go
+        # Index of each hash's row, so that rows need not be moved.
         self._places = np.empty(0, np.int64)
         self._rows = np.empty((self.size, n_features), dtype)
-        # hashes that have been met: tables of few distinct rows meet each of them often
+        # Hashes met lately: tables of few distinct rows have each of them often.
         self._recent = np.full(_RECENT, _ALL)
 
     @property
@@ -110,7 +111,7 @@ class DistinctRows:
 
 
 class Middle:
-    """Middle and spread of most rows, by a sample.
+    """Median and spread of a sample of rows.
 
     Parameters
     ----------
@@ -122,27 +123,27 @@ class Middle:
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self._rows = readonly(rows)
-        # A number that occurs, not one between two: of integers an integer.
+        # A value that occurs, not the mean of two, so that it is an integer for integer data.
         self.point = readonly(np.sort(rows, axis=0)[(len(rows) - 1) // 2] + rows.dtype.type(0))
-        """(d,) median of every feature."""
+        """(d,) median of each feature."""
         self.square = float(np.sort(row_squares(self._rows, self.point))[len(rows) // 2])
-        """Squared distance to it within which half of the rows lie."""
+        """Median of the squared distances of the rows to it."""
 
     @property
     def spread(self) -> float:
-        """Root mean squared distance of a feature of half of the rows from the middle."""
+        """Median distance of the rows to the point, per feature."""
         return math.sqrt(self.square / self._rows.shape[1])
 
     def serves_better(self, origin: NDArray[Any]) -> bool:
-        """Return True if products about the middle resolve rows that those about `origin` do not.
+        """Return True if products about the median resolve rows that those about `origin` do not.
 
-        About the mean of the rows squared lengths are smallest in sum, so the middle replaces it
-        only if few rows dominate the mean: if rows that are in doubt about either count alike
-        at any distance, lengths about the middle have to be less than half as large.
+        The sum of squared lengths is smallest about the mean, so the median replaces it only if
+        outliers dominate the mean: with lengths capped where rows are in doubt anyway, lengths
+        about the median must be less than half as large.
         """
         d, dtype = self._rows.shape[1], self._rows.dtype
         if d <= DIRECT_FEATURES:
-            # No products: digits may be lost in the difference from the origin in a sum.
+            # There are no products; only sums about the origin may lose digits.
             dtype = np.dtype(np.float64)
         gamma = (d + 6) * float(np.finfo(dtype).eps) / 2
         most = self.square * _IN_DOUBT / gamma
@@ -156,9 +157,8 @@ class Middle:
 def is_far(rows: NDArray[Any]) -> bool:
     """Return True if a feature of some rows is more than `FAR` times as far from 0 as it is wide.
 
-    Far and wide are mean and standard deviation, or median and a normal distribution's deviation
-    for its quartiles: few rows at other places hide neither. A constant feature is exact
-    in any type.
+    That is by mean and standard deviation, or by median and interquartile range, so that outliers
+    do not hide it. A constant feature is exact in any type.
 
     Parameters
     ----------
@@ -167,12 +167,12 @@ def is_far(rows: NDArray[Any]) -> bool:
     """
     if not len(rows):
         return False
-    # (so that no square overflows)
+    # Scale, so that no square overflows.
     exponent = int(np.frexp(float(np.abs(rows).max()))[1])
     x = np.ldexp(np.sort(rows, axis=0).astype(np.float64), -exponent)
     low, middle, high = (x[(len(x) - 1) * quarter // 4] for quarter in (1, 2, 3))
     for center, spread in ((x.mean(axis=0), x.std(axis=0)), (middle, (high - low) / _QUARTILES)):
-        # (rounding leaves equal numbers a deviation)
+        # Rounding may give equal numbers a deviation above 0.
         varies = (x[0] < x[-1]) & (spread > 0)
         if (np.abs(center[varies]) > FAR * spread[varies]).any():
             return True
@@ -181,7 +181,7 @@ def is_far(rows: NDArray[Any]) -> bool:
 
 @lru_cache(maxsize=16)
 def _factors(n_words: int) -> NDArray[np.uint64]:
-    """Return odd 64-bit factors of the words of a row, by Weyl's sequence through splitmix64."""
+    """Return odd 64-bit factors of the words of a row, drawn by splitmix64."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n_words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -201,7 +201,7 @@ def _find(words, begin, factors, limit, recent, hashes, at):
         total = np.uint64(0)
         for f in range(width):
             total += np.uint64(words[i, f]) * factors[f]
-        # the sum's low bits depend on little: splitmix64 spreads them
+        # splitmix64's finalizer mixes all bits of the sum
         total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         total ^= total >> np.uint64(31)

@@ -175,6 +175,8 @@ class SoftSums:
         if refused >= 0:
             raise refusal(refused, known, grid)
         about = self._reference(packed.means) if self.covariance == "diag" else None
+        mass_scale = 2.0**grid.weight_bits if kind == REALS else self._unit
+        steps = grid.shift.astype(np.float64), _powers(self._bits)
         mixture = readonly(packed.constants), readonly(packed.halves), self._unit
         n_rows = max(1, _ENTRIES // n_candidates)
         room = min(n_rows, len(x))
@@ -191,7 +193,8 @@ class SoftSums:
             each = own if kind == ONES else own[rows[:n]]
             parts = readonly(rows[:n]), readonly(components[:n]), readonly(shares[:n])
             entries = *parts, readonly(each)
-            self._add_entries(block, entries, kind)
+            add_masses(*entries[1:], kind, mass_scale, self._masses, self._low_masses)
+            adding(self._is_wide)(block, *entries, kind, *steps, self._sums, self._low)
             if about is not None:
                 scale = _powers(self._own_square_bits)
                 add_squares(block, *entries, kind, about, scale, self._squares, self._low_squares)
@@ -297,15 +300,12 @@ class SoftSums:
         if diag:
             known = self._squares + self._low_squares * (1 / LOW_SCALE)
             found = known * _powers(-self._own_square_bits) + lacking
-        elif self.covariance == "isoflex":
-            n, d = lacking.shape
-            rest = ExactSums(n)
-            rest.add(lacking.reshape(-1), None, np.repeat(np.arange(n), d))
-            found = (self._squares.values + rest.values)[:, None]
         else:
-            rest = ExactSums()
-            rest.add(lacking.reshape(-1))
-            found = np.array([[self._squares.value + rest.value]])
+            k, d = lacking.shape
+            rest = ExactSums(self._squares.n_cells)
+            cells = None if self.covariance == "iso" else np.repeat(np.arange(k), d)
+            rest.add(lacking.reshape(-1), None, cells)
+            found = (self._squares.values + rest.values)[:, None]
         out: NDArray[np.float64] = np.maximum(found, 0.0)
         return out
 
@@ -357,13 +357,6 @@ class SoftSums:
         """Return what squares of "diag" are about: the old means, moved to within the extent."""
         shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
-
-    def _add_entries(self, x: NDArray[Any], entries: tuple[Any, ...], kind: int) -> None:
-        _, components, shares, weight = entries
-        scale = 2.0**self.grid.weight_bits if kind == REALS else self._unit
-        add_masses(components, shares, weight, kind, scale, self._masses, self._low_masses)
-        about = self.grid.shift.astype(np.float64), _powers(self._bits)
-        adding(self._is_wide)(x, *entries, kind, *about, self._sums, self._low)
 
 
 def resolved_bits(grid: FixedPoint, weight: float) -> int:

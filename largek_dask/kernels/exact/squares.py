@@ -1,4 +1,4 @@
-"""Squared lengths of rows, and sums of them without any rounding."""
+"""Squared lengths of rows, and exact sums of the squares of each feature."""
 
 from __future__ import annotations
 
@@ -80,12 +80,9 @@ def row_squares(
 
 
 def check_origin(shift: NDArray[Any]) -> None:
-    """Refuse sparse rows about any origin except 0.
-
-    Numbers of sparse rows that are not stored are 0, and must stay so.
-    """
+    """Refuse any origin but 0, about which numbers that sparse rows do not store would not be 0."""
     if shift.any():
-        raise ValueError("sparse rows are summed about 0 only")
+        raise ValueError("sums of sparse rows must be about 0")
 
 
 @njit
@@ -101,12 +98,12 @@ def _sparse_squares(data, indices, indptr, rows, out):
 
 @njit
 def _row_squares(x, shift, rows, out):
-    """Take four rows at a time, whose sums do not wait for each other: 0.4 of the time."""
+    """Add up four rows side by side, in 0.4 of the time: sums do not wait for each other."""
     n, d = out.shape[0], x.shape[1]
     whole = d // 8 * 8
     lanes = np.empty((4, 8))
     for begin in range(0, n, 4):
-        # Behind the last row it is read again.
+        # After the last row it is read again.
         i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
         if rows.shape[0] > 0:
             i, j, k, m = rows[i], rows[j], rows[k], rows[m]
@@ -134,6 +131,6 @@ def _row_squares(x, shift, rows, out):
 
 @njit
 def _joined(lanes):
-    """Add up eight sums, in a fixed order."""
+    """Add up eight sums pairwise."""
     low = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3])
     return low + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]))

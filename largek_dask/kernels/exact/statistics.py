@@ -58,8 +58,8 @@ class Statistics:
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
-    """(d,) origin of all computing: the mean in the compute dtype, in integers for integer data;
-    the middle of most rows (:mod:`.origin`) if few rows dominate the mean; 0 for sparse rows."""
+    """(d,) origin of all computing: the mean in the compute dtype, rounded to integers for integer
+    data; the median of a sample (:mod:`.origin`) if outliers dominate it; 0 for sparse rows."""
     max_abs: float
     """Largest ``|x - shift|`` of a feature."""
     total_weight: float
@@ -95,7 +95,7 @@ class Statistics:
             "integer_weights": whole,
         }
         grid = FixedPoint.choose(self.shift, self.max_abs, **weights)
-        # few rows far out leave all others few steps, with any weights
+        # Outliers leave all other rows few steps, whatever the weights.
         grid = replace(grid, wide=grid.wide or self.grid.wide)
         return replace(self, **weights, n_total=len(weight), grid=grid)
 
@@ -122,7 +122,7 @@ class Statistics:
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
         shift = readonly(own.astype(dtype))
-        # missing in older stores, which have no weights
+        # Older stores, which have no weights, lack it.
         values = {"min_weight": values["max_weight"], **values}
         reals: dict[str, Any] = {name: float.fromhex(values[name]) for name in _REALS}
         figures = [reals[name] for name in _REALS[:3]]
@@ -251,7 +251,7 @@ class RowScan:
                 self._scan(readonly(np.ascontiguousarray(piece)), None)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
-        """Add sums of stored numbers; the extent is one for all columns and includes the origin."""
+        """Add sums of stored numbers; all columns have one extent, which includes 0."""
         values = x.data[x.stored].astype(np.float64)
         of_rows = None if weight is None else weight[x.row_numbers()]
         self._sums.add(values, of_rows, x.indices[x.stored])

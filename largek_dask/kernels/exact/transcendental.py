@@ -1,9 +1,9 @@
 """Exponentials and logarithms with the same bits on every machine.
 
-numpy and the C library choose their code by processor and version, and their results differ in the
-last bit. Here every operation is an addition, multiplication or division of float64 in a fixed
-order, none of them fused, so that the bits are those of IEEE 754. Nothing branches: in a loop over
-an array these functions run in vector registers.
+Results of numpy and the C library differ in the last bit by processor and version. Here every
+operation is an addition, multiplication or division of float64 in a fixed order, none of them
+fused, so that IEEE 754 determines the bits. Without branches, loops over these functions run in
+vector registers.
 
 Errors are below 1 ulp of the result (0.9 of it in all tests).
 
@@ -24,7 +24,7 @@ from largek_dask.kernels.jit import njit
 
 __all__ = ["exp", "exp_of", "log", "log_of"]
 
-_LEAST = -708.396418532264  # below it results were subnormal
+_LEAST = -708.396418532264  # results below are subnormal
 _LOG2_E = 1.4426950408889634
 # log 2 in two parts; up to 2^20 times the first one is exact
 _LOG_2_HIGH, _LOG_2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
@@ -47,7 +47,7 @@ def exp_of(t):
     r = high - low
     rest = (high - r) - low
     r2 = r * r
-    # (exp(r) - 1 - r) / r^2 by its series, even and odd powers apart: half the time to wait
+    # (exp(r) - 1 - r) / r^2 by its series; even and odd powers apart halve the latency
     even = 1 / 3628800 + r2 * (1 / 479001600)
     even = 0.5 + r2 * (1 / 24 + r2 * (1 / 720 + r2 * (1 / 40320 + r2 * even)))
     odd = 1 / 39916800 + r2 * (1 / 6227020800)
@@ -80,14 +80,14 @@ def log_of(v):
 
 
 def exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return :func:`exp_of` each number of an array, in a new one of its shape."""
+    """Return :func:`exp_of` for each number of an array of any shape."""
     out = np.empty(values.shape)
     _exp(readonly(np.asarray(values, np.float64, order="C").reshape(-1)), out.reshape(-1))
     return out
 
 
 def log(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return :func:`log_of` each number of an array, in a new one of its shape."""
+    """Return :func:`log_of` for each number of an array of any shape."""
     out = np.empty(values.shape)
     _log(readonly(np.asarray(values, np.float64, order="C").reshape(-1)), out.reshape(-1))
     return out
