@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from largek_dask.cli.common import Command, Group, echo, options, typed
+from largek_dask.cli.common import Command, Group, echo, explicit_parameters, options
 
 __all__ = ["cluster"]
 
@@ -118,7 +118,7 @@ def slurm(
     """
     from largek_dask.cli.slurm import Slurm, render
 
-    actions = {"submit", "only_print", "scale", "stop"} & set(typed())
+    actions = {"submit", "only_print", "scale", "stop"} & set(explicit_parameters())
     if len(actions) != 1:
         raise click.UsageError("give one of --submit, --print, --scale N and --stop")
     if only_print:
@@ -130,7 +130,7 @@ def slurm(
     queue = Slurm(home)
     if submit:
         _submit(queue, {"home": home, **given})
-    elif wrong := set(typed()) & set(given):
+    elif wrong := set(explicit_parameters()) & set(given):
         raise click.UsageError(f"--{min(wrong).replace('_', '-')} is for --submit or --print")
     elif scale is not None:
         before, changed = queue.scale(scale)

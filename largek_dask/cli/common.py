@@ -26,19 +26,19 @@ __all__ = [
     "CANCELLED",
     "FAILED",
     "Command",
+    "DataOptions",
     "Group",
-    "Source",
     "command",
     "connected",
     "echo",
     "emit",
+    "explicit_parameters",
     "key_values",
     "model_in",
     "new_file",
     "one_line",
     "option_force",
     "option_scheduler",
-    "option_source",
     "option_storage",
     "option_threads",
     "option_weight",
@@ -46,8 +46,8 @@ __all__ = [
     "output",
     "parse_settings",
     "table",
-    "typed",
     "wants_json",
+    "with_data_options",
 ]
 
 FAILED = 1
@@ -152,7 +152,7 @@ def wants_json() -> bool:
     return bool(click.get_current_context().meta.get("json"))
 
 
-def typed() -> dict[str, Any]:
+def explicit_parameters() -> dict[str, Any]:
     """Return the parameters of the command that runs that are on its command line, by name."""
     ctx, line = click.get_current_context(), ParameterSource.COMMANDLINE
     return {n: value for n, value in ctx.params.items() if ctx.get_parameter_source(n) is line}
@@ -322,7 +322,7 @@ option_threads = click.option(
 option_force = click.option("--force", is_flag=True, help="Replace what is there.")
 
 
-class Source(NamedTuple):
+class DataOptions(NamedTuple):
     """Options of reading data."""
 
     component: str | None
@@ -338,12 +338,12 @@ class Source(NamedTuple):
         return open_rows(data, sample_weight=sample_weight, count_missing=count_missing, **given)
 
 
-def option_source(function: Decorated) -> Decorated:
-    """Add ``--component`` and ``--storage-option``, passed as ``source``."""
+def with_data_options(function: Decorated) -> Decorated:
+    """Add ``--component`` and ``--storage-option``, passed as ``data_options``."""
 
     @wraps(function)
     def with_source(*args: Any, component: Any, storage_options: Any, **kwargs: Any) -> Any:
-        return function(*args, source=Source(component, storage_options), **kwargs)
+        return function(*args, data_options=DataOptions(component, storage_options), **kwargs)
 
     add = options(
         click.option(

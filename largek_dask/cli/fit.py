@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import (
-    Source,
+    DataOptions,
     command,
     connected,
     emit,
     option_scheduler,
-    option_source,
     option_threads,
     output,
     wants_json,
+    with_data_options,
 )
-from largek_dask.cli.options import chosen, fit_options, option_clusters
+from largek_dask.cli.options import fit_options, option_clusters, with_algorithm
 
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
@@ -37,7 +37,7 @@ __all__ = ["fit"]
 @click.option("--force", is_flag=True, help="Begin again: remove the job that DIR holds.")
 @click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
 @option_scheduler
-@option_source
+@with_data_options
 def fit(
     data: str,
     out: str | None,
@@ -47,14 +47,14 @@ def fit(
     force: bool,
     plan: bool,
     scheduler: str | None,
-    source: Source,
+    data_options: DataOptions,
     **given: Any,
 ) -> None:
     """Cluster DATA (a Zarr or npy URL) into K clusters.
 
     Run again with the same options, it goes on from its last checkpoint; Ctrl-C leaves one.
     """
-    from largek_dask.driver.checkpoint import check_place
+    from largek_dask.driver.checkpoint import check_output_folder
     from largek_dask.driver.events import ProgressLine
     from largek_dask.driver.options import FitOptions
     from largek_dask.driver.starts import keep_last_checkpoints
@@ -64,23 +64,23 @@ def fit(
 
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
-    options = FitOptions(**chosen(given))
+    options = FitOptions(**with_algorithm(given))
     # A store may be planned for before its rows are written.
-    rows = source.open(data, sample_weight, count_missing=not plan)
+    rows = data_options.open(data, sample_weight, count_missing=not plan)
     if plan:
         from largek_dask.cli.plan import machines_of, make_plan
 
-        with connected(scheduler, source.storage_options) as client:
+        with connected(scheduler, data_options.storage_options) as client:
             emit(make_plan(rows, options, machines_of(threads, client)))
         return
     assert out is not None
-    folder = Folder(*output(out, data, source.storage_options))
+    folder = Folder(*output(out, data, data_options.storage_options))
     if force:
         for name in JOB_FILES:
             folder.remove(name)
     else:
-        check_place(folder, "Choose another --out, or --force.")
-    with connected(scheduler, source.storage_options) as client:
+        check_output_folder(folder, "Choose another --out, or --force.")
+    with connected(scheduler, data_options.storage_options) as client:
         model, result = fit_into(
             folder,
             rows,

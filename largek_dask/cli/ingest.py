@@ -9,16 +9,16 @@ from typing import Any
 import click
 
 from largek_dask.cli.common import (
-    Source,
+    DataOptions,
     command,
     connected,
     emit,
     option_force,
     option_scheduler,
-    option_source,
     option_weight,
     output,
     wants_json,
+    with_data_options,
 )
 
 __all__ = ["coreset", "ingest"]
@@ -48,8 +48,8 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 @click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
 @option_force
-@option_source
-def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> None:
+@with_data_options
+def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **asked: Any) -> None:
     """Turn CSV, Parquet, npy, HDF5 or svmlight into a fast store.
 
     Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may be a
@@ -59,7 +59,7 @@ def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> 
 
     begun = perf_counter()
     data = sources[0] if len(sources) == 1 else list(sources)
-    rows = write(data, out, progress=not wants_json(), **asked, **source._asdict())
+    rows = write(data, out, progress=not wants_json(), **asked, **data_options._asdict())
     payload = {
         "out": out,
         "n_rows": rows.n_rows,
@@ -85,7 +85,7 @@ def ingest(sources: tuple[str, ...], out: str, source: Source, **asked: Any) -> 
 @option_weight
 @option_force
 @option_scheduler
-@option_source
+@with_data_options
 def coreset(
     data: str,
     out: str,
@@ -95,7 +95,7 @@ def coreset(
     sample_weight: str | None,
     force: bool,
     scheduler: str | None,
-    source: Source,
+    data_options: DataOptions,
 ) -> None:
     """Draw a few weighted rows that stand for all.
 
@@ -110,14 +110,14 @@ def coreset(
     from largek_dask.errors import DataError
 
     begun = perf_counter()
-    rows = source.open(data, sample_weight)
+    rows = data_options.open(data, sample_weight)
     if rows.is_sparse:
         raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
-    url, storage_options = output(out, data, source.storage_options)
+    url, storage_options = output(out, data, data_options.storage_options)
     # Before all rows are read.
     check_output(url, storage_options, force=force)
     with (
-        connected(scheduler, source.storage_options) as client,
+        connected(scheduler, data_options.storage_options) as client,
         open_passes(rows, client=client) as passes,
     ):
         drawn = draw_coreset(passes, Rng(seed), n, uniform=uniform)

@@ -19,14 +19,14 @@ from largek_dask.cli.common import (
     Decorator,
     command,
     emit,
+    explicit_parameters,
     one_line,
     option_storage,
     options,
     table,
-    typed,
     wants_json,
 )
-from largek_dask.cli.options import chosen, fit_options, option_clusters
+from largek_dask.cli.options import fit_options, option_clusters, with_algorithm
 
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["cancel", "delete", "jobs", "logs", "result", "submit", "watch"]
 
-OUT_OF_SIGHT = 4
+UNREACHABLE = 4
 """Exit code if the scheduler does not answer: the job may go on."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that say which workers a job uses."""
@@ -74,7 +74,7 @@ class Scheduler(NamedTuple):
             yield service
 
     @contextmanager
-    def goes_on(self, job_id: str) -> Iterator[None]:
+    def following(self, job_id: str) -> Iterator[None]:
         """End the command, but not the job, by Ctrl-C or if the scheduler is lost."""
         from largek_dask.errors import SchedulerAwayError
 
@@ -82,7 +82,7 @@ class Scheduler(NamedTuple):
             yield
         except SchedulerAwayError as error:
             click.echo(f"Error: {one_line(error)}", err=True)
-            raise click.exceptions.Exit(OUT_OF_SIGHT) from None
+            raise click.exceptions.Exit(UNREACHABLE) from None
         except KeyboardInterrupt:
             again = self.watching(job_id)
             click.echo(f"Job {job_id} goes on. To see it again: {again}", err=True)
@@ -202,7 +202,7 @@ def submit(
             click.echo(json.dumps(job.status(), allow_nan=False) if wants_json() else job.id)
             click.echo(f"Submitted. To see it: {scheduler.watching(job.id)}", err=True)
             return
-        with scheduler.goes_on(job.id):
+        with scheduler.following(job.id):
             if wants_json():
                 job.wait()
             else:
@@ -215,7 +215,7 @@ def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
     needed = {"DATA": data, "-k K": given["n_clusters"], "--out": given["output"]}
     if absent := [name for name, value in needed.items() if value is None]:
         raise click.UsageError(f"give {absent[0]}, or --resume ID to go on with a job")
-    return _with_workers(chosen(given))
+    return _with_workers(with_algorithm(given))
 
 
 def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -229,7 +229,9 @@ def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
 def _changes() -> dict[str, Any]:
     """Return the parameters given with ``--resume``; the service says which may change."""
     aside = OF_SCHEDULER | {"resume", "accept_version", "wait"}
-    return _with_workers({name: value for name, value in typed().items() if name not in aside})
+    return _with_workers(
+        {name: value for name, value in explicit_parameters().items() if name not in aside}
+    )
 
 
 def _resume(
@@ -301,7 +303,7 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
     if ID.fullmatch(job_id) is None:
         _watch_folder(job_id, scheduler.storage_options)
         return
-    with scheduler.goes_on(job_id), scheduler.connect() as service:
+    with scheduler.following(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         if wants_json():
             _print_events(job.events())
@@ -316,10 +318,10 @@ def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
     from largek_dask.driver.job_view import JobView
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import DataError
-    from largek_dask.service.job import Lines
+    from largek_dask.service.job import EventPrinter
 
     tail, view = Tail(Folder(url, storage_options)), JobView()
-    lines = Lines(view)
+    lines = EventPrinter(view)
     while True:
         try:
             for event in tail.new():
@@ -388,7 +390,7 @@ def result(job_id: str, scheduler: Scheduler) -> None:
 
     Its model and labels are in its folder, --out of submit.
     """
-    with scheduler.goes_on(job_id), scheduler.connect() as service:
+    with scheduler.following(job_id), scheduler.connect() as service:
         job = service.job(job_id)
         job.wait()
         status = job.status()

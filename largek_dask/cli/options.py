@@ -11,7 +11,7 @@ import click
 from largek_dask.cli.common import Decorator, option_weight, options, parse_settings
 from largek_dask.driver.options import OPTIONS
 
-__all__ = ["choose_algorithm", "chosen", "fit_option", "fit_options", "option_clusters"]
+__all__ = ["choose_algorithm", "fit_option", "fit_options", "option_clusters", "with_algorithm"]
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
 """Names of values in the help, by the kind of the option."""
@@ -67,7 +67,7 @@ def option_clusters(*, required: bool) -> Decorator:
     return fit_option("n_clusters", "-k", required=required, metavar="K")
 
 
-def chosen(given: Mapping[str, Any]) -> dict[str, Any]:
+def with_algorithm(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return options of a fit with one algorithm object for all options that describe it."""
     settled = {"settings", "effort"}
     left = {name: value for name, value in given.items() if name not in settled}

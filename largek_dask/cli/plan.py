@@ -52,12 +52,12 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
     """Return what ``largek fit --plan`` prints; times the kernel and one read."""
-    from largek_dask.driver.fit import chosen, problem_of
+    from largek_dask.driver.fit import choose_algorithm, problem_of
     from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.exact.statistics import compute_dtype
     from largek_dask.passes.local import state_budget
 
-    algorithm, n_init, _ = chosen(rows, options)
+    algorithm, n_init, _ = choose_algorithm(rows, options)
     footprint = footprint_of(
         rows,
         algorithm.bind(problem_of(algorithm, options)),

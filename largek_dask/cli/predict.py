@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from largek_dask.cli.common import (
+    DataOptions,
     Decorated,
-    Source,
     command,
     connected,
     emit,
     option_scheduler,
-    option_source,
     options,
     output,
+    with_data_options,
 )
 
 if TYPE_CHECKING:
@@ -35,15 +35,15 @@ WRITTEN = {
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),
     click.argument("data"),
-    option_source,
+    with_data_options,
     option_scheduler,
 )
 
 
-def _load(model_url: str, data: str, source: Source) -> Model:
+def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
     from largek_dask.model import load_model
 
-    options = output(model_url, data, source.storage_options)[1]
+    options = output(model_url, data, data_options.storage_options)[1]
     return load_model(model_url, storage_options=options)
 
 
@@ -73,7 +73,7 @@ def predict(
     density: bool,
     proba: bool,
     scheduler: str | None,
-    source: Source,
+    data_options: DataOptions,
 ) -> None:
     """Write the cluster of every row of DATA, or its density.
 
@@ -87,15 +87,15 @@ def predict(
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
-    model = _load(model_url, data, source)
+    model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(
             f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
             "one with --mixture"
         )
-    rows = source.open(data)
-    out, storage_options = output(out, data, source.storage_options)
-    with connected(scheduler, source.storage_options) as client:
+    rows = data_options.open(data)
+    out, storage_options = output(out, data, data_options.storage_options)
+    with connected(scheduler, data_options.storage_options) as client:
         getattr(model, method)(rows, out=out, client=client, storage_options=storage_options)
     seconds = perf_counter() - begun
     emit({"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds})
@@ -114,7 +114,7 @@ def score(
     data: str,
     truth: str | None,
     scheduler: str | None,
-    source: Source,
+    data_options: DataOptions,
 ) -> None:
     """Score how well a model fits other data.
 
@@ -132,14 +132,14 @@ def score(
     from largek_dask.selection.scores import check_integers
 
     begun = perf_counter()
-    model, rows = _load(model_url, data, source), source.open(data)
+    model, rows = _load(model_url, data, data_options), data_options.open(data)
     classes = None
     if truth is not None:
-        more: Any = {"storage_options": source.storage_options}
+        more: Any = {"storage_options": data_options.storage_options}
         read = read_integers(truth, rows.n_rows, what="--labels", **more)
         classes = check_integers(read, "--labels")
     payload: dict[str, Any] = {}
-    with connected(scheduler, source.storage_options) as client:
+    with connected(scheduler, data_options.storage_options) as client:
         payload["score"] = model.score(rows, client=client)
         payload |= model.score_figures(payload["score"], rows.n_rows)
         payload |= _separation(model, rows, client)

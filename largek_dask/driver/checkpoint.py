@@ -48,11 +48,11 @@ __all__ = [
     "Checkpoints",
     "FitFolder",
     "Progress",
-    "check_place",
+    "check_output_folder",
     "decode",
     "description_in",
     "encode",
-    "forget_torn",
+    "remove_torn_job",
 ]
 
 FORMAT = 2
@@ -309,7 +309,7 @@ def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]
     return found
 
 
-def check_place(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
+def check_output_folder(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
     """Raise OutputError if a folder holds anything but a fit to resume.
 
     With ``may_be_begun=False`` it may not hold a fit either. ``advice`` ends the message. Whether
@@ -354,7 +354,7 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         ) from error
 
 
-def forget_torn(folder: Folder) -> None:
+def remove_torn_job(folder: Folder) -> None:
     """Remove an empty or torn ``job.json`` and all checkpoints, with a RecoveryWarning."""
     try:
         if not is_torn(folder.read("job.json")):

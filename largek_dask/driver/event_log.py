@@ -36,7 +36,7 @@ STORE_PART_BYTES = 1 << 17
 """The same on a store that cannot append."""
 MOST_UNSAVED = 128
 """Maximum number of parts that wait for a store; the oldest are dropped."""
-UNKEPT = "progress"
+UNSTORED = "progress"
 """Kind of event that is not stored."""
 SYNCED = ("checkpoint", "stopped")
 """Kinds of events after which a local part is synced."""
@@ -89,7 +89,7 @@ class JsonLines:
 
     def __call__(self, event: Event) -> None:
         """Write one event; after an OSError it is written with a later one."""
-        if event.get("event") == UNKEPT:
+        if event.get("event") == UNSTORED:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))
         line = text.encode() + b"\n"

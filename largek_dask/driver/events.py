@@ -91,7 +91,7 @@ class Events:
         """Number of the start, from 0, and the number of starts."""
         return self._context.get("start", 0), self._context.get("starts", 1)
 
-    def within(self, **context: Any) -> Events:
+    def with_context(self, **context: Any) -> Events:
         """Return the same sinks with more fields in every event."""
         inner = Events((), {**self._context, **context})
         inner._sinks, inner._failing = self._sinks, self._failing

@@ -25,7 +25,7 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
-__all__ = ["label_rows", "marks_of", "seconds_of_last_pass", "sizes_of"]
+__all__ = ["label_rows", "model_hashes", "seconds_of_last_pass", "sizes_of"]
 
 TRIAL_ROWS = 2_048
 """Rows on which the time of the last pass is measured, as the best of some trials."""
@@ -88,7 +88,7 @@ def label_rows(
     table = passes.rows.chunk_table
     done, first = LabelTotal.of(labelling.sums), 0
     if out is not None:
-        model = " ".join(marks_of(labelling).values())
+        model = " ".join(model_hashes(labelling).values())
         first, sums = passes.retry(lambda: out.begin(model))
         done.sums.update(sums)
     in_memory = np.empty(passes.n_rows, labelling.values.dtype) if labels and out is None else None
@@ -121,7 +121,7 @@ def label_rows(
     return Labelled(in_memory, done.sums)
 
 
-def marks_of(labelling: Labelling) -> dict[str, str]:
+def model_hashes(labelling: Labelling) -> dict[str, str]:
     """Return hashes of the arrays that identify the model of a labelling."""
     return {name: sha256_of(array) for name, array in labelling.marks.items()}
 

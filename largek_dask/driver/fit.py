@@ -18,11 +18,11 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.derived_rows import DitheredRows
 from largek_dask.data.rows import Rows
-from largek_dask.driver.checkpoint import FitFolder, forget_torn
+from largek_dask.driver.checkpoint import FitFolder, remove_torn_job
 from largek_dask.driver.compile_watch import CompileWatch, compiles_in_parallel, is_worth_it
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import Events, Sink
-from largek_dask.driver.final import marks_of
+from largek_dask.driver.final import model_hashes
 from largek_dask.driver.labels import LabelStore
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.plan import (
@@ -53,7 +53,7 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "checked", "chosen", "fit", "open_passes", "problem_of"]
+__all__ = ["FitResult", "choose_algorithm", "fit", "open_passes", "prepare_fit", "problem_of"]
 
 ANSWER_SECONDS = 10.0
 """Minimum seconds to wait for workers, also if the time limit is shorter."""
@@ -116,7 +116,7 @@ def fit(
     log: bool = True,
     callbacks: Sequence[Callback] = (),
     cancelled: Callable[[], bool] | None = None,
-    held: Callable[[], bool] | None = None,
+    suspended: Callable[[], bool] | None = None,
 ) -> FitResult:
     """Cluster rows, on a Dask client's cluster or on threads of this process.
 
@@ -155,7 +155,7 @@ def fit(
     DegenerateDataWarning, RecoveryWarning
         Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
     """
-    rows, choice, footprint = checked(rows, options, n_threads=n_threads, client=client)
+    rows, choice, footprint = prepare_fit(rows, options, n_threads=n_threads, client=client)
     identity, fingerprint = identity_of(options), rows.fingerprint()
     job = store = None
     if checkpoint is not None:
@@ -165,9 +165,9 @@ def fit(
         owner = {"job": identity, "data": fingerprint["content"]}
         store = LabelStore(labels, rows.chunk_table, owner, storage_options)
     out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
-    work = _Work(
+    work = _FitRun(
         rows, options, choice, footprint, identity, fingerprint, job, store, out, bool(labels),
-        client, n_threads, callbacks, cancelled or _never, held or _never,
+        client, n_threads, callbacks, cancelled or _never, suspended or _never,
     )  # fmt: skip
     passes, best = work.search()
     return work.finish(passes, best)
@@ -183,7 +183,7 @@ def _open_job(
 ) -> FitFolder:
     """Open the folder of checkpoints; check the free space for a new job."""
     folder.check_writable()
-    forget_torn(folder)
+    remove_torn_job(folder)
     # Names are not part of the fingerprint: they may change between two runs.
     data = {**fingerprint, "feature_names": rows.feature_names}
     job = FitFolder(folder, identity, data, versions())
@@ -199,7 +199,7 @@ def _never() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class _FitRun:
     """A fit whose options are checked and whose outputs are open."""
 
     rows: Rows
@@ -217,7 +217,7 @@ class _Work:
     n_threads: int | None
     callbacks: Sequence[Callback]
     cancelled: Callable[[], bool]
-    held: Callable[[], bool]
+    suspended: Callable[[], bool]
 
     @property
     def problem(self) -> Problem:
@@ -226,7 +226,7 @@ class _Work:
 
     def search(self) -> tuple[BasePasses, StartResult]:
         """Return the best start, and the passes that computed it."""
-        stop, asked, held = self.options.stop, self.cancelled, self.held
+        stop, asked, suspended = self.options.stop, self.cancelled, self.suspended
         clock = Clock(0.0, stop)
         k, rows = self.options.n_clusters, self.rows
         is_helped = self.client is None and is_worth_it(rows, self.choice.algorithm, self.n_threads)
@@ -243,7 +243,7 @@ class _Work:
                 return clock.is_over() and clock.seconds() > ANSWER_SECONDS
 
             with helper, self._open_passes(lambda: asked() or is_late()) as passes:
-                passes.cancelled = lambda: watch.report() or held()
+                passes.cancelled = lambda: watch.report() or suspended()
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.job is not None:
@@ -304,7 +304,7 @@ class _Work:
                 warn(complaint, DegenerateDataWarning)
         arrays = best.run.arrays if final is None else final.arrays
         if store is not None and final is not None:
-            marks = marks_of(self.problem.labelling(arrays))
+            marks = model_hashes(self.problem.labelling(arrays))
             passes.retry(lambda: store.finish(marks))
         return FitResult(
             arrays=arrays,
@@ -341,7 +341,7 @@ class _Work:
         }
 
 
-def checked(
+def prepare_fit(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice, Footprint]:
     """Return the rows of a fit, its algorithm with the problem, and its footprint; read nothing.
@@ -351,14 +351,14 @@ def checked(
     rows = without_equal_names(rows)
     if options.dither is not None:
         rows = DitheredRows(rows, options.seed)
-    choice = chosen(rows, options)
+    choice = choose_algorithm(rows, options)
     problem = problem_of(choice.algorithm, options)
     check_problem(rows, problem, n_threads=n_threads, client=client)
     algorithm = choice.algorithm.bind(problem)
     return rows, choice._replace(algorithm=algorithm), footprint_of(rows, algorithm)
 
 
-def chosen(rows: Rows, options: FitOptions) -> Choice:
+def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
     """Return the algorithm and number of starts; ``algorithm="auto"`` chooses by the rows."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):

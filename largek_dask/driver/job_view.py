@@ -21,10 +21,10 @@ from largek_dask.driver.formatting import count_of, human_seconds, printable, sh
 from largek_dask.driver.stopping import ENDS
 
 __all__ = [
-    "OF_A_STEP",
+    "STEP_FIGURES",
     "SUMMED",
+    "CurveKey",
     "JobView",
-    "Line",
     "Mark",
     "Point",
     "Points",
@@ -35,14 +35,14 @@ __all__ = [
 ]
 
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
-OF_A_STEP = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
+STEP_FIGURES = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "share", "state_bytes", "cache_bytes")  # fmt: skip
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of seconds of a step, besides its total."""
 EXTRA = ("distances", "gain")
 """Figures of algorithms that have a series: see ``StepRecord.extra``."""
-AFTER_A_PASS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
+PASS_ENDS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
 MOST_SUMMED = 1e18
@@ -125,7 +125,7 @@ class Series:
         return np.array(self._kept, np.float64).reshape(-1, 3)
 
 
-class Line(NamedTuple):
+class CurveKey(NamedTuple):
     """The line of the cost that a step belongs to."""
 
     start: int | None
@@ -160,7 +160,7 @@ class JobView:
     labelled : float or None
         Fraction of the rows whose labels are written; None before that begins.
     costs : dict
-        Series of the objective by :class:`Line`.
+        Series of the objective by :class:`CurveKey`.
     series : dict
         Other series by name, against seconds used.
 
@@ -203,7 +203,7 @@ class JobView:
 
     def drop_series(self) -> None:
         """Drop everything whose size grows with steps or workers; status and sums stay."""
-        self.costs: dict[Line, Series] = {}
+        self.costs: dict[CurveKey, Series] = {}
         self.series: dict[str, Series] = {}
         self._workers: dict[str, None] = {}
         """Addresses of the workers of the last run."""
@@ -215,7 +215,7 @@ class JobView:
     def set_status(self, status: Mapping[str, Any]) -> None:
         """Take a newer status; fields of the last step stay, as a new scheduler knows none."""
         known = self.status
-        kept = {n: known[n] for n in (*OF_A_STEP, "energy", "objective") if n in known}
+        kept = {n: known[n] for n in (*STEP_FIGURES, "energy", "objective") if n in known}
         self._given, self._status = {**kept, **status}, None
 
     def update(self, event: object) -> None:
@@ -227,7 +227,7 @@ class JobView:
             return
         self._status = None
         self.last_seconds = max(self.last_seconds, seconds_of(event))
-        if kind in AFTER_A_PASS:
+        if kind in PASS_ENDS:
             self._progress = None
         self._update_state(kind, event)
         if (take := getattr(self, f"_on_{kind}", None)) is not None:
@@ -374,7 +374,7 @@ class JobView:
 
     def _on_step(self, event: Event) -> None:
         self.compiling = None
-        last = {name: _stored(event[name]) for name in OF_A_STEP if name in event}
+        last = {name: _stored(event[name]) for name in STEP_FIGURES if name in event}
         # A run that resumes from a checkpoint repeats steps: the fraction done never falls.
         if (share := number_in(event, "share")) is not None:
             self._share = last["share"] = max(self._share, share)
@@ -455,7 +455,7 @@ class JobView:
         if cost is None:
             return
         start = number_in(event, "start")
-        line = Line(None if start is None else int(start), event.get("sample") is not None)
+        line = CurveKey(None if start is None else int(start), event.get("sample") is not None)
         if line not in self.costs:
             self.costs[line] = Series()
             starts = list(dict.fromkeys(known.start for known in self.costs))

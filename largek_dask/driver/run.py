@@ -170,7 +170,7 @@ class Run(Generic[State]):
             # Nothing is compiled after the time limit.
             with checked_by(self.passes.raise_if_stopped):
                 self._begin()
-                reason = self._go_on()
+                reason = self._loop()
         except CancelledFit as cut:
             reason = "max_time" if self.clock.is_over() else "cancelled"
             if self.progress is None:
@@ -208,16 +208,16 @@ class Run(Generic[State]):
             self.reserve = self.last_pass(self.algorithm.model(self.progress.state), left)
             self.clock.kept_back = self.reserve.kept_back
 
-    def _go_on(self) -> StopReason:
+    def _loop(self) -> StopReason:
         reason = self._reason()
         while reason is None:
             self._save_if_due()
             with at("step"):
                 state, info = self.algorithm.step(self.passes, self.rng, self._now.state)
-            self.progress = self._after(state, info)
+            self.progress = self._advance(state, info)
             self._report_step()
             reason = self._reason()
-            if self._any_says_stop() and reason is None:
+            if self._call_callbacks() and reason is None:
                 reason = "callback"
         return reason
 
@@ -230,7 +230,7 @@ class Run(Generic[State]):
             return "cancelled"
         return reason
 
-    def _after(self, state: State, info: Info) -> Progress[State]:
+    def _advance(self, state: State, info: Info) -> Progress[State]:
         """Return the progress after a step.
 
         Successive ones share one growing history, of which each counts its own steps only. It is
@@ -243,7 +243,7 @@ class Run(Generic[State]):
         history.append(record_of(n_iter, info, seconds))
         return Progress(state, n_iter, history, seconds)
 
-    def _any_says_stop(self) -> bool:
+    def _call_callbacks(self) -> bool:
         """Call every callback, even if one before it stops the fit."""
         if not self.callbacks:
             return False

@@ -41,16 +41,16 @@ from largek_dask.errors import (
 from largek_dask.passes.base import BasePasses
 
 __all__ = [
-    "Saved",
+    "SavedStart",
     "StartResult",
     "Starts",
     "best_saved",
     "keep_last_checkpoints",
     "kind_of_problem",
-    "rows_at_hand",
+    "sample_stored_rows",
 ]
 
-ENDS_THE_FIT = (
+ENDS_FIT = (
     "max_time",
     "max_time_without_last_pass",
     "max_time_without_search",
@@ -123,7 +123,7 @@ class Starts:
         objective = self._problem.objective
         for stream in range(n_init):
             try:
-                outcome = self._one(stream, seconds, n_init)
+                outcome = self._run_start(stream, seconds, n_init)
             except (KeyboardInterrupt, NoModelError) as stopped:
                 if best is not None:
                     reason = stopped.reason if isinstance(stopped, NoModelError) else "interrupted"
@@ -136,7 +136,7 @@ class Starts:
             seconds = time.monotonic() - begun
             if best is None or objective.is_better(outcome.value, best.value):
                 best = outcome
-            if outcome.reason in ENDS_THE_FIT:
+            if outcome.reason in ENDS_FIT:
                 best = replace(best, reason=outcome.reason)
                 break
         assert best is not None
@@ -148,7 +148,7 @@ class Starts:
             )  # fmt: skip
         lacks_labels = self.labels and not best.labelled
         if best.reason != "cancelled" and (best.final is None or lacks_labels):
-            best = replace(best, final=self._count(best.run, labels=self.labels, out=self.out))
+            best = replace(best, final=self._last_pass(best.run, labels=self.labels, out=self.out))
         arrays = best.run.arrays if best.final is None else best.final.arrays
         if self.events and (sizes := sizes_of(arrays.counts)):
             self.events.emit("sizes", **sizes)
@@ -165,7 +165,7 @@ class Starts:
         # The fit may have waited for workers all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
-            rows = rows_at_hand(self.passes, self._problem.n_clusters, draws)
+            rows = sample_stored_rows(self.passes, self._problem.n_clusters, draws)
         except CancelledFit:
             return None
         finally:
@@ -176,10 +176,10 @@ class Starts:
         result: RunResult[Any] = RunResult(
             arrays, 0, (), "max_time", None, seconds, begun, Reserve()
         )
-        final = self._count(result, labels=self.labels, out=self.out)
+        final = self._last_pass(result, labels=self.labels, out=self.out)
         return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
 
-    def _one(self, stream: int, seconds: float, n_init: int) -> StartResult:
+    def _run_start(self, stream: int, seconds: float, n_init: int) -> StartResult:
         alone, folder, objective = n_init == 1, self.folder, self._problem.objective
         if folder is not None and stream > 0:
             folder = folder.sub(f"starts/{stream:02d}")
@@ -193,7 +193,7 @@ class Starts:
             rng=Rng(self.options.seed, stream),
             stop=self.options.stop,
             checkpoints=checkpoints,
-            events=self.events if alone else self.events.within(start=stream, starts=n_init),
+            events=self.events if alone else self.events.with_context(start=stream, starts=n_init),
             cancelled=self.cancelled,
             callbacks=self.callbacks,
             seconds_used=seconds,
@@ -202,19 +202,19 @@ class Starts:
         ).result()
         reason = result.stop_reason
         if reason in WITHOUT and self._share_without() is not None and self._is_late(result):
-            reason, final = "max_time_without_last_pass", self._searched(stream, result)
+            reason, final = "max_time_without_last_pass", self._labels_of_search(stream, result)
             return StartResult(stream, result, reason, final.value, final, labelled=True)
         if reason == "cancelled":
             return StartResult(stream, result, reason, None, None)
         if alone:
-            final = self._count(result, labels=self.labels, out=self.out)
+            final = self._last_pass(result, labels=self.labels, out=self.out)
             return StartResult(stream, result, reason, final.value, final, labelled=self.labels)
         if folder is not None:
             known = self.passes.retry(lambda: _counted_value(folder, result.n_iter, objective))
             if known is not None:
                 return StartResult(stream, result, reason, known, None)
         labels = self.labels and self.out is None
-        final = self._count(result, labels=labels, out=None)
+        final = self._last_pass(result, labels=labels, out=None)
         if folder is not None:
             note = {"n_iter": result.n_iter, objective.name: final.value.hex()}
             try:
@@ -265,7 +265,7 @@ class Starts:
         most = max(SLACK * self.options.stop.seconds, self.options.stop.seconds + SLACK_SECONDS)
         return result.seconds + result.reserve.last_pass > most
 
-    def _searched(self, stream: int, result: RunResult[Any]) -> Final:
+    def _labels_of_search(self, stream: int, result: RunResult[Any]) -> Final:
         """Return the labels of the search, which compared each row with few centres."""
         rng = Rng(self.options.seed, stream)
         algorithm = self._algorithm(stream)
@@ -273,7 +273,7 @@ class Starts:
         arrays = replace(result.arrays, counts=counts)
         return Final(arrays, value, labels, int(np.count_nonzero(counts == 0)))
 
-    def _count(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
+    def _last_pass(self, result: RunResult[Any], *, labels: bool, out: LabelStore | None) -> Final:
         n_rows = self.passes.n_rows
         label: LabelRows = functools.partial(
             label_rows,
@@ -285,7 +285,7 @@ class Starts:
         return self._problem.finish(self.passes, result.arrays, label)
 
 
-def rows_at_hand(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
+def sample_stored_rows(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
     """Draw at least ``k`` rows of positive weight, if there are as many, from few chunks."""
     order, table = draws.permutation(passes.n_chunks), passes.chunk_table
     wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
@@ -307,7 +307,7 @@ def kind_of_problem(algorithm: Algorithm[Any, Any], mixture: str | None) -> type
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
+class SavedStart:
     """Last checkpoint of a start."""
 
     stream: int
@@ -321,7 +321,7 @@ class Saved:
     """The objective over all rows; None unless the start has ended."""
 
 
-def best_saved(folder: Folder) -> Saved | None:
+def best_saved(folder: Folder) -> SavedStart | None:
     """Return the start that a fit would return if it were stopped now; None without a checkpoint.
 
     It is the best of the starts that have ended, or else the first, as in ``Starts.best``. Neither
@@ -341,7 +341,7 @@ def best_saved(folder: Folder) -> Saved | None:
         objective = algorithm.problem.objective
         value = _counted_value(place, progress.n_iter, objective)
         if best is None or objective.is_better(value, best.value):
-            best = Saved(
+            best = SavedStart(
                 stream, algorithm.model(progress.state), progress.n_iter,
                 tuple(progress.records()), progress.seconds, objective, value,
             )  # fmt: skip

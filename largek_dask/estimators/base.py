@@ -19,7 +19,7 @@ from largek_dask.data.memory_rows import refuse_masked_rows
 from largek_dask.data.rows import Rows, is_added_type
 from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
-from largek_dask.driver.checkpoint import check_place, description_in
+from largek_dask.driver.checkpoint import check_output_folder, description_in
 from largek_dask.driver.events import ProgressLine
 from largek_dask.driver.fit import FitResult, fit
 from largek_dask.driver.options import FitOptions, check_integer, is_integer
@@ -218,7 +218,7 @@ class RowsEstimator:
         if self.checkpoint is None:
             return draw_seed(self.random_state)
         folder = Folder(self.checkpoint)
-        check_place(folder, "Give another folder as checkpoint.")
+        check_output_folder(folder, "Give another folder as checkpoint.")
         before = description_in(folder) if self.random_state is None else None
         return draw_seed(self.random_state if before is None else before["job"]["seed"])
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import human_count
-from largek_dask.driver.job_view import JobView, Line, Point, Points, Series, X, Y, number_in
+from largek_dask.driver.job_view import CurveKey, JobView, Point, Points, Series, X, Y, number_in
 from largek_dask.plots.job_text import (
     figure,
     precise,
@@ -239,12 +239,12 @@ def _best(lines: Sequence[Series], less: bool) -> Point:
     return (min if less else max)(ends, key=lambda point: point[Y])
 
 
-def _line_name(line: Line) -> str:
+def _line_name(line: CurveKey) -> str:
     rows = "on a sample" if line.on_sample else "on all rows"
     return rows if line.start is None else f"start {line.start + 1}, {rows}"
 
 
-def _cost_line(line: Line, points: Points) -> Trace:
+def _cost_line(line: CurveKey, points: Points) -> Trace:
     return make_trace(
         _line_name(line),
         _positions(points, X, 1e3),

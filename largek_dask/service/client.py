@@ -51,14 +51,14 @@ __all__ = ["JobList", "Service", "connect", "this_user"]
 
 logger = logging.getLogger(__name__)
 
-GREETING_SECONDS = 90.0
-"""Least timeout of a request that is made once: a scheduler may be reading its jobs."""
+HELLO_SECONDS = 90.0
+"""Minimum timeout of a request without retries: the scheduler may be loading its jobs."""
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 10.0
-"""Log a warning after waiting this long for a scheduler."""
+"""Waiting time for a scheduler after which a warning is logged."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
-"""Timeout of an answer, after which the file of the scheduler is read again; doubles per retry."""
+"""Timeout of a request, after which the scheduler's file is read again; doubles per retry."""
 MODEL_SECONDS = 60.0
 
 
@@ -81,12 +81,12 @@ def connect(
         lost, as the address may have changed; or a client, which stays open when the service is
         closed.
     store : str, optional
-        URL of a folder for jobs, reachable by the scheduler. Starts a largek service there unless
-        the scheduler has one.
+        URL of a folder for jobs, reachable by the scheduler. Starts a service there unless the
+        scheduler has one.
     timeout : float or str
         For the connection: seconds, or a text such as "10s".
     away : float or str
-        How long a connected scheduler may be unreachable or silent before that is an error:
+        How long a connected scheduler may be unreachable or silent before an error is raised:
         seconds, or a text such as "90s", "15m", "2h". A warning is logged after ten seconds.
     storage_options : mapping, optional
         For the URL of a ``scheduler.json``.
@@ -110,7 +110,9 @@ def connect(
     seconds = parse_duration(away, "away")
     if isinstance(scheduler, Client):
         if scheduler.asynchronous:
-            raise ParameterError("connect needs a client made with asynchronous=False.")
+            raise ParameterError(
+                "connect() got an asynchronous client; make it with asynchronous=False."
+            )
         return Service(scheduler, None, store, seconds)
     finder = Finder(scheduler, storage_options)
     client = connect_to(finder, timeout)
@@ -122,7 +124,7 @@ def connect(
 
 
 class Service:
-    """Jobs of a scheduler; made by :func:`connect`."""
+    """Service of a scheduler that runs jobs; made by :func:`connect`."""
 
     def __init__(
         self, client: Client, finder: Finder | None, store: str | None, away: float
@@ -135,32 +137,31 @@ class Service:
         self._closed = False
         require_open(client)
         self._where: str = client.scheduler.address
-        self._greet(store)
+        self._check_service(store)
 
-    def _greet(self, store: str | None) -> None:
+    def _check_service(self, store: str | None) -> None:
         try:
             try:
-                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
+                hello = _value_of(self._answer("hello", {}, HELLO_SECONDS))
             except _NoServiceError:
                 if store is None:
                     raise
                 self.client.register_plugin(JobsPlugin(store))
-                hello = _content(self._answer("hello", {}, GREETING_SECONDS))
+                hello = _value_of(self._answer("hello", {}, HELLO_SECONDS))
         except _NoServiceError:
             raise ClusterError(
-                f"the scheduler at {self._where} has no largek service: "
-                "start it with `dask scheduler --preload largek_dask.service.preload`, or "
-                "give connect() a store, the URL of a folder where jobs are to be kept."
+                f"the scheduler at {self._where} has no largek service: start it with `dask "
+                "scheduler --preload largek_dask.service.preload`, or give connect() a store, the "
+                "URL of a folder for jobs."
             ) from None
         except (OSError, SchedulerAwayError) as error:
-            raise self._away(error) from None
+            raise self._away_error(error) from None
         self.store: str = hello["store"]
         self.version: str = hello["version"]
         if hello["version"] != __version__:
             warn(
                 f"the scheduler has largek_dask {hello['version']} and this process "
-                f"{__version__}: install the same version, as jobs of one may be refused by the "
-                "other.",
+                f"{__version__}: install the same version, as either may refuse jobs of the other.",
                 VersionMismatchWarning,
             )
 
@@ -179,41 +180,43 @@ class Service:
     # --- requests ---------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Send one request to the scheduler, which may do it even if no answer arrives.
+        """Send one request to the scheduler, which may execute it even if no answer arrives.
 
         Raises
         ------
         SchedulerAwayError
             It is unreachable, or does not answer within the service's ``away`` (at least 90 s).
         ClusterError
-            This service or its client has been closed.
+            This service or its client is closed.
         LargekError
-            Of the scheduler's reply.
+            The error in the scheduler's reply.
         """
         self._check_open()
         try:
-            self._keep_connected()
-            longest = max(self._away_seconds, GREETING_SECONDS)
+            self._reconnect()
+            longest = max(self._away_seconds, HELLO_SECONDS)
             found = self._answer(operation, arguments, longest)
         except (OSError, SchedulerAwayError) as error:
-            text = str(self._away(error)).rstrip(".")
+            text = str(self._away_error(error)).rstrip(".")
             raise SchedulerAwayError(
-                f"{text}. See jobs() before you repeat it ({operation}): it may yet be done."
+                f"{text}. The request ({operation}) may still be executed: see jobs() before you "
+                "repeat it."
             ) from None
-        return _content(found)
+        return _value_of(found)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClusterError(
-                f"this service of {self._where} has been closed, its jobs go on: connect() again."
+                f"this service of {self._where} is closed, while its jobs continue: connect() "
+                "again."
             )
         if self._finder is None:
             require_open(self.client)
 
-    def _keep_connected(self, in_doubt: bool = False) -> None:
-        """Reconnect a client of our own that has lost its scheduler.
+    def _reconnect(self, in_doubt: bool = False) -> None:
+        """Reconnect our own client if it has lost its scheduler.
 
-        If ``in_doubt``, the connected one has not answered or has no jobs: another may have them.
+        ``in_doubt``: the connected one has not answered or has no jobs, so another may have them.
         """
         finder = self._finder
         if finder is None:
@@ -238,26 +241,27 @@ class Service:
             callback_timeout=seconds,
         )
         if isinstance(found, Mapping) and "away" in found:
-            raise SchedulerAwayError(f"{found['away']}; wait for it, its jobs go on then.")
+            raise SchedulerAwayError(f"{found['away']}; its jobs continue then.")
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
 
-    def ask_again(self, operation: str, *, within: float | None = None, **arguments: Any) -> Any:
+    def ask_with_retry(
+        self, operation: str, *, within: float | None = None, **arguments: Any
+    ) -> Any:
         """Send a request that is safe to repeat, retrying while the scheduler is away.
 
-        Any reply ends it, also a refusal. The wait is logged once, as a warning. ``within`` is the
-        maximum of seconds to wait, if less than the service's ``away``.
+        Any reply ends it, also a refusal. One warning is logged. Waits at most ``within`` seconds,
+        and at most the service's ``away``.
 
         Raises
         ------
         SchedulerAwayError
             There was no reply in that time.
         LargekError
-            Of the scheduler's reply.
+            The error in the scheduler's reply.
         """
-        begun = time.monotonic()
-        in_doubt = False
+        begun, in_doubt = time.monotonic(), False
         silent = MODEL_SECONDS if operation == "model" else SILENT_SECONDS
         longest = min(self._away_seconds, math.inf if within is None else within)
         moves = self._finder is not None and self._finder.is_file
@@ -266,7 +270,7 @@ class Service:
             nonlocal in_doubt, silent
             self._check_open()
             try:
-                self._keep_connected(in_doubt)
+                self._reconnect(in_doubt)
                 # A stopped scheduler never replies, so each try has a timeout.
                 left = max(longest - (time.monotonic() - begun), SILENT_SECONDS)
                 found = self._answer(operation, arguments, min(silent, left))
@@ -282,12 +286,15 @@ class Service:
         def limit(error: Exception) -> float | None:
             if isinstance(error, OSError | SchedulerAwayError | OtherSchedulerError):
                 return longest
-            # Others may be due to a lost connection.
+            # Other errors may be due to a lost connection.
             is_lost = isinstance(error, LargekError | RuntimeError) and not self._closed
             return longest if is_lost and self.client.status != "running" else None
 
         def report(error: Exception, _: float) -> None:
-            why, most = str(self._away(error)).rstrip("."), human_seconds(limit(error) or longest)
+            why, most = (
+                str(self._away_error(error)).rstrip("."),
+                human_seconds(limit(error) or longest),
+            )
             logger.warning("%s. Waiting for it, at most %s (away)", why, most)
 
         try:
@@ -303,21 +310,21 @@ class Service:
             self._check_open()
             if limit(error) is None:
                 raise
-            raise self._away(error) from None
-        return _content(found)
+            raise self._away_error(error) from None
+        return _value_of(found)
 
-    def _away(self, error: Exception) -> SchedulerAwayError:
+    def _away_error(self, error: Exception) -> SchedulerAwayError:
         finder, is_bare = self._finder, isinstance(error, _NoServiceError)
         if isinstance(error, SchedulerAwayError) and not is_bare:
             return error
         if isinstance(error, LargekError) and not is_bare:
-            return SchedulerAwayError(f"{error}; wait for it, its jobs go on then.")
+            return SchedulerAwayError(f"{error}; wait for it, its jobs continue then.")
         if finder is not None and finder.is_file and not is_bare:
-            return finder.nobody(error)
+            return finder.no_answer(error)
         return SchedulerAwayError(
             f"the scheduler at {self._where} "
             f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
-            "there. Its jobs go on when it is back with their store."
+            "there. Its jobs continue once it is back with their store."
         )
 
     # --- jobs -------------------------------------------------------------------------------------
@@ -340,7 +347,7 @@ class Service:
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job after checks of all that it needs, or resume one that has ended.
+        """Submit a job after checking all that it needs, or resume one that has ended.
 
         Parameters
         ----------
@@ -354,28 +361,28 @@ class Service:
         seed : int
             0 by default.
         max_time : float or str, optional
-            Seconds, or a text such as "90s", "30m", "6h"; of running, waiting for workers included.
+            Seconds, or a text such as "90s", "30m", "6h"; includes waiting for workers.
         labels : bool
             Whether to write every row's label; true by default.
         storage_options : mapping, optional
             For the URLs. ``{"key": {"env": "NAME"}}`` is read from the scheduler's environment. Any
-            other value is kept in memory only: after a restart of the scheduler the job waits until
-            :meth:`Job.supply` gives it again.
+            other value is kept in memory only: after a restart of the scheduler the job waits for
+            :meth:`Job.supply`.
         name : str, optional
             Shown with the id.
         resume : str or Job, optional
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
             change.
         accept_version : bool
-            With ``resume``, whether this version may continue what another one has computed. The
-            model's provenance names both.
+            With ``resume``, whether this version may continue the work of another one. The model's
+            provenance names both.
         workers : mapping, optional
             Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (1) and maximum number of
             workers, and their tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
-            worker): as of :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
+            worker), as in :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
             Gaussians to fit instead, and its ``dither``.
 
         Returns
@@ -395,7 +402,9 @@ class Service:
         )  # fmt: skip
         if resume is not None:
             if algorithm is not None or effort is not None:
-                raise ParameterError("resume= goes on with its own algorithm: leave it out.")
+                raise ParameterError(
+                    "resume= keeps the algorithm of the job: leave out algorithm and effort."
+                )
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             asked = {"job_id": job_id, "changes": changes, "accept_version": bool(accept_version)}
             return Job(self, self.ask("resume", secrets=secrets, **asked))
@@ -416,9 +425,9 @@ class Service:
         Parameters
         ----------
         state : str or sequence of str, optional
-            Any of these: see :meth:`Job.status`.
+            Only jobs in one of these states: see :meth:`Job.status`.
         older_than : float or str, optional
-            Only those that ended so long ago: seconds, or a text such as "12h" or "30d".
+            Only jobs that ended at least this long ago: seconds, or a text such as "12h" or "30d".
         limit : int or None
             Maximum number of jobs, the newest ones; None: all.
 
@@ -434,7 +443,7 @@ class Service:
                 check_choice("state", name, STATES)
         if older_than is not None:
             asked["older_than"] = parse_duration(older_than, "older_than")
-        return JobList(self, self.ask_again("listed", **asked))
+        return JobList(self, self.ask_with_retry("listed", **asked))
 
     @without_causes
     def job(self, job_id: str) -> Job:
@@ -453,9 +462,9 @@ class JobList(list[Job]):
     Attributes
     ----------
     rows : list of dict
-        Of each job its ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended``
-        (or None), ``algorithm``, ``n_clusters``, ``data`` and ``output``; of one that runs also the
-        figures of its last step, and of one that has ended its ``cost`` and ``seconds``.
+        ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended`` (or None),
+        ``algorithm``, ``n_clusters``, ``data`` and ``output`` of each job; while it runs also the
+        figures of its last step, and once it has ended its ``cost`` and ``seconds``.
         ``Job.status`` has more.
     """
 
@@ -467,8 +476,8 @@ class JobList(list[Job]):
         return card_of_jobs(self.rows, f"{len(self)} jobs")
 
 
-def _content(found: Mapping[str, Any]) -> Any:
-    """Return the value of a reply, or a model's message, or raise its error."""
+def _value_of(found: Mapping[str, Any]) -> Any:
+    """Return the value of a reply (a model's message as it is), or raise its error."""
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found
@@ -479,7 +488,6 @@ class _NoServiceError(SchedulerAwayError):
 
 
 def this_user() -> str:
-    """Return the name of this user's account."""
     try:
         name = getpass.getuser()
     except (OSError, KeyError):
@@ -489,7 +497,7 @@ def this_user() -> str:
 
 
 def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of a name or an object; effort is one of its parameters."""
+    """Return the document of an algorithm, given by name or as an object."""
     algorithm = "auto" if algorithm is None else algorithm
     if effort is not None:
         check_choice("effort", effort, EFFORTS)
@@ -501,12 +509,12 @@ def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[
 
 
 def _fields(**given: Any) -> dict[str, Any]:
-    """Return the given fields of a job, converted for sending."""
+    """Return the given fields of a job, converted to plain values."""
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
-                f"{name} of a job cannot be an array: use KMeans or Mixture(client=...), which "
-                "take one."
+                f"{name} of a job cannot be an array: use KMeans(client=...) or "
+                "Mixture(client=...), which take one."
             )
     if given["max_time"] is not None:
         given["max_time"] = parse_duration(given["max_time"], "max_time")

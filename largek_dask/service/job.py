@@ -38,7 +38,7 @@ from largek_dask.service.serialization import error_of, model_of
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
-__all__ = ["Job", "Lines", "line_of"]
+__all__ = ["EventPrinter", "Job", "line_of"]
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 """Seconds between questions about a job: of which nothing is new, longer each time."""
@@ -86,7 +86,9 @@ class Job:
         return self._status()
 
     def _status(self, within: float | None = None) -> dict[str, Any]:
-        found: dict[str, Any] = self._service.ask_again("status", within=within, job_id=self.id)
+        found: dict[str, Any] = self._service.ask_with_retry(
+            "status", within=within, job_id=self.id
+        )
         return found
 
     @property
@@ -95,7 +97,7 @@ class Job:
         return str(self.status()["state"])
 
     def done(self) -> bool:
-        """Return whether it has ended, successfully or not."""
+        """Return whether the job has ended, successfully or not."""
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
@@ -116,13 +118,13 @@ class Job:
         return (event for event in self._news(follow) if event is not None)
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
-        """Yield all events, and None after each pause in which there was none."""
+        """Yield all events, and None after each pause without one."""
         epoch: str | None = None
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
         # Another scheduler numbers events from the start, and repeats the earlier ones.
         while True:
-            found = self._service.ask_again("news", job_id=self.id, n=n)
+            found = self._service.ask_with_retry("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
                 epoch = found["epoch"]
                 if n > 0:
@@ -165,7 +167,7 @@ class Job:
             :func:`connect`); the job goes on when it is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
-        show = Lines(view, stream)
+        show = EventPrinter(view, stream)
         try:
             # A scheduler that is away shows in the view; Dask's own log would tear it apart.
             with silence_logging_cmgr(logging.CRITICAL):
@@ -225,7 +227,7 @@ class Job:
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """Return the state; wait for a scheduler that is away until then (``time.monotonic``)."""
+        """Return the state; retry until then (``time.monotonic``) while the scheduler is away."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
@@ -268,15 +270,15 @@ class Job:
         NoModelError
             There is none yet.
         """
-        return model_of(self._service.ask_again("model", job_id=self.id))
+        return model_of(self._service.ask_with_retry("model", job_id=self.id))
 
     def cancel(self) -> None:
         """Ask the job to end; its best model so far stays."""
-        self._service.ask_again("cancel", job_id=self.id)
+        self._service.ask_with_retry("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
-        """Give values of storage options that were only in memory; the names still missing."""
-        found: list[str] = self._service.ask_again(
+        """Supply values of storage options kept in memory only; return the missing names."""
+        found: list[str] = self._service.ask_with_retry(
             "supply", job_id=self.id, secrets=dict(storage_options)
         )
         return found
@@ -316,7 +318,7 @@ class Job:
 
 
 def line_of(event: Event, objective: Objective = INERTIA) -> str:
-    """Return an event as one line: time (UTC), kind and text."""
+    """Format an event as one line: time (UTC), kind and text."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":
@@ -337,7 +339,7 @@ def origin_of(event: Event) -> list[str]:
 
 
 def _fields(event: Event) -> str:
-    """Return the numbers and texts of an event by name."""
+    """Format the numbers and texts of an event as ``name=value``."""
     known = ("event", "time", "n", "job")
     values = {name: value for name, value in event.items() if name not in known}
     return ", ".join(
@@ -372,8 +374,8 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
 }
 
 
-class Lines:
-    """Shows a job as the lines of its events, with few of its steps."""
+class EventPrinter:
+    """Print a job's events as lines; of its steps at most one per ``STEP_SECONDS``."""
 
     def __init__(
         self,
@@ -388,7 +390,7 @@ class Lines:
         self._waits = ""
 
     def __call__(self, event: Event | None) -> None:
-        """Show one event, if it is time to."""
+        """Show an event; None after a pause without one."""
         kind = None if event is None else event.get("event")
         if kind == "step":
             self._step = event

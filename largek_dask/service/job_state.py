@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from largek_dask import config
 from largek_dask.algorithms.objective import value_in
-from largek_dask.driver.event_log import UNKEPT, JsonLines
+from largek_dask.driver.event_log import UNSTORED, JsonLines
 from largek_dask.driver.events import Event, plain, seconds_of
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import ProcessMemory
@@ -25,7 +25,7 @@ from largek_dask.driver.stopping import ENDS
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.redaction import Redactor
-from largek_dask.service.lease import Contender, Lease
+from largek_dask.service.lease import Claimant, Lease
 from largek_dask.service.spec import known_values, missing, options_of, output_folder
 from largek_dask.service.store import Record
 
@@ -35,10 +35,10 @@ __all__ = [
     "MOST_EVENTS",
     "STATES",
     "Feed",
+    "JobMetrics",
     "JobState",
-    "Ready",
     "Reason",
-    "written",
+    "utc_text",
 ]
 
 logger = logging.getLogger(__name__)
@@ -59,17 +59,15 @@ OF_LAST_STEP = ("step", "cost", "share", "rows_per_second", "eta_s")
 
 
 class Waiting(NamedTuple):
-    """Reason why a job waits, and its explanation."""
-
     reason: Reason
     text: str
 
 
 class JobState:
-    """A job as this scheduler knows it.
+    """State of a job on this scheduler.
 
-    ``secrets`` are values of storage options that are nowhere but in memory. Of a job that
-    ``is_new`` no other scheduler has known anything.
+    ``secrets`` are values of storage options that are kept in memory only. With ``is_new`` no other
+    scheduler has run the job.
     """
 
     def __init__(
@@ -79,9 +77,9 @@ class JobState:
         is_new: bool,
     ) -> None:
         self.record = record
-        self.is_kept = True
+        self.is_saved = True
         """Whether the record is in the store as it is here."""
-        self.is_gone = False
+        self.is_removed = False
         """Whether the record has been removed, so that it must not be written again."""
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
@@ -93,83 +91,83 @@ class JobState:
         self.note = ""
         """Which scheduler has the job, where it is not this one."""
         self.waiting: Waiting | None = None
-        self.lacking: Waiting | None = None
-        self.holds: ProcessMemory | None = None
+        self.shortage: Waiting | None = None
+        self.reserved_memory: ProcessMemory | None = None
         """Memory of each worker that it takes while it runs; None if unknown."""
         self.not_before = 0.0
         """When it is tried again, at the soonest (``time.monotonic``)."""
         self.tries = 0
         """Number of attempts in a row that ended in waiting, without progress."""
-        self.waits_since = 0.0
+        self.waiting_since = 0.0
         """When the first of these attempts began to wait (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.has_run = not is_new
         """What it needs was there once, so it is worth waiting for."""
         self.lease: Lease | None = None
         """The last lease, which could perhaps not be given back."""
-        self.contender: Contender | None = None
+        self.claimant: Claimant | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
         """Reason why the run was asked to end."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
 
-    def change(self, keep: Callable[[Record], object], **changes: Any) -> None:
-        """Write the record with other fields, then apply them, one change after the other."""
+    def change(self, save: Callable[[Record], object], **changes: Any) -> None:
+        """Write the record with other fields, then apply them."""
         with self._writing:
-            keep(changed := replace(self.record, **changes))
+            save(changed := replace(self.record, **changes))
             with self._lock:
                 self.record = replace(self.record, **changes)
-                self.is_kept = self.record == changed
+                self.is_saved = self.record == changed
 
-    def change_now(self, **changes: Any) -> None:
-        """Change fields of the record at once; :meth:`keep` has to follow."""
+    def change_unsaved(self, **changes: Any) -> None:
+        """Change fields of the record at once; the caller then calls :meth:`save`."""
         with self._lock:
-            self.record, self.is_kept = replace(self.record, **changes), False
+            self.record, self.is_saved = replace(self.record, **changes), False
 
-    def keep(self, keep: Callable[[Record], object]) -> None:
-        """Write the record as it is now, unless that has been done; a failure is only logged."""
+    def save(self, save: Callable[[Record], object]) -> None:
+        """Write the record if it has changed; log a failure."""
         try:
             with self._writing:
-                while not self.is_kept and not self.is_gone:
-                    keep(record := self.record)
+                while not self.is_saved and not self.is_removed:
+                    save(record := self.record)
                     with self._lock:
                         # What has changed meanwhile is written as well.
-                        self.is_kept = record is self.record
+                        self.is_saved = record is self.record
         except Exception as error:  # drivers raise errors of their own kinds
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
 
-    def compare(self, stands: Callable[[Record], bool]) -> bool:
+    def was_overwritten(self, is_stored: Callable[[Record], bool]) -> bool:
         """Return whether the stored record was changed by another scheduler.
 
-        Then :meth:`keep` has to follow. What is still to be kept is not compared.
+        Then :meth:`save` has to follow. What is still to be kept is not compared.
         """
         with self._writing:
-            if not self.is_kept or self.is_gone or stands(self.record):
+            if not self.is_saved or self.is_removed or is_stored(self.record):
                 return False
             with self._lock:
-                self.is_kept = False
+                self.is_saved = False
             return True
 
-    def forget(self, remove: Callable[[], object]) -> None:
-        """Remove the record, which no :meth:`keep` brings back."""
+    def remove_record(self, remove: Callable[[], object]) -> None:
+        """Remove the record for good: no later :meth:`save` writes it again."""
         with self._writing:
             remove()
-            self.is_gone = True
+            self.is_removed = True
 
     def folder(self) -> Folder:
-        """Return its output's folder, or raise MissingOptionError."""
+        """Return the output folder, or raise MissingOptionError."""
         return output_folder(self.record.spec, options_of(self.record.spec, self.secrets))
 
-    def recall(self, folder: Folder) -> None:
-        """Take up the last events of earlier schedulers, from the job's folder."""
+    def load_events(self, folder: Folder) -> None:
+        """Load the last events of earlier schedulers from the job's folder."""
         if not self.feed.is_loaded:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     @property
     def redact(self) -> Redactor:
-        """Leaves the known values of its storage options out of texts; made once for them."""
+        """Redactor of the known values of storage options; cached."""
         values = known_values(self.record.spec, self.secrets)
         if self._redactor is None or self._redactor[0] != values:
             self._redactor = (values, Redactor(values))
@@ -177,7 +175,7 @@ class JobState:
 
     @property
     def state(self) -> str:
-        """One of queued, waiting, running, and the states of a result."""
+        """One of ``STATES``."""
         if (result := self.record.result) is not None:
             return result.state
         if self.reason is not None:
@@ -186,7 +184,6 @@ class JobState:
 
     @property
     def reason(self) -> Reason | None:
-        """Reason why it waits, or None."""
         if self.record.result is not None:
             return None
         if not self.running and self.needs():
@@ -196,7 +193,7 @@ class JobState:
 
     @property
     def _waiting(self) -> Waiting | None:
-        return self.waiting if self.running else self.waiting or self.lacking
+        return self.waiting if self.running else self.waiting or self.shortage
 
     @property
     def ended(self) -> float:
@@ -204,11 +201,11 @@ class JobState:
         return self.record.created if self.record.ended is None else self.record.ended
 
     def needs(self) -> list[str]:
-        """Storage options that a client has to supply before it can run."""
+        """Return the storage options that a client has to supply before the job can run."""
         return missing(self.record.spec, self.secrets)
 
     def supply(self, secrets: Mapping[str, Any]) -> None:
-        """Take values of storage options that are only in memory; after an error, none of them."""
+        """Set values of storage options that are kept in memory only; all of them or none."""
         if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
             raise ParameterError(
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
@@ -217,12 +214,12 @@ class JobState:
         self.secrets = {**self.secrets, **secrets}
 
     def ask_to_stop(self, why: Why) -> None:
-        """End the run at the next chunk; the first reason counts."""
+        """Stop the run at the next chunk; the first reason counts."""
         if self.stopped_for is None:
             self.stopped_for = why
 
-    def heed(self, event: Event) -> None:
-        """Take up what an event of a run tells of whether it waits."""
+    def update_waiting(self, event: Event) -> None:
+        """Update from an event whether the run waits, and whether it makes progress."""
         kind, topic = event["event"], event.get("topic")
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
@@ -240,24 +237,24 @@ class JobState:
             # What is only done again is no progress, or a job could try for ever.
             self._farthest, self.tries = at, 0
 
-    def wait_for(self, reason: Reason, text: str) -> float:
-        """Postpone the job, longer each time, and return the seconds that it has waited so far."""
+    def postpone(self, reason: Reason, text: str) -> float:
+        """Postpone the next attempt, each time longer; return the seconds waited so far."""
         now = time.monotonic()
         if not self.tries:
-            self.waits_since = now
+            self.waiting_since = now
         pause = float(config.get("service.beat-seconds")) * 2.0**self.tries
         longest = float(config.get("service.retry-seconds"))
         self.not_before = now + min(pause, longest)
         self.tries += 1
         self.waiting = Waiting(reason, text)
-        return now - self.waits_since
+        return now - self.waiting_since
 
-    def go_on(self) -> None:
-        """Forget how often it has been tried: something has been done about what it waits for."""
+    def reset_retries(self) -> None:
+        """Retry at once, because what the job waits for may have been provided."""
         self.tries, self.not_before = 0, 0.0
 
     def emit(self, event: Event) -> None:
-        """Add an event that no run emits; a run writes it to the job's folder later."""
+        """Add an event while no run is writing; the next run writes it to the job's folder."""
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         stamped = {"time": stamp, **event}
         with self._lock:
@@ -265,7 +262,7 @@ class JobState:
         self.feed(stamped)
 
     def unwritten(self) -> Iterator[Event]:
-        """Events that are in no file yet, each once."""
+        """Yield events that are in no file yet, each once."""
         while True:
             with self._lock:
                 if not self._unwritten:
@@ -274,25 +271,23 @@ class JobState:
             yield event
 
     def begin(self) -> None:
-        """Forget what an earlier attempt was stopped for."""
         self.stopped_for = None
-        self.running, self.note, self.lacking = True, "", None
+        self.running, self.note, self.shortage = True, "", None
         self.began = time.time()
 
     def is_stopped(self) -> bool:
-        """Return whether the run was asked to end."""
         return self.stopped_for is not None
 
     @property
     def explanation(self) -> str:
-        """Sentence that says what the job waits for, or ""."""
+        """Explanation of what the job waits for; empty if it does not."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs values of the storage options {', '.join(needs)}: supply() them"
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
     def about(self) -> dict[str, Any]:
-        """Return what a list of jobs and a status both have."""
+        """Return the fields that a list of jobs and a status share."""
         record, spec = self.record, self.record.spec
         return {
             "id": record.id,
@@ -300,8 +295,8 @@ class JobState:
             "state": self.state,
             "reason": self.reason,
             "owner": record.owner,
-            "created": written(record.created),
-            "ended": None if record.result is None else written(self.ended),
+            "created": utc_text(record.created),
+            "ended": None if record.result is None else utc_text(self.ended),
             "algorithm": spec.algorithm.name,
             "n_clusters": spec.n_clusters,
             "data": spec.data,
@@ -309,7 +304,7 @@ class JobState:
         }
 
     def row(self) -> dict[str, Any]:
-        """Return what a list of jobs shows of each; there may be thousands."""
+        """Return the fields of a list of jobs, which may have thousands."""
         row, result = self.about(), self.record.result
         if result is not None:
             _, value = value_in(vars(result))
@@ -322,7 +317,7 @@ class JobState:
         return row
 
     def status(self) -> dict[str, Any]:
-        """Return everything known, as plain values."""
+        """Return everything known, as plain values: see ``Job.status``."""
         record, result = self.record, self.record.result
         about = {
             **self.about(),
@@ -347,8 +342,8 @@ class JobState:
         return about
 
 
-def written(moment: float) -> str:
-    """Return a time, in seconds since 1970, as text (UTC)."""
+def utc_text(moment: float) -> str:
+    """Format seconds since 1970 as UTC."""
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
@@ -356,8 +351,8 @@ MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
 """Events kept, and bytes of those that are read; older ones are in the job's folder."""
 
 
-class Ready(NamedTuple):
-    """Figures of a job as of its last event, replaced as a whole and read without a lock."""
+class JobMetrics(NamedTuple):
+    """Figures of a job as of its last event; replaced as a whole, so readers need no lock."""
 
     at: float = 0.0
     figures: Mapping[str, float] = MappingProxyType({})
@@ -367,9 +362,9 @@ class Ready(NamedTuple):
 class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
-    They are kept as text: half the memory of mappings. ``ready`` has figures for callers that must
-    not wait; ``view``, what the events say. Of a job that ``is_new`` there are no earlier events to
-    :meth:`load`.
+    Events are kept as text, which takes half the memory of mappings. ``metrics`` has figures for
+    callers that must not block, and ``view`` the state that the events describe. With ``is_new``
+    there are no earlier events to :meth:`load`.
     """
 
     def __init__(self, job_id: str, is_new: bool) -> None:
@@ -380,18 +375,17 @@ class Feed:
         self._lock = threading.Lock()
         self.view = JobView()
         self._last: str | None = None
-        self.ready = Ready()
+        self.ready = JobMetrics()
 
     def __call__(self, event: Event) -> None:
-        """Take an event in."""
         with self._lock:
             self.view.update(event)
             stamp = str(event.get("time") or datetime.now(UTC).isoformat(timespec="milliseconds"))
             self._last = stamp
             at = seconds_of({"time": stamp})
             figures = {**self.view.metrics(), "last_event_timestamp_seconds": int(at)}
-            self.ready = Ready(at, figures, self.view.metric_seconds())
-            if event["event"] == UNKEPT:
+            self.ready = JobMetrics(at, figures, self.view.metric_seconds())
+            if event["event"] == UNSTORED:
                 return
             self._add({**plain(event), "time": stamp})
 
@@ -417,7 +411,7 @@ class Feed:
                 self._last = str(every[-1].get("time") or "") or None
 
     def unload(self) -> None:
-        """Drop the events of a job that has ended, and its series: its file has them."""
+        """Drop the events and series of a job that has ended: they are in its folder."""
         with self._lock:
             self._texts.clear()
             self._next = 0
@@ -425,12 +419,11 @@ class Feed:
             self.is_loaded = False
 
     def copy_view(self) -> JobView:
-        """Return a copy of the view."""
         with self._lock:
             return copy.deepcopy(self.view)
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
-        """At most ``most`` events from number ``n`` on, or from the first one that is kept."""
+        """Return at most ``most`` events from number ``n`` on, or from the first that is kept."""
         with self._lock:
             begin = max(0, n - (self._next - len(self._texts)))
             end = min(begin + most, len(self._texts))
@@ -438,15 +431,15 @@ class Feed:
         return [json.loads(text) for text in texts]
 
     def worth(self, seconds: float) -> int:
-        """Workers among whom the longest step so far would take ``seconds``, 1 or more.
+        """Return the number of workers for which the longest step so far takes ``seconds``.
 
-        Not more than there are chunks, and one before the first step.
+        At least 1, and at most the number of chunks.
         """
         with self._lock:
             return max(1, min(self.view.n_chunks, math.ceil(self.view.most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
-        """Return the last step, and sums of this scheduler's time: see ``Job.status``."""
+        """Return figures of the last step, and sums: see ``Job.status``."""
         with self._lock:
             return {
                 **self.view.figures(),

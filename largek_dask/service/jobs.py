@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.checkpoint import check_place
-from largek_dask.driver.fit import checked
+from largek_dask.driver.checkpoint import check_output_folder
+from largek_dask.driver.fit import prepare_fit
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.job_view import JobView
 from largek_dask.driver.plan import FitMemory, fit_memory, space_needed
@@ -30,8 +30,8 @@ from largek_dask.passes.admission import check_workers
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import STATES, JobState
-from largek_dask.service.lease import Tenure, check_job, claimed_for, reserve
-from largek_dask.service.queue import Cluster, Queue, Standing, cannot_fit, worker_memory
+from largek_dask.service.lease import StoreLease, check_job, claimed_for, reserve
+from largek_dask.service.queue import Queue, WorkerInfo, WorkerPool, why_never_fits, worker_memory
 from largek_dask.service.runner import model_so_far
 from largek_dask.service.spec import (
     JobSpec,
@@ -59,7 +59,7 @@ MOST_NUMBERS = 10_000_000
 
 
 class Jobs(Queue):
-    """The jobs of one scheduler, and what a client may ask of them.
+    """The jobs of one scheduler, and the operations of its clients.
 
     All methods are thread-safe, and may block.
 
@@ -70,7 +70,7 @@ class Jobs(Queue):
         Returns the client whose cluster computes; None: threads of this process.
     owner : str
         Name and location of this scheduler, for claims of the store and jobs.
-    made : callable, optional
+    scheduler_file : callable, optional
         Returns the content of the store's ``scheduler.json`` for the number of a claim.
     workers : callable, optional
         Returns the workers of the cluster; None: unknown.
@@ -81,12 +81,12 @@ class Jobs(Queue):
         records: Records,
         connect: Callable[[], Client | None],
         owner: str,
-        made: Callable[[int], Mapping[str, Any]] | None = None,
-        workers: Callable[[], Collection[Standing] | None] = lambda: None,
+        scheduler_file: Callable[[int], Mapping[str, Any]] | None = None,
+        workers: Callable[[], Collection[WorkerInfo] | None] = lambda: None,
     ) -> None:
         changed = threading.Condition(threading.RLock())
-        tenure = Tenure(records, owner, changed)
-        super().__init__(tenure, changed, owner, connect, workers, made)
+        store_lease = StoreLease(records, owner, changed)
+        super().__init__(store_lease, changed, owner, connect, workers, scheduler_file)
         self._readers = ThreadPoolExecutor(READERS, "largek-page-reader")
         self._reading: dict[str, Future[None]] = {}
 
@@ -98,26 +98,26 @@ class Jobs(Queue):
         self._readers.shutdown(wait=False, cancel_futures=True)
         return super().close(seconds)
 
-    def workers_worth(self, seconds: float) -> int:
+    def workers_wanted(self, seconds: float) -> int:
         """Return the number of workers that jobs can use if a step is to take ``seconds``.
 
-        Counts running jobs, and those that only lack workers.
+        Counts running jobs, and those that lack only workers.
         """
         # Called on the scheduler's event loop, so without the lock.
-        return sum(_worth(job, seconds) for job in self.jobs())
+        return sum(_usable_workers(job, seconds) for job in self.jobs())
 
     # --- what a client may ask --------------------------------------------------------------------
 
     def hello(self) -> dict[str, str]:
-        """Return version and store, once this scheduler has its jobs."""
+        """Return version and store, once this scheduler has loaded its jobs."""
         self.wait_until_ready()
-        return {"version": __version__, "store": self._tenure.records.url}
+        return {"version": __version__, "store": self._store_lease.records.url}
 
     def submit(self, document: str, secrets: Mapping[str, Any], owner: str) -> str:
         """Check and store a new job, and return its id; after an error nothing has been written.
 
-        ``document`` is the JSON of a ``JobSpec``, and ``secrets`` are the values of its storage
-        options that are kept in memory only.
+        ``document`` is the JSON of a ``JobSpec``; ``secrets`` are the values of its storage options
+        that are kept in memory only.
         """
         spec, secrets = JobSpec.parse(document), dict(secrets)
         if absent := missing(spec, secrets):
@@ -127,7 +127,7 @@ class Jobs(Queue):
         try:
             with use_selection(None if spec.workers is None else spec.workers.pick()):
                 takes = self.check(spec, options)
-            records = self._tenure.records
+            records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
                 # After a crash here the job continues, and no unknown one has claimed its folder.
@@ -162,17 +162,17 @@ class Jobs(Queue):
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
                     "new job for that."
                 )
-        with self.alone(job, "resumed", "wait until it has ended"):
+        with self.exclusively(job, "resumed", "wait until it has ended"):
             job.supply(dict(secrets))
             spec = JobSpec.parse({**job.record.spec.dump(), **changes})
             self._recall(job)
             run, versions = job.record.run + 1, job.record.versions
             job.waiting = None
-            job.go_on()
+            job.reset_retries()
             if accept_version and versions[-1:] not in ((), (__version__,)):
                 versions = (*versions, __version__)
             job.change(
-                self._tenure.records.update,
+                self._store_lease.records.update,
                 spec=spec,
                 run=run,
                 versions=versions,
@@ -185,16 +185,15 @@ class Jobs(Queue):
         return job_id
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
-        """Set values of storage options for a waiting job, and return those still missing."""
+        """Set storage options of a waiting job; return the names still missing."""
         job = self.find(job_id)
         with self.changed:
             job.supply(secrets)
-            job.go_on()
+            job.reset_retries()
             self.changed.notify_all()
             return job.needs()
 
     def status(self, job_id: str) -> dict[str, Any]:
-        """Return a job's status: see ``service.client.Job.status``."""
         checked_id(job_id)
         return self.find(job_id).status()
 
@@ -206,8 +205,8 @@ class Jobs(Queue):
     ) -> list[dict[str, Any]]:
         """Return rows of jobs, oldest first.
 
-        ``state`` has the states of those that are listed, ``older_than`` the seconds since which
-        they have ended at least, and ``limit`` the number of the newest of them.
+        Only jobs in one of the states ``state`` that ended at least ``older_than`` seconds ago, if
+        that is given; and of these the newest ``limit``.
         """
         self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
@@ -222,7 +221,6 @@ class Jobs(Queue):
         return [job.row() for job in jobs[first:]]
 
     def events(self, job_id: str, n: int, most: int) -> list[dict[str, Any]]:
-        """Return events from number ``n`` on."""
         job = self.find(job_id)
         self._recall(job)
         return job.feed.since(n, most)
@@ -230,14 +228,14 @@ class Jobs(Queue):
     def news(self, job_id: str, n: int) -> dict[str, Any]:
         """Return events from number ``n`` on, and whether others may follow.
 
-        ``epoch`` is a name of this tenure of the store: after a change events are numbered from the
-        start.
+        ``epoch`` identifies the period in which this scheduler holds the store: when it changes,
+        events are numbered from the start.
         """
         job = self.find(job_id)
         # An event of an end comes before its run is over.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
-        return {"epoch": self._tenure.epoch, "events": events, "is_over": is_over}
+        return {"epoch": self._store_lease.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
@@ -245,11 +243,11 @@ class Jobs(Queue):
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
-            job.recall(folder) if is_own else job.feed.load([])
+            job.load_events(folder) if is_own else job.feed.load([])
             self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart, and return its state.
+        """Ask a job to end, also after a restart; return its state.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
@@ -257,27 +255,27 @@ class Jobs(Queue):
         with self.changed:
             if job.state in ENDS:
                 return job.state
-            job.change_now(cancel=True)
+            job.change_unsaved(cancel=True)
             # What ends it sends the event of the end.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
-            job.go_on()
+            job.reset_retries()
             if job.running:
                 job.ask_to_stop("cancel")
             # It may end at any moment from here on.
             state = job.state
             self.changed.notify_all()
         # It ends now, even if the store cannot be written.
-        self.keep(job)
+        self.save(job)
         return state
 
     # --- what the page shows ----------------------------------------------------------------------
 
     def view(self, job_id: str) -> tuple[JobView, str]:
-        """Return a copy of a job's view, and what it lacks in a sentence; empty if nothing.
+        """Return a copy of a job's view, and a sentence on missing events; empty without any.
 
-        Where its feed lacks earlier events, as after a restart of the scheduler and of jobs that
-        ended long ago, a thread reads them from the job's folder.
+        Earlier events are missing after a restart of the scheduler, and of jobs that ended long
+        ago: a thread then loads them from the job's folder.
         """
         job = self.find(job_id)
         status = job.status()
@@ -288,7 +286,7 @@ class Jobs(Queue):
         return view, lack
 
     def _read(self, job: JobState) -> str:
-        """Have the earlier events of a job read; return what is missing until then."""
+        """Have a thread load a job's earlier events; return why they are missing until then."""
         reading = self._reading.get(job.record.id)
         if reading is None:
             self._reading[job.record.id] = self._readers.submit(self._recall, job)
@@ -314,13 +312,13 @@ class Jobs(Queue):
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a function that removes these secrets and those of all jobs from texts."""
+        """Return a redactor of these secrets and those of all jobs."""
         with self.changed:
             jobs = self.jobs()
         return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
 
     def model(self, job_id: str) -> Model:
-        """Return the final model of a job, or the best so far, or raise NoModelError."""
+        """Return the final model of a job or the best so far, or raise NoModelError."""
         job = self.find(job_id)
         folder = job.folder()
         try:
@@ -352,7 +350,7 @@ class Jobs(Queue):
     # --- what a submit checks ---------------------------------------------------------------------
 
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
-        """Check data, parameters, memory, output and workers; return the memory that it takes."""
+        """Check data, parameters, memory, output and workers; return the memory of the fit."""
         client = self._connect()
         # Missing chunks are counted and reported when the job runs.
         rows = open_rows(
@@ -362,11 +360,11 @@ class Jobs(Queue):
             count_missing=False,
         )
         asked = spec.fit_options()
-        rows, choice, footprint = checked(rows, asked, n_threads=None, client=client)
+        rows, choice, footprint = prepare_fit(rows, asked, n_threads=None, client=client)
         workers = self._workers()
         takes = fit_memory(rows, spec.n_clusters, footprint)
-        memory = worker_memory(spec, takes, None if workers is None else Cluster(workers))
-        if (why := cannot_fit(memory)) is not None:
+        memory = worker_memory(spec, takes, None if workers is None else WorkerPool(workers))
+        if (why := why_never_fits(memory)) is not None:
             raise NotEnoughMemoryError(
                 f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
                 "smaller memory_limit, use fewer threads a worker, or workers with more memory."
@@ -376,7 +374,7 @@ class Jobs(Queue):
         if (job_id := claimed_for(folder)) is not None:
             raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
         advice = "Choose another output, or go on with its job by submit(resume=id)."
-        check_place(folder, advice, may_be_begun=False)
+        check_output_folder(folder, advice, may_be_begun=False)
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
@@ -386,12 +384,12 @@ class Jobs(Queue):
         return takes
 
 
-def _worth(job: JobState, seconds: float) -> int:
+def _usable_workers(job: JobState, seconds: float) -> int:
     asked = job.record.spec.workers
     if job.running:
         worth = job.feed.worth(seconds)
         return worth if asked is None else asked.pick().count(max(worth, asked.min))
-    waits = job.lacking is not None and job.reason == "workers"
+    waits = job.shortage is not None and job.reason == "workers"
     return asked.min if waits and asked is not None else 0
 
 

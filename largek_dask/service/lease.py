@@ -42,7 +42,16 @@ from largek_dask.version import check_format
 if TYPE_CHECKING:
     from largek_dask.service.store import Records
 
-__all__ = ["STORE", "Contender", "Keeper", "Lease", "Tenure", "check_job", "claimed_for", "reserve"]
+__all__ = [
+    "STORE",
+    "Claimant",
+    "Lease",
+    "LeaseRenewer",
+    "StoreLease",
+    "check_job",
+    "claimed_for",
+    "reserve",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -64,15 +73,15 @@ def _newest(folder: Folder) -> int:
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """Return the last sign of life of a claim; empty without one."""
+    """Return the last heartbeat of a claim; empty without one."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
         return b""
 
 
-def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """Return a field of a claim; None if it is missing (a kill, an earlier version)."""
+def _claim_field(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
+    """Return a field of a claim; None if it is missing (after a kill, or of an earlier version)."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
@@ -85,14 +94,14 @@ def _told(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | N
 
 
 def claimed_for(folder: Folder) -> str | None:
-    """Return the job whose folder this is; None if no claim names one."""
+    """Return the job that has claimed a folder; None if no claim names one."""
     claims = folder.sub("claims")
     number = _newest(claims)
-    return _told(claims, number, "job") if number else None
+    return _claim_field(claims, number, "job") if number else None
 
 
 def check_job(folder: Folder, job: str) -> None:
-    """Raise ParameterError if a folder is another job's, before anything in it is used."""
+    """Raise ParameterError if another job has claimed the folder."""
     found = claimed_for(folder)
     if found not in (None, job):
         what = found if found == STORE else f"the output of job {found}"
@@ -100,9 +109,9 @@ def check_job(folder: Folder, job: str) -> None:
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
-    """Make this folder a job's before anything is written; raise OutputError if it is another's."""
+    """Claim a folder for a new job, or raise OutputError if another one has claimed it."""
     try:
-        lease = Contender(folder, job, owner, 0.0).claim()
+        lease = Claimant(folder, job, owner, 0.0).claim()
     except ParameterError as error:
         raise OutputError(str(error)) from None
     if lease is None:
@@ -114,7 +123,7 @@ def reserve(folder: Folder, job: str, owner: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write a job, until another scheduler has claimed it."""
+    """The right to write a job, until another scheduler claims it."""
 
     folder: Folder
     token: int
@@ -123,7 +132,7 @@ class Lease:
     """Owner before, if it was silent for too long and has not released the lease."""
 
     def check(self) -> None:
-        """Look before writing.
+        """Check the lease; call this before every write.
 
         Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
         folder is gone.
@@ -138,44 +147,44 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Show that the holder is alive; raise LostJobError if another one has claimed the job."""
+        """Write a heartbeat, or raise LostJobError if another scheduler has claimed the job."""
         self.check()
         self._beat(uuid.uuid4().hex.encode())
 
     def _beat(self, sign: bytes) -> None:
-        """Write a sign of life, which need not outlast a power failure."""
+        """Write a heartbeat, which need not outlast a power failure."""
         self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
-        """Return the owners of the claims before this one, if they can be read."""
+        """Return the owners of earlier claims, as far as they can be read."""
         earlier = range(max(1, self.token - REMEMBERED), self.token)
-        found = {_told(self.folder, number, "owner") for number in earlier}
+        found = {_claim_field(self.folder, number, "owner") for number in earlier}
         return frozenset(owner for owner in found if owner is not None) - {self.owner}
 
     def release(self) -> None:
-        """Allow everybody to claim the job at once."""
+        """Let any scheduler claim the job at once."""
         with contextlib.suppress(LostJobError):
             self.check()
             self._beat(RELEASED)
 
 
-class Contender:
-    """A scheduler that would write a job, and waits for its turn.
+class Claimant:
+    """A scheduler that tries to claim a job or a store.
 
     Parameters
     ----------
     folder : Folder
-        The job's, or a store.
+        Of the job, or the store.
     job : str
-        Its id, or ``STORE``.
+        Id of the job, or ``STORE``.
     owner : str
-        Name of this scheduler, for whoever loses the job to it.
+        Name of this scheduler, for messages of schedulers that lose the lease.
     patience : float
-        Seconds for which a holder may be without a sign of life.
-    gone : collection of str
-        Owners that have lost everything: their claims are not waited for.
+        Timeout of a holder's heartbeats, in seconds.
+    former_owners : collection of str
+        Owners that have lost their store: their claims are not waited for.
     clock : callable
-        Seconds of this process, never set back.
+        Monotonic clock of this process, in seconds.
     """
 
     def __init__(
@@ -184,7 +193,7 @@ class Contender:
         job: str,
         owner: str,
         patience: float,
-        gone: Collection[str] = (),
+        former_owners: Collection[str] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._job_folder = folder
@@ -192,15 +201,15 @@ class Contender:
         self._job = job
         self._owner = owner
         self._patience = patience
-        self._gone = gone
+        self._gone = former_owners
         self._clock = clock
         self._seen: tuple[int, bytes] = (0, b"")
         self._since = clock()
-        self.living = ""
+        self.holder = ""
         """Who holds it, once that one has been seen to give a sign of life."""
 
     def claim(self) -> Lease | None:
-        """Return the lease, if the job is free or its holder has been silent for too long.
+        """Return the lease if the job is free or its holder's heartbeats have timed out, else None.
 
         Raises ParameterError if the folder is another job's.
         """
@@ -209,10 +218,10 @@ class Contender:
         if number:
             check_job(self._job_folder, self._job)
             seen = (number, _beat(self._folder, number))
-            owner = _told(self._folder, number, "owner") or "another scheduler"
+            owner = _claim_field(self._folder, number, "owner") or "another scheduler"
             if seen != self._seen:
                 if self._seen[0]:
-                    self.living = owner
+                    self.holder = owner
                 self._seen, self._since = seen, self._clock()
             waited = self._clock() - self._since
             if seen[1] != RELEASED and owner not in self._gone and waited <= self._patience:
@@ -236,18 +245,17 @@ class Contender:
         return lease
 
 
-class Keeper(threading.Thread):
-    """Renews a lease periodically, and reports once that it is lost."""
+class LeaseRenewer(threading.Thread):
+    """Thread that renews a lease, and calls ``lost`` once if it is lost."""
 
     def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
         super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)
         self._lease = lease
         self._lost = lost
-        self._over = threading.Event()
+        self._ended_run = threading.Event()
 
     def run(self) -> None:
-        """Renew the lease until the run is over, or the lease is lost."""
-        while not self._over.wait(float(config.get("service.beat-seconds"))):
+        while not self._ended_run.wait(float(config.get("service.beat-seconds"))):
             try:
                 with at("renewal"):
                     self._lease.renew()
@@ -262,23 +270,23 @@ class Keeper(threading.Thread):
                 logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
 
     def stop(self) -> None:
-        """End, and let anybody claim the job.
+        """End the thread, and release the lease.
 
-        A renewal that is under way is waited for: its sign of life must come neither after the
-        release nor into a folder that is being removed. Calls of object stores do end (``stores``).
+        Waits for a renewal in progress: its heartbeat must come neither after the release nor into
+        a folder that is being removed. Calls of object stores have timeouts (``data.stores``).
         """
-        self._over.set()
+        self._ended_run.set()
         self.join()
         with contextlib.suppress(LargekError, OSError):
             self._lease.release()
 
 
-class Tenure:
-    """The right of one scheduler to a store, while it has it and while another one does.
+class StoreLease:
+    """The lease of one scheduler on a store, from waiting for it to losing it.
 
-    ``records`` are under the last claim, so that after its loss nothing is written by them.
-    ``holder`` is the other scheduler that has the store, if known. ``epoch`` changes each time that
-    the store is taken. Everything changes under ``changed``.
+    ``records`` check the lease before every write. ``holder`` is the other scheduler that has the
+    store, if known. ``epoch`` changes each time the store is claimed. All attributes change under
+    the condition ``changed``.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
@@ -296,38 +304,38 @@ class Tenure:
         self.epoch = ""
         self._owner = owner
         self._changed = changed
-        self._contender: Contender | None = None
-        self._keeper: Keeper | None = None
+        self._claimant: Claimant | None = None
+        self._renewer: LeaseRenewer | None = None
         self._is_over = False
 
     @property
     def is_held(self) -> bool:
         """Whether this scheduler has the store, as far as it knows."""
-        return self._keeper is not None
+        return self._renewer is not None
 
     def claim(self, lost: Callable[[], None]) -> None:
-        """Take the store, unless another scheduler has it.
+        """Claim the store, unless another scheduler has it.
 
-        ``lost`` is called under the condition when another scheduler has taken it.
+        ``lost`` is called under the condition once another scheduler has claimed it.
         """
-        if self._contender is None:
+        if self._claimant is None:
             patience = float(config.get("service.patience-seconds"))
-            self._contender = Contender(self.records.folder, STORE, self._owner, patience)
-        lease = self._contender.claim()
+            self._claimant = Claimant(self.records.folder, STORE, self._owner, patience)
+        lease = self._claimant.claim()
         if lease is None:
-            self._is_held_by(self._contender.living)
+            self._note_holder(self._claimant.holder)
             return
         records = self.records.under(lease)
-        keeper = Keeper(lease, lambda: self._lose(lost))
+        renewer = LeaseRenewer(lease, lambda: self._lose(lost))
         with self._changed:
             if self._is_over:
                 lease.release()
                 return
-            self._contender, self.holder, self.epoch = None, "", uuid.uuid4().hex
-            self.records, self._keeper = records, keeper
-            keeper.start()
+            self._claimant, self.holder, self.epoch = None, "", uuid.uuid4().hex
+            self.records, self._renewer = records, renewer
+            renewer.start()
 
-    def _is_held_by(self, owner: str) -> None:
+    def _note_holder(self, owner: str) -> None:
         with self._changed:
             if owner and not self.holder:
                 logger.warning("The jobs in %s are those of %s", self.records.url, owner)
@@ -336,12 +344,12 @@ class Tenure:
 
     def _lose(self, lost: Callable[[], None]) -> None:
         with self._changed:
-            self._keeper = None
+            self._renewer = None
             lost()
             self._changed.notify_all()
 
     def refusal(self) -> ClusterError:
-        """Return the error that says which scheduler to ask instead."""
+        """Return the error that names the scheduler to connect to instead."""
         if not self.holder:
             return ClusterError(
                 f"the jobs in {self.records.url} cannot be read at the moment: try later."
@@ -352,12 +360,12 @@ class Tenure:
             f"scheduler. (This one takes over when the other has been silent for {patience:g} s.)"
         )
 
-    def claim_no_more(self) -> None:
-        """Claim nothing from now on; what is held is kept until :meth:`give_back`."""
+    def stop_claiming(self) -> None:
+        """Claim nothing from now on; a lease is kept until :meth:`release`."""
         with self._changed:
             self._is_over = True
 
-    def give_back(self) -> None:
-        """Allow another scheduler to take the store at once."""
-        if (keeper := self._keeper) is not None:
-            keeper.stop()
+    def release(self) -> None:
+        """Let another scheduler claim the store at once."""
+        if (renewer := self._renewer) is not None:
+            renewer.stop()

@@ -49,7 +49,7 @@ SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
 
 
 class JobsCollector:
-    """The collector of Prometheus for the jobs that ``jobs`` returns."""
+    """Prometheus collector of the jobs that ``jobs`` returns."""
 
     newest: JobsCollector | None = None
     """The one of the newest scheduler of this process, which alone is registered."""
@@ -61,7 +61,7 @@ class JobsCollector:
         self._clock = clock
 
     def register(self) -> None:
-        """Show these jobs from now on, and no others."""
+        """Register this collector in place of any other."""
         with contextlib.suppress(ImportError):
             from prometheus_client import REGISTRY
 
@@ -71,7 +71,6 @@ class JobsCollector:
             JobsCollector.newest = self
 
     def close(self) -> None:
-        """Show these jobs no longer."""
         if JobsCollector.newest is self:
             from prometheus_client import REGISTRY
 
@@ -79,11 +78,10 @@ class JobsCollector:
             JobsCollector.newest = None
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: otherwise all figures would be collected to be registered."""
+        """Return nothing, so that registering does not collect all figures."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all figures, as they are now."""
         from largek_dask.service.job_state import STATES  # not on workers
 
         jobs, now = list(self._jobs()), self._clock()
@@ -118,7 +116,7 @@ def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
 
 
 def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
-    """Return the jobs that run, then those that have ended a short time ago, the latest first."""
+    """Return running jobs, then those that ended shortly ago; within each, the latest first."""
     latest = sorted(jobs, key=lambda job: job.feed.ready.at, reverse=True)
     running = [job for job in latest if job.running and job.state not in ENDS]
     since = now - ENDED_SECONDS
@@ -127,7 +125,7 @@ def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:
-    """Return the figures of a job, by names of :data:`JOB_METRICS`, as far as they are known."""
+    """Return the known figures of a job, by the names of :data:`JOB_METRICS`."""
     figures, state, began = dict(job.feed.ready.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0

@@ -38,7 +38,7 @@ from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.metrics import JobsCollector
 from largek_dask.service.process_log import WatchPlugin
-from largek_dask.service.queue import Standing
+from largek_dask.service.queue import WorkerInfo
 from largek_dask.service.scheduler_file import tls_files
 from largek_dask.service.serialization import message_of_error, message_of_model
 from largek_dask.service.store import Records
@@ -53,7 +53,7 @@ __all__ = ["HANDLER", "JobsPlugin"]
 logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
-GOING_AWAY = "going away, will be back"
+AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
@@ -98,7 +98,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.store = store
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
-        self._at_files: dict[str, list[float]] = {}
+        self._file_requests: dict[str, list[float]] = {}
         """Begin times of requests in progress, by the job whose files they read."""
         self._has_begun = False
         self._page: Page | None = None
@@ -114,12 +114,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._started = datetime.now(UTC).isoformat(timespec="seconds")
         self._client: Client | None = None
         self._client_lock = threading.Lock()
-        self._at_files_lock = threading.Lock()
+        self._file_requests_lock = threading.Lock()
         process = f"{socket.gethostname()}, process {os.getpid()}, {uuid.uuid4().hex[:8]}"
         owner = f"the scheduler at {scheduler.address} ({process})"
         url = self.store or config.get("store") or default_store()
         try:
-            self._jobs = await self._aside("answer", self._open, url, owner)
+            self._jobs = await self._in_pool("answer", self._open, url, owner)
         except LargekError as error:
             # Dask shows a traceback of a hundred lines.
             logger.error("largek cannot begin with jobs in %s: %s", url, error)
@@ -129,9 +129,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._jobs.start()
         process_log.watch(scheduler)
         scheduler.handlers[HANDLER] = self._answer
-        self._usual_target = scheduler.handlers[TARGET]
-        scheduler.handlers[TARGET] = self._target
-        self._page = page_on(scheduler, self._jobs)
+        self._dask_target = scheduler.handlers[TARGET]
+        scheduler.handlers[TARGET] = self._adaptive_target
+        self._page = add_page(scheduler, self._jobs)
         self._metrics = JobsCollector(self._jobs.jobs)
         self._metrics.register()
         logger.info("largek keeps its jobs in %s", url)
@@ -139,10 +139,10 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
         records.check_writable()
-        return Jobs(records, self._connect, owner, self._scheduler_file, self._standing)
+        return Jobs(records, self._connect, owner, self._scheduler_file, self._worker_infos)
 
     def _scheduler_file(self, token: int) -> dict[str, Any]:
-        """Return this scheduler's entry in the store, for the claim ``token``."""
+        """Return the content of ``scheduler.json`` under the claim ``token``."""
         about = {
             "type": "Scheduler",
             "address": self.scheduler.address,
@@ -162,8 +162,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if not self._has_begun:
             return
         if HANDLER in self.scheduler.handlers:
-            self.scheduler.handlers[HANDLER] = self._go_away
-            self.scheduler.handlers[TARGET] = self._usual_target
+            self.scheduler.handlers[HANDLER] = self._refuse
+            self.scheduler.handlers[TARGET] = self._dask_target
         if self._page is not None:
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
@@ -177,11 +177,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- from threads -----------------------------------------------------------------------------
 
-    def _standing(self) -> list[Standing]:
+    def _worker_infos(self) -> list[WorkerInfo]:
         # The copy of the table is one step of the interpreter.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
-            Standing(
+            WorkerInfo(
                 frozenset(w.resources),
                 w.status.name == "running",
                 int(w.nthreads),
@@ -191,7 +191,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         ]
 
     def _connect(self) -> Client:
-        """Return the client of all jobs; its event loop runs in its own thread."""
+        """Return the client of all jobs, whose event loop has a thread of its own."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(
@@ -206,29 +206,29 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- on the event loop ------------------------------------------------------------------------
 
-    async def _aside(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
+    async def _in_pool(self, pool: str, function: Callable[..., Any], *args: Any) -> Any:
         call = partial(function, *args)
         return await self._loop.run_in_executor(self._pools[pool], call)
 
-    def _target(self, target_duration: Any = None) -> int:
+    def _adaptive_target(self, target_duration: Any = None) -> int:
         """Return the number of workers for ``cluster.adapt()``.
 
         Dask counts tasks, and a job has one per worker: it would never ask for more, and would
         retire workers that wait for the end of a pass.
         """
-        usual = self._usual_target(target_duration=target_duration)
+        usual = self._dask_target(target_duration=target_duration)
         duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
-        wanted = self._jobs.workers_worth(max(parse_timedelta(duration), 0.001))
+        wanted = self._jobs.workers_wanted(max(parse_timedelta(duration), 0.001))
         return int(max(usual, wanted))
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
         """Answer a client's request; texts are JSON, and errors are returned as texts."""
         pool = OPERATIONS.get(operation, "answer")
-        answer: dict[str, Any] = await self._aside(pool, self._do, operation, arguments)
+        answer: dict[str, Any] = await self._in_pool(pool, self._do, operation, arguments)
         return answer
 
-    async def _go_away(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        return {"away": f"the scheduler at {self.scheduler.address} is {GOING_AWAY}"}
+    async def _refuse(self, operation: str, arguments: str = "{}") -> dict[str, str]:
+        return {"away": f"the scheduler at {self.scheduler.address} is {AWAY}"}
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
         # Unreadable secrets are in no text.
@@ -241,7 +241,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                     f"this scheduler has largek_dask {__version__}, which does not know "
                     f"{operation!r}: install the same version on both sides."
                 )
-            with self._at_files_of(given.get("job_id") if pool == "files" else None):
+            with self._limited(given.get("job_id") if pool == "files" else None):
                 answer = getattr(self._jobs, operation)(**given)
                 if operation == "model":
                     return message_of_model(answer)
@@ -256,14 +256,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             return message_of_error(error, redact)
 
     @contextlib.contextmanager
-    def _at_files_of(self, job_id: Any) -> Iterator[None]:
-        """Keep requests for a job whose folder hangs from taking all threads.
+    def _limited(self, job_id: Any) -> Iterator[None]:
+        """Limit the requests for files of one job, so that its folder cannot block all threads.
 
-        Raises OutputError if many are in progress and the first has no answer.
+        Raises OutputError if many are in progress and the first has not been answered.
         """
         key, now = str(job_id), time.monotonic()
-        with self._at_files_lock:
-            begun = self._at_files.setdefault(key, [])
+        with self._file_requests_lock:
+            begun = self._file_requests.setdefault(key, [])
             waited = now - begun[0] if begun else 0.0
             if job_id is not None and len(begun) >= MOST_OF_A_JOB and waited >= HANGS_SECONDS:
                 raise OutputError(
@@ -274,14 +274,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         try:
             yield
         finally:
-            with self._at_files_lock:
+            with self._file_requests_lock:
                 begun.remove(now)
                 if not begun:
-                    del self._at_files[key]
+                    del self._file_requests[key]
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request; a long one is an error."""
+    """Parse the arguments of a request, within the limits of its size."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(f"a request may have at most {MOST_ARGUMENTS:,} letters.")
     given: dict[str, Any] = dict(json.loads(arguments))
@@ -292,8 +292,8 @@ def read_arguments(arguments: str) -> dict[str, Any]:
     return given
 
 
-def page_on(scheduler: Any, jobs: Jobs) -> Page | None:
-    """Add the page of jobs to a scheduler's dashboard; None without one.
+def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
+    """Add the page of jobs to a scheduler's dashboard; return None without one.
 
     Errors are only logged: jobs matter more than their page.
     """
@@ -328,7 +328,7 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 
 def driver_security(security: Security) -> Security:
-    """Return the scheduler's certificates for the client of its jobs, unless it has others."""
+    """Return certificates for the jobs' client: the scheduler's, unless others are configured."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
     own = security.get_tls_config_for_role("scheduler")
@@ -342,6 +342,6 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """Return a folder of the user who runs the scheduler."""
+    """Return a store in the home folder of the scheduler's user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

@@ -19,21 +19,21 @@ from largek_dask.service.plugin import JobsPlugin
 __all__ = ["dask_setup"]
 
 PANEL = "/individual-largek"
-LEADS_ON = """<!DOCTYPE html>
+REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>largek</title>
 <meta http-equiv="refresh" content="0; url=largek"></head>
 <body><a href="largek">Jobs</a></body></html>
 """
 
 
-def lead_on(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Make an empty document of Bokeh that redirects to the page of jobs."""
+def redirect(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """Make an empty Bokeh document that redirects to the page of jobs."""
     doc.title = "largek"
-    doc.template = Template(LEADS_ON)
+    doc.template = Template(REDIRECT)
 
 
 if config.get("observe.dashboard"):
-    applications.setdefault(PANEL, lead_on)
+    applications.setdefault(PANEL, redirect)
 
 
 @click.command()
@@ -43,5 +43,5 @@ if config.get("observe.dashboard"):
     help="Folder where jobs are kept, so that a restarted scheduler goes on with them.",
 )
 def dask_setup(scheduler: Any, largek_store: str | None) -> None:
-    """Called by Dask with the scheduler that is starting."""
+    """Add the plugin; called by Dask with the scheduler that is starting."""
     scheduler.add_plugin(JobsPlugin(largek_store))

@@ -31,7 +31,7 @@ FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JobFilter(logging.Filter):
-    """Begin log lines of a job with its id, and leave its secrets out.
+    """Prefix log lines of a job with its id, and redact its secrets.
 
     Examples
     --------
@@ -43,7 +43,6 @@ class JobFilter(logging.Filter):
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Change the record, once."""
         job_id = current_job()
         if job_id is not None and not hasattr(record, "job_id"):
             record.job_id = job_id
@@ -63,7 +62,7 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 class LastWarnings(logging.Handler):
-    """Keep the last warnings and errors of this process, of whatever library."""
+    """Keep the last warnings and errors of this process, from all libraries."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -75,7 +74,6 @@ class LastWarnings(logging.Handler):
         self._unsent: deque[str] = deque(maxlen=MOST_LINES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep a line."""
         try:
             if not hasattr(record, "largek_kept"):
                 record.largek_kept = True
@@ -113,7 +111,7 @@ _here.addFilter(_filter)
 def watch(node: Any) -> None:
     """Keep the last warnings of this process, and show lines of all libraries in Dask's logs.
 
-    ``node`` is a scheduler or worker, whose ``get_logs`` has these lines, too.
+    ``node`` is a scheduler or worker; its ``get_logs`` returns these lines as well.
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
@@ -130,7 +128,7 @@ def watch(node: Any) -> None:
 
 
 def unwatch(node: Any) -> None:
-    """Undo :func:`watch`; the logging of a process without any node is as it was before."""
+    """Undo :func:`watch`; after the last node, the logging of the process is as it was before."""
     root = logging.getLogger()
     _here.nodes = [other for other in _here.nodes if other is not node]
     if (shown := getattr(node, "_deque_handler", None)) is not None:
@@ -143,7 +141,7 @@ def unwatch(node: Any) -> None:
 
 
 def last_warnings(worker: str | None = None) -> list[str]:
-    """Return the last warnings of a worker, also of a dead one; without one, of this process."""
+    """Return the last warnings of a worker, even if it has died; without one, of this process."""
     if worker is None:
         return list(_here.lines)
     events = [
@@ -163,15 +161,13 @@ def last_warnings(worker: str | None = None) -> list[str]:
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Set up on every worker of a cluster that has a service, also on those that join later."""
+    """Watch the log of every worker, also of workers that join later."""
 
     name = f"largek-watch-{__version__}"
     idempotent = True
 
     def setup(self, worker: Any) -> None:
-        """Called by Dask on each worker."""
         watch(worker)
 
     def teardown(self, worker: Any) -> None:
-        """Called by Dask when the worker closes."""
         unwatch(worker)

@@ -21,9 +21,9 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, ParameterError, handle_warnings
 from largek_dask.passes.worker_selection import explain_shortage
 from largek_dask.service.job_state import ACTIVE, JobState, Waiting
-from largek_dask.service.lease import Tenure, claimed_for
+from largek_dask.service.lease import StoreLease, claimed_for
 from largek_dask.service.runner import Runner
-from largek_dask.service.scheduler_file import post
+from largek_dask.service.scheduler_file import publish_address
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import (
     JOB_FILES,
@@ -37,7 +37,7 @@ from largek_dask.service.store import (
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Cluster", "Queue", "Standing", "cannot_fit", "does_not_fit", "worker_memory"]
+__all__ = ["Queue", "WorkerInfo", "WorkerPool", "why_never_fits", "why_wait", "worker_memory"]
 
 logger = logging.getLogger(__name__)
 
@@ -46,45 +46,49 @@ END_SECONDS = 30.0
 """Timeout of a job's cleaning up after its last event."""
 START_SECONDS = 60.0
 """Timeout of requests to a scheduler that is starting."""
-FEEDS = 10
+MOST_FEEDS = 10
 """Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
-LOOK_PAUSE = 50.0
+CHECK_PAUSE = 50.0
 """Pause between two checks of all records, in durations of a check."""
 
 
 class Queue:
-    """The jobs of a store, for as long as this scheduler has it, each begun in its turn.
+    """The jobs of a store while this scheduler holds it, started in turn.
 
-    ``changed`` guards everything here. ``loaded`` is set while the jobs are here. Other parameters
+    ``changed`` guards all state. ``loaded`` is set while the jobs are in memory. Other parameters
     are those of :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
         self,
-        tenure: Tenure,
+        store_lease: StoreLease,
         changed: threading.Condition,
         owner: str = "",
         connect: Callable[[], Client | None] = lambda: None,
-        workers: Callable[[], Collection[Standing] | None] = lambda: None,
-        made: Callable[[int], Mapping[str, Any]] | None = None,
+        workers: Callable[[], Collection[WorkerInfo] | None] = lambda: None,
+        scheduler_file: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:
         self.changed = changed
         self.loaded = threading.Event()
-        self._tenure, self._owner = tenure, owner
-        self._connect, self._workers, self._made = connect, workers, made
+        self._store_lease, self._owner = store_lease, owner
+        self._connect, self._workers, self._scheduler_file = connect, workers, scheduler_file
         self._jobs: dict[str, JobState] = {}
         self._stamps: dict[str, int] = {}
-        self._passed_over: frozenset[str] = frozenset()
+        self._unreadable: frozenset[str] = frozenset()
         self._busy: dict[str, str] = {}
         """Jobs that one thread has for itself, and what it does with them."""
-        self._cluster: Cluster | None = None
+        self._workers_seen: WorkerPool | None = None
         self._runners: set[Runner] = set()
         self._closing = False
-        self._next_look = 0.0
+        self._next_check = 0.0
         beat = partial(config.get, "service.beat-seconds")
         turns: dict[str, tuple[Any, ...]] = {
-            "largek-queue": (self._turn, lambda: TICK_SECONDS, "The jobs in %s have to wait: %s"),
-            "largek-records": (self._tend, beat, "No look after records in %s: %s"),
+            "largek-queue": (
+                self._start_due_jobs,
+                lambda: TICK_SECONDS,
+                "The jobs in %s have to wait: %s",
+            ),
+            "largek-records": (self._maintain_records, beat, "No look after records in %s: %s"),
         }
         self._threads = [
             threading.Thread(target=self._repeat, args=args, name=name, daemon=True)
@@ -92,12 +96,11 @@ class Queue:
         ]
 
     def start(self) -> None:
-        """Take the store, and begin its jobs until the queue is closed."""
         for thread in self._threads:
             thread.start()
 
     def close(self, seconds: float) -> list[str]:
-        """Begin no further job, ask those that run to stop, and give the store back.
+        """Start no further job, ask running ones to stop, and release the store.
 
         Returns the names of those that had not stopped after ``seconds``.
         """
@@ -106,13 +109,13 @@ class Queue:
         for thread in (*runners, *self._threads):
             if thread.is_alive():
                 thread.join(max(0.0, until - time.monotonic()))
-        self._tenure.give_back()
+        self._store_lease.release()
         return [runner.name for runner in runners if runner.is_alive()]
 
     def stop(self) -> list[Runner]:
-        """Begin no further job, and ask the running ones to stop; these are returned."""
+        """Start no further job, ask the running ones to stop, and return their runners."""
         with self.changed:
-            self._tenure.claim_no_more()
+            self._store_lease.stop_claiming()
             self._closing = True
             self.changed.notify_all()
             for job in self.jobs():
@@ -121,7 +124,7 @@ class Queue:
             return list(self._runners)
 
     def _repeat(self, turn: Callable[[], None], seconds: Callable[[], float], words: str) -> None:
-        """Take turns, so many seconds apart, until the queue is closed; log once why they fail."""
+        """Call ``turn`` periodically until the queue is closed; log each new failure once."""
         trouble = ""
         while not self._closing:
             try:
@@ -129,7 +132,7 @@ class Queue:
                 trouble = ""
             except Exception as error:
                 # Whatever it is, it must not be the end of all jobs.
-                records = self._tenure.records
+                records = self._store_lease.records
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)
                 trouble = reason
@@ -139,61 +142,61 @@ class Queue:
 
     # --- the store comes and goes -----------------------------------------------------------------
 
-    def take_up(self) -> None:
-        """Take the store and its jobs, unless they are here or another scheduler has them."""
-        if not self._tenure.is_held:
-            self._tenure.claim(self._drop)
-        if self._tenure.is_held and not self.loaded.is_set():
+    def acquire(self) -> None:
+        """Claim the store and load its jobs, unless that is done or another scheduler has it."""
+        if not self._store_lease.is_held:
+            self._store_lease.claim(self._drop_jobs)
+        if self._store_lease.is_held and not self.loaded.is_set():
             self._load()
-            self._post()
+            self._publish_address()
 
-    def _drop(self) -> None:
+    def _drop_jobs(self) -> None:
         self.loaded.clear()
         for job in self._jobs.values():
             job.ask_to_stop("lost")
         self._jobs.clear()
 
     def _load(self) -> None:
-        records = self._tenure.records
+        records = self._store_lease.records
         # What is written while they are read is looked at again.
         stamps = records.stamps()
         with handle_warnings(lambda message, _: logger.warning(message)):
             found = records.all()
         jobs = {record.id: JobState(record, {}, False) for record in found}
         with self.changed:
-            if not self._tenure.is_held or self._tenure.records is not records:
+            if not self._store_lease.is_held or self._store_lease.records is not records:
                 return
             self._jobs.update(jobs)
             # Records that are none stay where they are.
-            self._passed_over = frozenset(stamps) - set(jobs)
+            self._unreadable = frozenset(stamps) - set(jobs)
             self._stamps = stamps
             self.loaded.set()
             self.changed.notify_all()
 
     def wait_until_ready(self) -> None:
-        """Wait until the jobs have been read; raise ClusterError if another scheduler has them."""
+        """Wait until the jobs are loaded; raise ClusterError if another scheduler has them."""
         with self.changed:
             self.changed.wait_for(
-                lambda: self.loaded.is_set() or self._tenure.holder, START_SECONDS
+                lambda: self.loaded.is_set() or self._store_lease.holder, START_SECONDS
             )
             if not self.loaded.is_set():
-                raise self._tenure.refusal()
+                raise self._store_lease.refusal()
 
     # --- who is in it -----------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """Return all jobs whose records can be read, without blocking."""
+        """Return all jobs, without blocking."""
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
-        """Return the jobs that no thread holds for itself, without blocking."""
+        """Return the jobs that no thread has exclusively, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
     def unload_feeds(self, busy: Collection[JobState]) -> None:
-        """Drop the events of jobs that have ended, except the last ones and those of ``busy``."""
+        """Drop the events of ended jobs, except the last ones and those of ``busy``."""
         loaded = [job for job in self.jobs() if job.feed.is_loaded and job.state in ENDS]
-        for job in loaded[:-FEEDS]:
+        for job in loaded[:-MOST_FEEDS]:
             if job not in busy:
                 job.feed.unload()
 
@@ -210,15 +213,15 @@ class Queue:
             return self._jobs[job_id]
 
     def add(self, job: JobState, records: Records) -> None:
-        """Add a job that these records have, unless another scheduler has taken the store."""
+        """Add a stored job, unless another scheduler has claimed the store since."""
         with self.changed:
-            if self.loaded.is_set() and self._tenure.records is records:
+            if self.loaded.is_set() and self._store_lease.records is records:
                 self._jobs[job.record.id] = job
                 self.changed.notify_all()
 
     @contextlib.contextmanager
-    def alone(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Hold a job that has ended for one thread; raise ParameterError if it has not ended."""
+    def exclusively(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
+        """Hold an ended job for one thread, or raise ParameterError with this advice."""
         job_id = job.record.id
         with self.changed:
             # Its thread has to have ended too, which gives its lease back last.
@@ -245,99 +248,98 @@ class Queue:
     def delete(self, job_id: str, outputs: bool = True) -> None:
         """Delete a job that has ended: its record, checkpoints and events.
 
-        With ``outputs`` its model and labels as well. A deletion that was interrupted leaves the
-        job, to be deleted again. Values of storage options are needed.
+        With ``outputs`` also its model and labels. An interrupted deletion leaves the job, to be
+        deleted again. Values of storage options are needed.
         """
         job = self.find(job_id)
-        with self.alone(job, "deleted", "cancel it first"):
-            records = self._tenure.records
+        with self.exclusively(job, "deleted", "cancel it first"):
+            records = self._store_lease.records
             # As long as the store is this scheduler's.
             folder = job.folder().guarded(records.check)
             for name in _files(job, folder, outputs):
                 folder.remove(name)
-            job.forget(lambda: records.remove(job_id))
+            job.remove_record(lambda: records.remove(job_id))
             with self.changed:
                 self._jobs.pop(job_id, None)
 
     # --- their records ----------------------------------------------------------------------------
 
-    def keep(self, job: JobState) -> None:
-        """Keep the record of a job; where that fails it is tried again."""
-        job.keep(self._tenure.records.update)
+    def save(self, job: JobState) -> None:
+        """Write the record of a job; a failed write is retried later."""
+        job.save(self._store_lease.records.update)
 
-    def look(self) -> None:
+    def check_records(self) -> None:
         """Ensure that the store has the records that this scheduler has written, and no others.
 
-        Who had it before may have been stopped, or a write been on its way, between the look
-        whether the store is still that one's and the end of the write. Such a record would come
-        back from the dead, or take back what was done since, when the store is read the next time.
+        A scheduler that lost the store may have been stopped between checking its lease and
+        writing. At the next load its record would bring back a deleted job, or undo later changes.
         """
-        records = self._tenure.records
+        records = self._store_lease.records
         stamps = records.stamps()
         for job_id in [name for name, stamp in stamps.items() if self._stamps.get(name) != stamp]:
             with self.changed:
-                if not self.loaded.is_set() or self._tenure.records is not records:
+                if not self.loaded.is_set() or self._store_lease.records is not records:
                     return
                 job = self._jobs.get(job_id)
-                is_none = job is None and job_id not in self._passed_over
-            if job is not None and job.compare(records.stands):
+                is_none = job is None and job_id not in self._unreadable
+            if job is not None and job.was_overwritten(records.is_stored):
                 logger.warning(
                     "The record of %s was changed by a scheduler that has lost it: it is written "
                     "anew", job_id,
                 )  # fmt: skip
-                self.keep(job)
-            elif is_none and not records.is_new(job_id) and records.put_away(job_id):
+                self.save(job)
+            elif is_none and not records.is_new(job_id) and records.quarantine(job_id):
                 logger.warning(
                     "The record of %s came from a scheduler that has lost %s: it is in late/ there "
                     "now, and none of a job", job_id, records.url,
                 )  # fmt: skip
         self._stamps = stamps
 
-    def _tend(self) -> None:
-        """Write records that could not be before, and check the others."""
+    def _maintain_records(self) -> None:
+        """Write records that could not be written before, and check the others."""
         if not self.loaded.is_set():
             return
         for job in self.jobs():
-            if not job.is_kept:
-                self.keep(job)
+            if not job.is_saved:
+                self.save(job)
         # Soon, as the next scheduler would take a record that came late for a job.
-        if (begun := time.monotonic()) >= self._next_look:
-            self.look()
+        if (begun := time.monotonic()) >= self._next_check:
+            self.check_records()
             now = time.monotonic()
-            self._next_look = now + LOOK_PAUSE * (now - begun)
-        self._post()
+            self._next_check = now + CHECK_PAUSE * (now - begun)
+        self._publish_address()
 
-    def _post(self) -> None:
-        if self._made is not None:
-            post(self._tenure, self._made)
+    def _publish_address(self) -> None:
+        if self._scheduler_file is not None:
+            publish_address(self._store_lease, self._scheduler_file)
 
     # --- whose turn it is -------------------------------------------------------------------------
 
-    def _turn(self) -> None:
-        self.take_up()
+    def _start_due_jobs(self) -> None:
+        self.acquire()
         with self.changed:
             if self.loaded.is_set() and not self._closing:
-                self._look_at_workers()
+                self._update_shortages()
                 # Again, as the place of one that cannot begin now is another's.
                 while jobs := self.due():
                     for job in jobs:
-                        self._launch(job)
+                        self._start_job(job)
 
-    def _look_at_workers(self) -> None:
+    def _update_shortages(self) -> None:
         """Note what the workers lack for each job that has not begun."""
         waiting = [job for job in self.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
-        self._cluster = None if workers is None else Cluster(workers)
+        self._workers_seen = None if workers is None else WorkerPool(workers)
         for job in waiting:
-            before, job.lacking = job.lacking, _lacking(job, self._cluster)
-            if before is None and job.lacking is not None and job.feed.is_loaded:
+            before, job.shortage = job.shortage, _shortage_of(job, self._workers_seen)
+            if before is None and job.shortage is not None and job.feed.is_loaded:
                 # Once, however the number changes.
-                reason, text = job.lacking
+                reason, text = job.shortage
                 told = {"run": job.record.run, "reason": reason, "message": text}
                 job.emit({"event": "waiting", **told})
 
     def due(self) -> list[JobState]:
-        """Jobs to begin now."""
+        """Return the jobs to begin now."""
         now = time.monotonic()
         jobs = self.jobs()
         waiting = [
@@ -348,7 +350,7 @@ class Queue:
         ]
         # Ending a job takes no place of one that computes.
         chosen = [job for job in waiting if job.record.cancel]
-        waiting = [job for job in waiting if not (job.record.cancel or job.lacking)]
+        waiting = [job for job in waiting if not (job.record.cancel or job.shortage)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
         in_turn = self._fitting(
             sorted(waiting, key=lambda job: (job.record.created, job.record.id)), jobs
@@ -356,28 +358,28 @@ class Queue:
         return [*chosen, *itertools.islice(in_turn, max(0, free))]
 
     def _memory_of(self, job: JobState) -> ProcessMemory | None:
-        return worker_memory(job.record.spec, job.record.takes, self._cluster)
+        return worker_memory(job.record.spec, job.record.takes, self._workers_seen)
 
     def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
-        """Yield the jobs in turn that fit the workers beside those that run.
+        """Yield the jobs, in turn, that fit into the workers' memory beside the running ones.
 
-        None overtakes one that does not: that one would wait for ever.
+        None overtakes one that does not fit, which might otherwise wait for ever.
         """
-        running = [job.holds for job in jobs if job.running]
+        running = [job.reserved_memory for job in jobs if job.running]
         for job in in_turn:
             memory = self._memory_of(job)
-            if (why := does_not_fit(memory, running)) is not None:
+            if (why := why_wait(memory, running)) is not None:
                 job.note = why
                 return
             yield job
             running.append(memory)
 
-    def _launch(self, job: JobState) -> None:
+    def _start_job(self, job: JobState) -> None:
         job.begin()
         # A running job keeps this memory, even if workers change.
-        job.holds = self._memory_of(job)
-        records = self._tenure.records
-        runner = Runner(job, records, self._owner, self._connect, lambda: self._over(runner))
+        job.reserved_memory = self._memory_of(job)
+        records = self._store_lease.records
+        runner = Runner(job, records, self._owner, self._connect, lambda: self._ended_run(runner))
         self._runners.add(runner)
         try:
             runner.start()
@@ -388,7 +390,7 @@ class Queue:
             job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
             logger.warning("Job %s cannot begin now: %s", job.record.id, error)
 
-    def _over(self, runner: Runner) -> None:
+    def _ended_run(self, runner: Runner) -> None:
         with self.changed:
             self._runners.discard(runner)
             self.changed.notify_all()
@@ -397,7 +399,7 @@ class Queue:
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
-    """Return a job's files in its folder, in the order in which they are deleted."""
+    """Return a job's files in its folder, in the order of their deletion."""
     if claimed_for(folder) not in (None, job.record.id):
         # A job that failed because its folder belongs to another one leaves that folder alone.
         return []
@@ -409,8 +411,8 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     return [name for name in JOB_FILES if name in found]
 
 
-def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
-    """Return what a cluster lacks for a job to begin; None if nothing, or unknown."""
+def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
+    """Return what the workers lack for a job to begin; None if nothing, or unknown."""
     if cluster is None:
         return None
     spec = job.record.spec
@@ -421,11 +423,11 @@ def _lacking(job: JobState, cluster: Cluster | None) -> Waiting | None:
             return Waiting(
                 "workers", explain_shortage(pick, n_able, (worker.tags for worker in workers))
             )
-    why = cannot_fit(worker_memory(spec, job.record.takes, cluster))
+    why = why_never_fits(worker_memory(spec, job.record.takes, cluster))
     return None if why is None else Waiting("memory", why)
 
 
-class Standing(NamedTuple):
+class WorkerInfo(NamedTuple):
     """A worker as its scheduler sees it."""
 
     tags: frozenset[str]
@@ -435,15 +437,15 @@ class Standing(NamedTuple):
     """Bytes; 0: none."""
 
 
-class Cluster:
-    """The workers that there are, by the tags that jobs ask for."""
+class WorkerPool:
+    """The workers of a cluster, with their resources by tags."""
 
-    def __init__(self, workers: Collection[Standing]) -> None:
+    def __init__(self, workers: Collection[WorkerInfo]) -> None:
         self.workers = workers
         self.allowed = cache(self._allowed)
 
     def _allowed(self, tags: frozenset[str]) -> tuple[int, int, int]:
-        """Return number, most threads and least memory (0: no limit) of those with these tags."""
+        """Return number, most threads and least memory (0: no limit) of workers with these tags."""
         found = [worker for worker in self.workers if tags.issubset(worker.tags)]
         threads = max((worker.n_threads for worker in found), default=1)
         return (
@@ -454,9 +456,9 @@ class Cluster:
 
 
 def worker_memory(
-    spec: JobSpec, takes: FitMemory | None, cluster: Cluster | None
+    spec: JobSpec, takes: FitMemory | None, cluster: WorkerPool | None
 ) -> ProcessMemory | None:
-    """Return the memory of the smallest worker that a job may use; None if it is not known."""
+    """Return the memory of a job on the smallest worker it may use; None if unknown."""
     if takes is None or cluster is None:
         return None
     asked = spec.workers
@@ -470,8 +472,8 @@ def worker_memory(
     return takes.per_process(n, threads, memory, limit)
 
 
-def cannot_fit(memory: ProcessMemory | None) -> str | None:
-    """Return why a job would not fit if it were alone; None if it may."""
+def why_never_fits(memory: ProcessMemory | None) -> str | None:
+    """Return why a job would not even fit alone; None if it may."""
     if memory is None or memory.needed <= memory.available:
         return None
     return (
@@ -482,9 +484,7 @@ def cannot_fit(memory: ProcessMemory | None) -> str | None:
     )
 
 
-def does_not_fit(
-    memory: ProcessMemory | None, running: Iterable[ProcessMemory | None]
-) -> str | None:
+def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | None]) -> str | None:
     """Return why a job has to wait for running ones, for lack of memory; None if it need not.
 
     ``running`` has the memory of each running job; None where it is not known.

@@ -22,7 +22,7 @@ from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.fit import FitResult, fit
-from largek_dask.driver.starts import Saved, best_saved, keep_last_checkpoints
+from largek_dask.driver.starts import SavedStart, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (
@@ -42,7 +42,7 @@ from largek_dask.model import Model, load_model
 from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import hide_in_logs
 from largek_dask.service.job_state import JobState, Reason
-from largek_dask.service.lease import Contender, Keeper, Lease, check_job
+from largek_dask.service.lease import Claimant, Lease, LeaseRenewer, check_job
 from largek_dask.service.process_log import last_warnings
 from largek_dask.service.spec import options_of, output_folder
 from largek_dask.service.store import (
@@ -77,9 +77,9 @@ LONGEST_TRACEBACK = 1 << 16
 
 
 class Runner(threading.Thread):
-    """Claims a job, runs it to its end, publishes how it ended.
+    """Thread that claims a job, runs it to its end, and publishes the result.
 
-    ``job.begin()`` has been called. ``done`` is called at the very end, whatever has happened.
+    ``job.begin()`` has been called. ``done`` is called at the very end, in any case.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Runner(threading.Thread):
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
-        """Run the job; what goes wrong becomes its result, unless it may pass."""
+        """Run the job; an error becomes its result, unless it may pass."""
         with working_for(self.job.record.id):
             self._run()
 
@@ -111,10 +111,10 @@ class Runner(threading.Thread):
         job = self.job
         try:
             options = options_of(job.record.spec, job.secrets)
-            with handle_warnings(self._hear):
+            with handle_warnings(self._on_warning):
                 self._attempt(output_folder(job.record.spec, options), options)
         except Exception as error:
-            self._put_aside(error)
+            self._postpone(error)
         finally:
             job.running = False
             self._done()
@@ -122,9 +122,9 @@ class Runner(threading.Thread):
     # --- waiting ----------------------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
-        """Return what is wrong that may pass; None if nothing is.
+        """Return the reason to wait after an error; None if waiting would not help.
 
-        With ``was_there`` the thing existed once, although this job has not run.
+        ``was_there``: the missing thing existed once, although this job has not run.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
@@ -134,11 +134,10 @@ class Runner(threading.Thread):
         kind = trouble(error)
         return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
 
-    def _put_aside(self, error: Exception) -> None:
-        """Postpone the job; one that cannot succeed, or has waited for long, ends here.
+    def _postpone(self, error: Exception) -> None:
+        """Postpone the job; end one that cannot succeed, or has waited for too long.
 
-        Its result is in the scheduler's records alone then: nothing can be published where its
-        output would be.
+        The result is then in the scheduler's records only, as the output cannot be written.
         """
         job = self.job
         # What comes here is about its output, which was written to when it was submitted.
@@ -149,7 +148,7 @@ class Runner(threading.Thread):
             self._keep(self._result(0, "cancelled"))
         else:
             is_new = job.waiting is None or job.waiting.reason != reason
-            waited = job.wait_for(reason, self._redact(str(error)))
+            waited = job.postpone(reason, self._redact(str(error)))
             if waited > 3600 * float(config.get("service.retry-hours")):
                 error.add_note(f"It was tried again for {waited / 3600:.1f} hours.")
                 self._keep(self._failure(error, 0))
@@ -166,7 +165,7 @@ class Runner(threading.Thread):
 
     def _feed(self, event: Event) -> None:
         told = self._redact(_with_log(event))
-        self.job.heed(told)
+        self.job.update_waiting(told)
         self.job.feed(told)
 
     def _emit(self, kind: str, **values: Any) -> None:
@@ -175,7 +174,7 @@ class Runner(threading.Thread):
         for sink in self._sinks:
             sink(event)
 
-    def _hear(self, message: str, category: type[Warning]) -> None:
+    def _on_warning(self, message: str, category: type[Warning]) -> None:
         self._emit("warning", topic=category.__name__, message=message)
 
     # --- one attempt ------------------------------------------------------------------------------
@@ -186,30 +185,30 @@ class Runner(threading.Thread):
             # Where nobody else has it, it need not be waited for.
             job.lease.release()
         check_job(folder, job.record.id)
-        job.recall(folder)
+        job.load_events(folder)
         standing = read_result(folder, job.record.id, job.record.run)
         if standing is not None:
             # It ended while this scheduler was away, or elsewhere.
             self._keep(standing)
             return
-        if job.contender is None:
+        if job.claimant is None:
             patience = float(config.get("service.patience-seconds"))
-            gone = self._records.gone
-            job.contender = Contender(folder, job.record.id, self._owner, patience, gone)
+            former_owners = self._records.former_owners
+            job.claimant = Claimant(folder, job.record.id, self._owner, patience, former_owners)
         with at("claim"):
-            lease = job.contender.claim()
+            lease = job.claimant.claim()
         if lease is None:
             self._leave("another scheduler has it, or had it a moment ago")
             return
-        job.contender, job.lease = None, lease
-        keeper = Keeper(lease, lambda: job.ask_to_stop("lost"))
-        keeper.start()
+        job.claimant, job.lease = None, lease
+        renewer = LeaseRenewer(lease, lambda: job.ask_to_stop("lost"))
+        renewer.start()
         try:
-            self._hold(folder.guarded(lease.check), lease, options)
+            self._run_under_lease(folder.guarded(lease.check), lease, options)
         except LostJobError:
             job.ask_to_stop("lost")
         finally:
-            keeper.stop()
+            renewer.stop()
         if job.stopped_for == "lost" and job.record.result is None:
             self._leave("another scheduler has taken it over")
 
@@ -217,7 +216,7 @@ class Runner(threading.Thread):
         self.job.note, self.job.waiting = why, None
         self.job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
 
-    def _hold(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
+    def _run_under_lease(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> None:
         try:
             log = JsonLines(folder)
         except Exception as error:
@@ -228,12 +227,12 @@ class Runner(threading.Thread):
         self._sinks.append(self._writer(log))
         try:
             if not self.job.record.versions:
-                self.job.change_now(versions=(__version__,))
-                self.job.keep(self._records.update)
+                self.job.change_unsaved(versions=(__version__,))
+                self.job.save(self._records.update)
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
             told = {"format": FORMAT, "version": __version__, "token": lease.token}
             self._emit("running", **told, owner=self._owner, **taken)
-            result = self._ended(folder, lease, options)
+            result = self._outcome(folder, lease, options)
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
             else:
@@ -248,7 +247,7 @@ class Runner(threading.Thread):
                 logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
-        """Return a sink that writes events; a failure to do so does not end the job."""
+        """Return a sink that writes events; a failed write does not end the job."""
         failed = False
 
         def write(event: Event) -> None:
@@ -268,11 +267,11 @@ class Runner(threading.Thread):
 
         return write
 
-    def _ended(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        """Return how the run ended; None if it is to be continued."""
+    def _outcome(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
+        """Run the fit, and return its result; None if it is to be continued."""
         job = self.job
         if job.record.cancel:
-            return self._of_checkpoint(folder, lease)
+            return self._result_of_checkpoint(folder, lease)
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
                 f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
@@ -281,25 +280,27 @@ class Runner(threading.Thread):
             )
             return self._failure(error, lease.token)
         try:
-            return self._fitted(folder, lease, options)
+            return self._fit(folder, lease, options)
         except LostJobError:
             raise
         except NoModelError as error:
             if error.reason == "max_time":
                 # It may have waited for workers, and an earlier run may have a model.
-                found = self._of_checkpoint(folder, lease, "finished", error.reason)
+                found = self._result_of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
-            return self._of_checkpoint(folder, lease) if job.stopped_for == "cancel" else None
+            return (
+                self._result_of_checkpoint(folder, lease) if job.stopped_for == "cancel" else None
+            )
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 if job.stopped_for == "cancel":
-                    return self._of_checkpoint(folder, lease)
+                    return self._result_of_checkpoint(folder, lease)
                 raise
             # Having lost the job may show itself in any way: nothing more is said of it then.
             lease.check()
             return self._failure(error, lease.token)
 
-    def _of_checkpoint(
+    def _result_of_checkpoint(
         self,
         folder: Folder,
         lease: Lease,
@@ -315,7 +316,7 @@ class Runner(threading.Thread):
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 raise
-            self._hear(f"no model of the last checkpoint: {error}", RecoveryWarning)
+            self._on_warning(f"no model of the last checkpoint: {error}", RecoveryWarning)
             return result
         if found is None:
             return result
@@ -331,13 +332,15 @@ class Runner(threading.Thread):
             **saved.objective.describe(value=plain(saved.value)),
         )
 
-    def _fitted(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
+    def _fit(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self.job, self.job.record.spec
         rows = without_equal_names(
             open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
         )
         pick = None if spec.workers is None else spec.workers.pick()
-        with use_selection(pick, 0 if job.holds is None else job.holds.row_state):
+        with use_selection(
+            pick, 0 if job.reserved_memory is None else job.reserved_memory.row_state
+        ):
             model, fitted = fit_into(
                 folder,
                 rows,
@@ -347,7 +350,7 @@ class Runner(threading.Thread):
                 events=list(self._sinks),
                 log=False,
                 cancelled=job.is_stopped,
-                held=lambda: job.stopped_for == "shutdown",
+                suspended=lambda: job.stopped_for == "shutdown",
             )
         if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
             return None
@@ -379,7 +382,7 @@ class Runner(threading.Thread):
         )
 
     def _publish(self, folder: Folder, result: Result) -> None:
-        """Write the result into the output's folder; an earlier one stands."""
+        """Write the result into the output's folder, unless there is one already."""
         try:
             with at("publish"):
                 standing = write_result(folder, result)
@@ -396,9 +399,9 @@ class Runner(threading.Thread):
     def _keep(self, result: Result) -> None:
         """Write the result into the scheduler's record of the job."""
         job = self.job
-        job.change_now(result=result, ended=time.time())
+        job.change_unsaved(result=result, ended=time.time())
         # A scheduler that comes back finds the result where the output is, too.
-        job.keep(self._records.update)
+        job.save(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
             del shown["traceback"]
@@ -408,7 +411,7 @@ class Runner(threading.Thread):
 
 
 def _with_log(event: Event) -> Event:
-    """Add the last warnings of the process that a warning or an error comes from."""
+    """Add the last warnings of its process to a warning or error."""
     kind, worker = event["event"], event.get("worker")
     if kind == "worker" and event.get("change") == "left":
         worker = event["address"]
@@ -426,7 +429,7 @@ def model_in(folder: Folder) -> Model | None:
         return None
 
 
-def _forget_useless_labels(folder: Folder) -> None:
+def _remove_unusable_labels(folder: Folder) -> None:
     """Remove labels that no fit can continue: torn ones, and those that a model was writing."""
     torn = of_model = False
     try:
@@ -462,14 +465,13 @@ def fit_into(
 ) -> tuple[Model, FitResult]:
     """Fit, and write model and labels; continue what an earlier run has left there.
 
-    Labels of an earlier run stay until it is known that they are out of date; none are written
-    after a cancel. Other arguments are those of :func:`largek_dask.driver.fit.fit`, whose errors
-    are raised.
+    Labels of an earlier run stay until they are known to be out of date; none are written after a
+    cancel. Other arguments and errors are those of :func:`largek_dask.driver.fit.fit`.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
     if not labelled:
-        _forget_useless_labels(folder)
+        _remove_unusable_labels(folder)
     out = folder.sub(LABELS)
     result = fit(
         rows,
@@ -492,11 +494,11 @@ def fit_into(
     return model, result
 
 
-def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved] | None:
-    """Write the model of the last checkpoint, for a fit that is not continued, and return both.
+def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedStart] | None:
+    """Write the model of the last checkpoint of a fit that is not continued; return both.
 
-    Neither rows nor workers are needed. None is returned without a checkpoint. The final model of
-    an earlier run that has come as far stays. ``stop_reason`` is noted in the model's provenance.
+    Returns None without a checkpoint. Neither rows nor workers are needed. A final model of an
+    earlier run that is as far stays. ``stop_reason`` is noted in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None:
@@ -516,10 +518,10 @@ def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, Saved]
     return model, saved
 
 
-def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, Saved] | None:
+def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, SavedStart] | None:
     """Return the model of the last checkpoint, and the checkpoint; None without one.
 
-    Nothing is written. Parameters and errors as for :func:`model_of_checkpoint`.
+    Writes nothing; otherwise as :func:`model_of_checkpoint`.
     """
     about = description_in(folder)
     saved = best_saved(folder)
@@ -553,7 +555,6 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
 
 
 def _save(model: Model, folder: Folder, before: Model | None) -> None:
-    """Write a model, replacing the one before."""
     if before is None:
         # Half of one may be there, which nobody but an earlier run of this job has written.
         folder.remove(MODEL)

@@ -35,9 +35,9 @@ from largek_dask.errors import (
     SchedulerAwayError,
 )
 from largek_dask.retry import retry
-from largek_dask.service.lease import Tenure
+from largek_dask.service.lease import StoreLease
 
-__all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "post", "tls_files"]
+__all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "publish_address", "tls_files"]
 
 NAME = "scheduler.json"
 """The file's name in a store."""
@@ -50,7 +50,7 @@ PROBE_SECONDS = 3.0
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
-    """Return the paths of a scheduler's certificates, for others of its user.
+    """Return the paths of a scheduler's certificates, for processes of the same user.
 
     None if it has none, or has them in memory.
     """
@@ -63,10 +63,10 @@ def tls_files(security: Security) -> dict[str, str] | None:
 
 
 class Finder:
-    """Finds a scheduler, again each time that it is asked.
+    """Find a scheduler, again at every call.
 
-    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that says one.
-    ``found`` is what the file said when :meth:`find` read it last.
+    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that contains one.
+    ``found`` is the content of the file when :meth:`find` last read it.
     """
 
     def __init__(
@@ -81,14 +81,14 @@ class Finder:
             self._folder, self._name = Folder(self.place, storage_options).parent()
 
     def find(self) -> str:
-        """Return the scheduler's address as it is now; a missing file is a ClusterError."""
+        """Return the scheduler's current address; raise ClusterError if the file is missing."""
         if not self.is_file:
             return self.place
         self.found = self._read()
         return str(self.found["address"])
 
     def security(self) -> Security | None:
-        """Return what to connect with: files that were found, or None for Dask's own settings."""
+        """Return the certificates that the file names; None: use Dask's own settings."""
         files = self.found.get("tls")
         if not isinstance(files, dict) or not self.found["address"].startswith("tls://"):
             return None
@@ -102,7 +102,7 @@ class Finder:
         )
 
     def has_moved(self) -> bool:
-        """Return whether the file names another scheduler than when it was read last."""
+        """Return whether the file names another scheduler than at the last :meth:`find`."""
         if not self.is_file:
             return False
         try:
@@ -130,7 +130,7 @@ class Finder:
             )
         return about
 
-    def nobody(self, error: BaseException) -> SchedulerAwayError:
+    def no_answer(self, error: BaseException) -> SchedulerAwayError:
         """Return the error for an address that does not answer; ``error`` was raised instead."""
         # Dask says that it timed out; TLS says why, at the end of the chain.
         while (cause := error.__cause__) is not None:
@@ -151,9 +151,9 @@ class Finder:
 
 
 def why_no_answer(address: str) -> str:
-    """Return what to do about an address that does not answer: which side speaks TLS, if one does.
+    """Diagnose an address that does not answer: check which side speaks TLS.
 
-    Dask says only that it timed out.
+    Dask itself reports only a timeout.
     """
     scheme, _, place = address.rpartition("://")
     is_tls = scheme in ("tls", "wss")
@@ -180,7 +180,7 @@ def why_no_answer(address: str) -> str:
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
-    """Return whether this is the path or URL of a file, and not an address of Dask's."""
+    """Return whether this is the path or URL of a file, not an address of Dask."""
     if not isinstance(place, str):
         return True
     protocol = split_protocol(place)[0]
@@ -189,16 +189,17 @@ def is_file(place: str | os.PathLike[str]) -> bool:
     return place.endswith(".json") or os.sep in place or os.path.exists(place)
 
 
-def post(tenure: Tenure, made: Callable[[int], Mapping[str, Any]]) -> None:
-    """Have the file in a store say where this scheduler is, if it has the store.
+def publish_address(
+    store_lease: StoreLease, scheduler_file: Callable[[int], Mapping[str, Any]]
+) -> None:
+    """Write the scheduler's address into its store, if it holds the store.
 
-    It is to be called again and again: a process that was stopped just before it wrote may do so
-    when another one has the store already.
+    Call it periodically: a stopped scheduler may overwrite the file after it has lost the store.
     """
-    records, lease = tenure.records, tenure.records.lease
-    if lease is None or not tenure.is_held:
+    records, lease = store_lease.records, store_lease.records.lease
+    if lease is None or not store_lease.is_held:
         return
-    wanted = json.dumps(made(lease.token), indent=2).encode()
+    wanted = json.dumps(scheduler_file(lease.token), indent=2).encode()
     try:
         standing = records.folder.read(NAME, MOST_BYTES)
     except (FileNotFoundError, DamagedError):
@@ -215,7 +216,7 @@ PAUSE_SECONDS = 0.1
 
 
 class Client(distributed.Client):  # type: ignore[misc]
-    """Dask's client, with a timeout also for a server that accepts a connection and is silent."""
+    """Dask's client, with a timeout also for a server that accepts a connection but is silent."""
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
@@ -224,14 +225,14 @@ class Client(distributed.Client):  # type: ignore[misc]
 def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
     """Return a client of the scheduler at this address, separate from other work of the process.
 
-    ``seconds`` is the timeout of this connection, and of each one after it is lost. OSError:
-    nothing answers. ValueError: such as a protocol that Dask does not know.
+    ``seconds`` is the timeout of this connection, and of later reconnections. Raises OSError if
+    nothing answers, and ValueError, for example, for an unknown protocol.
     """
     return Client(address, timeout=seconds, set_as_default=False, security=security)
 
 
 def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
-    """Return a new client of the scheduler that is found, or raise ClusterError."""
+    """Return a new client of the scheduler, or raise ClusterError."""
     seconds = float(parse_timedelta(timeout))
     until = time.monotonic() + seconds
 
@@ -243,7 +244,7 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
             return new_client(address, left if finder.is_file else seconds, security)
         except (TypeError, ValueError) as error:
             # A TypeError without certificates.
-            raise finder.nobody(error) from None
+            raise finder.no_answer(error) from None
 
     def limit(error: Exception) -> float | None:
         return seconds if finder.is_file and isinstance(error, OSError) else None
@@ -251,4 +252,4 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
     try:
         return retry(connect, limit, pause=PAUSE_SECONDS)
     except OSError as error:
-        raise finder.nobody(error) from None
+        raise finder.no_answer(error) from None

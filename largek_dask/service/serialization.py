@@ -23,7 +23,7 @@ __all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
-    """Return a model as a message; arrays are sent as they are, in frames of their own."""
+    """Return a model as a message, whose arrays are sent in frames of their own."""
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -42,7 +42,6 @@ def message_of_model(model: Model) -> dict[str, Any]:
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
-    """Return the model of a message, or raise ModelFormatError."""
     sent = "What the scheduler has sent"
     try:
         kind = kind_named(message["kind"], sent)
@@ -54,14 +53,13 @@ def model_of(message: Mapping[str, Any]) -> Model:
 
 
 def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:
-    """Return an error as a message; ``redact`` removes secrets from its text."""
     return {"error": type(error).__name__, "message": redact(str(error))}
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
-    """Return the error of that name; one that is not known here becomes a ``FailedJobError``.
+    """Return the error of this name; an unknown one becomes a ``FailedJobError``.
 
-    ``traceback`` is where it was raised: shown below the error.
+    The error shows the remote ``traceback`` as a note.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception | None = None

@@ -105,7 +105,7 @@ NumberOfWorkers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 class StorageOption(BaseModel):
-    """A storage option whose value is elsewhere."""
+    """Storage option whose value is stored elsewhere."""
 
     model_config = _STRICT
 
@@ -139,13 +139,12 @@ class AlgorithmSpec(BaseModel):
         return self
 
     def make(self) -> Algorithm[Any, Any] | Auto:
-        """Return the algorithm object."""
         made: Algorithm[Any, Any] | Auto = ALGORITHMS[self.name](**self.parameters)
         return made
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:
-        """Return the document of a name or an algorithm object."""
+        """Return the document of an algorithm, given by name or as an object."""
         if isinstance(algorithm, str):
             return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
@@ -168,7 +167,7 @@ def _as_list(value: Any) -> Any:
 
 
 class WorkersSpec(BaseModel):
-    """Which workers a job may use: no bit depends on it."""
+    """Workers that a job may use; they do not affect the result."""
 
     model_config = _STRICT
 
@@ -189,7 +188,7 @@ class WorkersSpec(BaseModel):
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """Return the field of an option of a fit, with limits of documents."""
+    """Return the field of a fit's option, with the limits of job documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -233,7 +232,7 @@ class JobSpec(BaseModel):
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
-        """Return the job of a document; the ParameterError names every wrong field."""
+        """Parse a document; the ParameterError names every wrong field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
                 raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
@@ -246,11 +245,9 @@ class JobSpec(BaseModel):
         return _checked(cls, _renamed(document))
 
     def dump(self) -> dict[str, Any]:
-        """Return the document as plain JSON values."""
         return self.model_dump(mode="json")
 
     def fit_options(self) -> FitOptions:
-        """Return the options of the fit."""
         given = {name: getattr(self, name) for name in OPTIONS if name in type(self).model_fields}
         if self.memory_limit == 0:
             given["memory_limit"] = 1
@@ -258,12 +255,11 @@ class JobSpec(BaseModel):
 
     @property
     def objective(self) -> Objective:
-        """Objective of the fit."""
         return self.algorithm.make().solves.objective if self.mixture is None else MIXTURE
 
     @property
     def in_memory(self) -> tuple[str, ...]:
-        """Storage options whose values have to be supplied by a client."""
+        """Storage options whose values a client has to supply."""
         return tuple(name for name, option in self.storage_options.items() if option.memory)
 
 
@@ -303,7 +299,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse a field given twice, which readers interpret differently."""
+    """Return a JSON object; refuse duplicate keys, which readers interpret differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
@@ -318,7 +314,7 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
 
 
 def faults_of(error: ValidationError) -> str:
-    """Return the wrong fields of a document and what is wrong with them, without their values."""
+    """Describe the wrong fields of a document, without their values, which may be secret."""
     faults = dict.fromkeys(
         f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
         + {"extra_forbidden": "is not known"}.get(one["type"], one["msg"])
@@ -354,7 +350,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """Return the output's folder; with the data's storage options if both have one protocol."""
+    """Return the output folder; it has the data's storage options if the protocols are equal."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 

@@ -98,7 +98,7 @@ Word = Annotated[str, Field(min_length=1, max_length=MOST_TEXT)]
 
 
 class Result(BaseModel):
-    """How a run ended."""
+    """Result of a run."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -136,7 +136,7 @@ def _spec_in(document: Any) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as it is kept; types and bounds are checked when it is read."""
+    """A job as it is stored; types and bounds are checked when it is read."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -167,9 +167,9 @@ RECORD = TypeAdapter(Record)
 class Records:
     """The records of one scheduler, in ``largek.store``.
 
-    ``lease`` is the scheduler's right to the store: asked before anything is written or removed,
-    which raises LostJobError if another scheduler has taken it. ``gone`` has the names of
-    schedulers that had the store before: they have lost their jobs with it.
+    ``lease`` is the scheduler's right to the store, checked before every write or removal, which
+    raises LostJobError once another scheduler has claimed it. ``former_owners`` are schedulers that
+    had the store before, and have lost their jobs with it.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
@@ -177,33 +177,33 @@ class Records:
         self.folder = folder = folder.private()
         self.url = folder.url
         self._redact = Redactor(folder.storage_options)
-        self.gone: frozenset[str] = frozenset()
+        self.former_owners: frozenset[str] = frozenset()
         self._folder = folder.sub("jobs")
         self.lease = lease
         self._made: set[str] = set()
         if lease is not None:
             self._folder = self._folder.guarded(lease.check)
-            self.gone = lease.earlier_owners()
+            self.former_owners = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """Return the same records, for as long as this lease is held."""
+        """Return the same records under a lease."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
-        """Raise LostJobError if another scheduler has taken the store."""
+        """Raise LostJobError if another scheduler has claimed the store."""
         if self.lease is not None:
             self.lease.check()
 
     def check_writable(self) -> None:
-        """Raise OutputError at the start if no job could be kept."""
+        """Raise OutputError if the store cannot be written."""
         self._folder.check_writable()
 
     def create(
         self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None
     ) -> Record:
-        """Keep a new job under a new id.
+        """Store a new job under a new id.
 
-        After a LostJobError the other scheduler may have found the job there, or not.
+        After a LostJobError the other scheduler may or may not have loaded the job.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
@@ -219,9 +219,9 @@ class Records:
                 raise
 
     def update(self, record: Record) -> None:
-        """Keep a job as it is now.
+        """Write the current record of a job.
 
-        After a LostJobError the other scheduler may not know of what has changed.
+        After a LostJobError the other scheduler may not know of the change.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
         self.check()
@@ -232,11 +232,11 @@ class Records:
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
     def is_new(self, job_id: str) -> bool:
-        """Return whether this job has been made here, and not been removed."""
+        """Return whether this job was created here, and has not been removed."""
         return job_id in self._made
 
-    def stands(self, record: Record) -> bool:
-        """Return whether a job is kept as it is here; also where there is nothing of it."""
+    def is_stored(self, record: Record) -> bool:
+        """Return whether the stored record is this one, or there is none."""
         document = _dumped(record)
         try:
             return self._folder.read(f"{record.id}.json", limit=len(document)) == document
@@ -245,8 +245,8 @@ class Records:
         except DamagedError:
             return False
 
-    def put_away(self, job_id: str) -> bool:
-        """Move a record to where nobody looks for records.
+    def quarantine(self, job_id: str) -> bool:
+        """Move a record into ``late/``, where no record is loaded.
 
         Returns False if there is nothing, or nothing that was written as a record.
         """
@@ -260,12 +260,11 @@ class Records:
         return True
 
     def remove(self, job_id: str) -> None:
-        """Forget a job."""
         self._made.discard(job_id)
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
-        """Return a job as it was kept; a damaged or newer record is a ParameterError."""
+        """Read a record; raise ParameterError if it is damaged or of a newer version."""
         name = f"{checked_id(job_id)}.json"
         try:
             text = self._folder.read(name, limit=2 * MOST_BYTES)
@@ -288,9 +287,9 @@ class Records:
         return found
 
     def all(self) -> list[Record]:
-        """Return all jobs, oldest first, with a warning of each record that is none.
+        """Return all jobs, oldest first; warn of unreadable records.
 
-        The holder of the store sets empty ones aside. Storage that is away is an OSError.
+        The holder of the store moves empty ones into ``late/``. Raises OSError if storage is away.
         """
         records = []
         for job_id in filter(None, map(_job_of, self._folder.names())):
@@ -300,7 +299,7 @@ class Records:
                 continue
             except ParameterError as error:
                 reason = self.reason(error)
-                if self.lease is not None and self._is_set_aside(job_id):
+                if self.lease is not None and self._is_quarantined(job_id):
                     reason = (
                         f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
                         "with another output"
@@ -308,16 +307,16 @@ class Records:
                 warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
         return sorted(records, key=lambda record: (record.created, record.id))
 
-    def _is_set_aside(self, job_id: str) -> bool:
-        """Move an empty record away; False if it is not empty, or that cannot be done now."""
+    def _is_quarantined(self, job_id: str) -> bool:
+        """Quarantine an empty record; return False if it is not empty, or that fails."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
-            return not text.strip(BLANK) and self.put_away(job_id)
+            return not text.strip(BLANK) and self.quarantine(job_id)
         except (LargekError, OSError):
             return False
 
     def reason(self, error: Exception) -> str:
-        """Return why a record cannot be read, without secrets that a driver may repeat."""
+        """Describe an error without secrets, which a driver may repeat."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
@@ -333,13 +332,13 @@ def _faults(error: Exception) -> str:
 
 
 def _job_of(name: str) -> str:
-    """Return the job whose record a file is by its name; empty if it is none."""
+    """Return the job of a record's file name; empty if it is none."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
 
 def checked_id(job_id: str) -> str:
-    """Return a job's id, which is a name in one folder; anything else is a JobNotFoundError."""
+    """Return a valid id of a job, which is a file name, or raise JobNotFoundError."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
             f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
@@ -356,9 +355,9 @@ def _dumped(record: Record) -> bytes:
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """Return how a run of the job in this folder ended; None while that is not known.
+    """Return the result of a run of this job; None if there is none yet.
 
-    A torn result was never written: there is a warning. Another job's is a ParameterError.
+    A torn result counts as none, with a warning. Raises ParameterError for another job's result.
     """
     name = f"results/{run:06d}.json"
     try:
@@ -385,7 +384,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish how a run ended, and return the result that stands: the first one published."""
+    """Publish the result of a run; return the first one published."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
@@ -397,5 +396,5 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Return whether labels of all rows are there."""
+    """Return whether there are labels of all rows."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.cli import main
-from largek_dask.service.job import Job, Lines
+from largek_dask.service.job import EventPrinter, Job
 from tests.conftest import make_client
 from tests.helpers.checks import eventually
 
@@ -220,7 +220,7 @@ def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Lines, "__call__", interrupted)
+        patch.setattr(EventPrinter, "__call__", interrupted)
         patch.setattr(Job, "wait", interrupted)
         for command in ("watch", "result"):
             told = run(command, job_id, code=3).stderr

@@ -22,7 +22,7 @@ def test_the_others_hear_on_when_a_sink_fails() -> None:
     events = Events([broken, heard.append])
     with pytest.warns(RecoveryWarning, match="no such thing"):
         events.emit("started")
-    events.within(start=1).emit("stopped")
+    events.with_context(start=1).emit("stopped")
     assert [(e["event"], e.get("start")) for e in heard] == [("started", None), ("stopped", 1)]
 
 
@@ -48,7 +48,7 @@ def test_a_sink_whose_storage_is_away_stays() -> None:
 
     def tell() -> None:
         for _ in range(6):
-            events.within(start=1).emit("step")
+            events.with_context(start=1).emit("step")
         events.close()
 
     with pytest.warns(RecoveryWarning) as warned:

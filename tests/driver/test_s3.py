@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-from largek_dask.driver.checkpoint import check_place
+from largek_dask.driver.checkpoint import check_output_folder
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
@@ -39,11 +39,11 @@ def test_a_folder_that_is_kept_as_an_empty_object_is_empty(options: dict[str, An
     folder.fs.invalidate_cache()
     assert folder.fs.ls("jobs/emptied", detail=False) == ["jobs/emptied/"]
     assert folder.names() == []
-    check_place(folder, "Take another one.")
+    check_output_folder(folder, "Take another one.")
     folder.publish("emptied", b"")
     assert folder.names() == ["emptied"]
     with pytest.raises(OutputError, match="'emptied' lies there"):
-        check_place(folder, "Take another one.")
+        check_output_folder(folder, "Take another one.")
 
 
 def test_folders_that_are_empty_then_are_removed_with_what_lay_in_them(

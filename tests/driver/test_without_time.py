@@ -13,7 +13,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.driver.run import Run
-from largek_dask.driver.starts import rows_at_hand
+from largek_dask.driver.starts import sample_stored_rows
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import NoModelError
 from largek_dask.kernels.jit import njit
@@ -70,12 +70,12 @@ def test_few_chunks_of_a_store_are_read_for_it(tmp_path: Path) -> None:
         assert passes.n_chunks == 30
         assert passes.statistics.n_rows == 27_000
         before = passes.total.chunks
-        rows = rows_at_hand(passes, 20, np.random.default_rng(0))
+        rows = sample_stored_rows(passes, 20, np.random.default_rng(0))
         assert passes.total.chunks - before == 4
         assert len(rows.x) == 2_048
         assert len(np.unique(rows.rows // 900)) == 4
         before = passes.total.chunks
-        assert len(rows_at_hand(passes, 5_000, np.random.default_rng(0)).x) >= 5_000
+        assert len(sample_stored_rows(passes, 5_000, np.random.default_rng(0)).x) >= 5_000
         assert 4 < passes.total.chunks - before < 30
     check(lk.KMeans(20, max_time=0, random_state=0).fit(url), np.repeat(X, 30, axis=0))
 

@@ -34,7 +34,7 @@ from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LargekError, ModelFormatError, OutputError, RecoveryWarning
 from largek_dask.service import queue
-from largek_dask.service.lease import Contender
+from largek_dask.service.lease import Claimant
 from largek_dask.service.runner import fit_into
 from tests.faults.inprocess import MAX_ITER, QUICK, Small, ended, scheduler
 
@@ -446,7 +446,7 @@ class Claims(Program):
     name = "claims"
 
     def _claim(self, folder: Path, owner: str) -> Any:
-        lease = Contender(Folder(str(folder)), "lk-1", owner, patience=-1.0).claim()
+        lease = Claimant(Folder(str(folder)), "lk-1", owner, patience=-1.0).claim()
         assert lease is not None
         return lease
 

@@ -19,7 +19,7 @@ from largek_dask.data.sources import open_rows
 from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import handle_warnings
-from largek_dask.service.lease import Contender, Keeper
+from largek_dask.service.lease import Claimant, LeaseRenewer
 from tests.faults.inprocess import at_work, ended, quick, scheduler
 from tests.faults.test_away import Strike, document, ingest, seen_waiting
 from tests.helpers.checks import eventually
@@ -305,7 +305,7 @@ class Written:
         return lambda: self._folder.write_arrays("group", {"x": X})
 
     def renew(self):
-        return Contender(self._folder, "job", "me", 0.0).claim().renew
+        return Claimant(self._folder, "job", "me", 0.0).claim().renew
 
     def ingest(self):
         return lambda: lk.ingest(
@@ -343,15 +343,15 @@ def test_an_upload_that_is_never_answered_ends(falls_deaf, way):
 
 def test_a_keeper_whose_sign_is_never_answered_stops(falls_deaf):
     folder = Folder(f"{falls_deaf.url}/out", keys(falls_deaf.host))
-    lease = Contender(folder, "job", "me", 0.0).claim()
-    keeper = Keeper(lease, lambda: None)
+    lease = Claimant(folder, "job", "me", 0.0).claim()
+    renewer = LeaseRenewer(lease, lambda: None)
     falls_deaf.fall_deaf(to=b"PUT ")
     with dask.config.set({"largek.stores.tries": 1}):
-        keeper.start()
+        renewer.start()
         eventually(lambda: falls_deaf.swallowed, "a sign of life")
         assert "beat" in falls_deaf.swallowed[0]
-        assert within(keeper.stop) is None
-        assert not keeper.is_alive()
+        assert within(renewer.stop) is None
+        assert not renewer.is_alive()
 
 
 @pytest.mark.slow

@@ -318,7 +318,7 @@ def test_a_scheduler_that_slept_has_lost_its_job(jobs_of, made_of, name):
                 over.set()
                 # It wakes up, writes nothing, and says who has its job now.
                 with one.changed:
-                    assert one.changed.wait_for(lambda: one._tenure.holder, 120.0)
+                    assert one.changed.wait_for(lambda: one._store_lease.holder, 120.0)
                 with pytest.raises(ClusterError, match="those of b"):
                     one.status(job_id)
             # (The first claim was the submit's.)

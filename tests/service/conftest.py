@@ -161,8 +161,8 @@ def queue_of(specs, workers=None, takes=()):
     for n, spec in enumerate(specs):
         record = Record(f"lk-{n}", spec, "me", float(n), takes=takes[n] if takes else None)
         jobs.append(JobState(record, {}, True))
-    tenure = SimpleNamespace(records=None)
-    queue = Queue(tenure, threading.Condition(), workers=lambda: workers)
+    store_lease = SimpleNamespace(records=None)
+    queue = Queue(store_lease, threading.Condition(), workers=lambda: workers)
     queue.loaded.set()
     for job in jobs:
         queue.add(job, None)

@@ -7,11 +7,11 @@ import pickle
 
 import pytest
 
-from largek_dask.driver.job_view import OF_A_STEP, SUMMED
+from largek_dask.driver.job_view import STEP_FIGURES, SUMMED
 from largek_dask.service import job_state as module
 from largek_dask.service.job_state import Feed
 
-FIGURES = dict.fromkeys((*OF_A_STEP, *SUMMED), 0)
+FIGURES = dict.fromkeys((*STEP_FIGURES, *SUMMED), 0)
 
 
 def step(compute, read, wait=100.0):

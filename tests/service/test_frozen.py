@@ -43,7 +43,7 @@ def scheduler(tmp_path_factory):
                 eventually(is_stopped, "a process that is stopped")
                 with pytest.MonkeyPatch.context() as patch:
                     patch.setattr(client_module, "SILENT_SECONDS", 0.3)
-                    patch.setattr(client_module, "GREETING_SECONDS", 0.3)
+                    patch.setattr(client_module, "HELLO_SECONDS", 0.3)
                     yield
                 assert is_stopped()
             finally:

@@ -50,13 +50,13 @@ def test_what_it_waits_for_until_there_are_news(job, topic, reason):
         *map(warning, ("workers", "retry", "back")),
     ):
         assert (job.state, job.reason) == ("running", None)
-        job.heed(warning(topic))
+        job.update_waiting(warning(topic))
         assert (job.state, job.reason) == ("waiting", reason)
         assert job.status()["note"] == f"about {topic}"
         for other in (warning("DegenerateDataWarning"), {"event": "checkpoint", "n_iter": 1}):
-            job.heed(other)
+            job.update_waiting(other)
         assert job.reason == reason
-        job.heed(news)
+        job.update_waiting(news)
         assert (job.state, job.reason, job.has_run) == ("running", None, True)
         assert job.status()["note"] == ""
 
@@ -70,21 +70,21 @@ def test_pauses_grow_and_the_wait_is_counted_from_its_beginning(job, monkeypatch
     with dask.config.set(settings):
         for tries, (pause, waited) in enumerate([(3, 0), (6, 10), (12, 20), (20, 30), (20, 40)]):
             assert job.tries == tries
-            assert job.wait_for("storage", "it is away") == waited
+            assert job.postpone("storage", "it is away") == waited
             assert job.not_before == now[0] + pause
             now[0] += 10
         assert job.reason == "storage"
         assert job.status()["note"] == "it is away"
-        job.go_on()
+        job.reset_retries()
         assert (job.tries, job.not_before) == (0, 0.0)
-        assert job.wait_for("workers", "none is there") == 0
+        assert job.postpone("workers", "none is there") == 0
         assert job.not_before == now[0] + 3
 
 
 def test_only_what_comes_farther_than_ever_is_progress(job):
     def is_progress(event):
         job.tries = 5
-        job.heed(event)
+        job.update_waiting(event)
         return job.tries == 0
 
     def step(n, start=0):
@@ -105,46 +105,46 @@ def test_only_what_comes_farther_than_ever_is_progress(job):
 def test_what_changes_while_it_is_written_is_written_as_well(job):
     written = []
 
-    def keep(record):
+    def save(record):
         if not written:
-            job.change_now(cancel=True)
+            job.change_unsaved(cancel=True)
         written.append((record.run, record.cancel))
 
-    job.change(keep, run=2)
-    assert (job.record.run, job.record.cancel, job.is_kept) == (2, True, False)
-    job.keep(keep)
-    assert job.is_kept
+    job.change(save, run=2)
+    assert (job.record.run, job.record.cancel, job.is_saved) == (2, True, False)
+    job.save(save)
+    assert job.is_saved
     assert written == [(2, False), (2, True)]
     written.clear()
-    job.change_now(run=3)
-    job.change_now(cancel=False)
-    job.keep(keep)
+    job.change_unsaved(run=3)
+    job.change_unsaved(cancel=False)
+    job.save(save)
     assert written == [(3, False), (3, True)]
-    assert job.is_kept
+    assert job.is_saved
 
 
 def test_the_record_of_a_removed_job_does_not_come_back(job):
     store = {}
 
-    def keep(record):
+    def save(record):
         store[record.id] = record
 
-    job.change_now(cancel=True)
-    job.keep(keep)
+    job.change_unsaved(cancel=True)
+    job.save(save)
     assert set(store) == {"lk-1"}
-    job.forget(store.clear)
-    job.change_now(run=2)
-    job.keep(keep)
+    job.remove_record(store.clear)
+    job.change_unsaved(run=2)
+    job.save(save)
     assert store == {}
 
 
 def test_changes_come_one_after_the_other(job):
     """Of two at once none is forgotten, and the later one is not written first."""
-    inside, go_on, written = threading.Event(), threading.Event(), []
+    inside, reset_retries, written = threading.Event(), threading.Event(), []
 
     def slow(record):
         inside.set()
-        assert go_on.wait(60)
+        assert reset_retries.wait(60)
         written.append(record)
 
     first = threading.Thread(target=job.change, args=(slow,), kwargs={"run": 2})
@@ -152,8 +152,8 @@ def test_changes_come_one_after_the_other(job):
     first.start()
     assert inside.wait(60)
     second.start()
-    go_on.set()
+    reset_retries.set()
     for thread in (first, second):
         thread.join(60)
     assert [(r.run, r.cancel) for r in written] == [(2, False), (2, True)]
-    assert (job.record.run, job.record.cancel, job.is_kept) == (2, True, True)
+    assert (job.record.run, job.record.cancel, job.is_saved) == (2, True, True)

@@ -21,7 +21,7 @@ from largek_dask.plots.job_text import (
     left_of,
 )
 from largek_dask.service import job as job_module
-from largek_dask.service.job import Job, Lines, line_of
+from largek_dask.service.job import EventPrinter, Job, line_of
 from tests.helpers.checks import costs_of
 
 NASTY = "[red]x[/] <script>alert('1')</script>\n2026-01-01 finished\x1b[2J\u2028"
@@ -269,7 +269,7 @@ def test_figures_without_end_are_dashes_or_left_out():
 def lines(status, clock=lambda: 0.0):
     out = io.StringIO()
     view = JobView(status)
-    return view, out, Lines(view, out, clock)
+    return view, out, EventPrinter(view, out, clock)
 
 
 def test_lines_show_few_steps_and_everything_else():
@@ -379,7 +379,7 @@ class FakeService:
         self._answers, self._statuses = list(answers), list(statuses)
         self.asked, self.epoch = [], "a"
 
-    def ask_again(self, operation, **arguments):
+    def ask_with_retry(self, operation, **arguments):
         self.asked.append((operation, arguments))
         if operation == "status":
             return self._statuses.pop(0) if len(self._statuses) > 1 else self._statuses[0]
@@ -390,7 +390,7 @@ class FakeService:
         self.epoch = epoch
         return {"epoch": epoch, "events": events, "is_over": is_over}
 
-    ask = ask_again
+    ask = ask_with_retry
 
 
 def numbered(*events, first=0):

@@ -27,7 +27,7 @@ from largek_dask.plots.job_text import card, card_of_jobs, facts, job_row
 from largek_dask.service import queue as queue_module
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
-from largek_dask.service.lease import Contender
+from largek_dask.service.lease import Claimant
 from largek_dask.service.queue import Queue
 from largek_dask.service.runner import Runner
 from largek_dask.service.store import Records, read_result
@@ -75,7 +75,7 @@ def test_submit__gives_the_model_of_a_plain_fit(open_jobs, document, rows_url, t
     assert status["rows"] > 0
     assert status["owner"] == "somebody"
     # the lease is given back, so that somebody else would have it at once
-    assert Contender(Folder(str(tmp_path / "out")), job_id, "other", 1000.0).claim() is not None
+    assert Claimant(Folder(str(tmp_path / "out")), job_id, "other", 1000.0).claim() is not None
 
 
 def test_submit__what_cannot_work_is_refused_and_leaves_nothing(open_jobs, document, tmp_path):
@@ -182,10 +182,10 @@ def test_cancel__is_remembered_by_the_next_scheduler(open_jobs, document, slow_s
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = first.submit(document(), {}, "me")
     first.close(10.0)
-    record = first._tenure.records.read(job_id)
+    record = first._store_lease.records.read(job_id)
     import dataclasses
 
-    first._tenure.records.update(dataclasses.replace(record, cancel=True))
+    first._store_lease.records.update(dataclasses.replace(record, cancel=True))
     later = open_jobs()
     assert wait_until(later, job_id, *ENDED)["state"] == "cancelled"
 
@@ -302,28 +302,28 @@ def test_close__a_later_scheduler_goes_on(open_jobs, document, slow_steps, rows_
 
 def test_close__begins_no_job_that_waits(open_jobs, document, monkeypatch):
     """Not even if the queue was just about to."""
-    is_held, go_on = threading.Event(), threading.Event()
-    take_up, stop = Queue.take_up, Queue.stop
+    is_held, reset_retries = threading.Event(), threading.Event()
+    acquire, stop = Queue.acquire, Queue.stop
 
     def held(table):
-        take_up(table)
-        if holds:
+        acquire(table)
+        if reserved_memory:
             is_held.set()
-            assert go_on.wait(120.0)
+            assert reset_retries.wait(120.0)
 
     def stopped(queue):
         try:
             return stop(queue)
         finally:
-            go_on.set()
+            reset_retries.set()
 
-    holds = []
-    monkeypatch.setattr(Queue, "take_up", held)
+    reserved_memory = []
+    monkeypatch.setattr(Queue, "acquire", held)
     monkeypatch.setattr(Queue, "stop", stopped)
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-        holds.append(True)
+        reserved_memory.append(True)
         assert is_held.wait(120.0)
     assert jobs.close(120.0) == []
     assert jobs.status(job_id)["state"] == "queued"
@@ -480,7 +480,7 @@ def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
     jobs = open_jobs()
     with dask.config.set({"largek.service.concurrent-jobs": 0}):
         job_id = jobs.submit(document(), {}, "me")
-        theirs = Contender(Folder(str(tmp_path / "out")), job_id, "other", 3600.0).claim()
+        theirs = Claimant(Folder(str(tmp_path / "out")), job_id, "other", 3600.0).claim()
         assert theirs is not None
     began = time.monotonic()
     settings = {"largek.service.beat-seconds": 500.0, "largek.service.patience-seconds": 3600.0}
@@ -521,7 +521,7 @@ def test_cancel__ends_a_job_though_the_store_cannot_be_written(
         raise OutputError("the store is away")
 
     with monkeypatch.context() as patch:
-        patch.setattr(jobs._tenure.records, "update", away)
+        patch.setattr(jobs._store_lease.records, "update", away)
         jobs.cancel(job_id)
         assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
         assert [record.cancel for record in tried[:2]] == [True, True]
@@ -707,8 +707,8 @@ def test_resume__is_told_before_it_begins(open_jobs, document, monkeypatch):
         turns.append(None)
         return due(self)
 
-    def slow(self, keep, **changes):
-        change(self, keep, **changes)
+    def slow(self, save, **changes):
+        change(self, save, **changes)
         if "run" in changes:
             seen = len(turns)
             eventually(lambda: len(turns) >= seen + 2, "the queue has had its turn")
@@ -729,10 +729,10 @@ def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeyp
     jobs = open_jobs()
     job_id = jobs.submit(document(), {}, "me")
     begun(jobs, job_id, 2)
-    keep = Queue.keep
+    save = Queue.save
 
     def slow(self, job):
-        keep(self, job)
+        save(self, job)
         if job.record.cancel:
             eventually(lambda: job.feed.since(0)[-1]["event"] == "cancelled", "it has ended")
 

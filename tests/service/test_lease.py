@@ -12,7 +12,7 @@ import pytest
 
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LostJobError, OutputError, ParameterError
-from largek_dask.service.lease import Contender, claimed_for, reserve
+from largek_dask.service.lease import Claimant, claimed_for, reserve
 
 
 class Clock:
@@ -49,17 +49,17 @@ def without_links(number=errno.EPERM):
         yield tried
 
 
-def contender(folder, owner="a", patience=10.0):
+def claimant(folder, owner="a", patience=10.0):
     clock = Clock()
-    return Contender(folder, "lk-1", owner, patience, clock=clock), clock
+    return Claimant(folder, "lk-1", owner, patience, clock=clock), clock
 
 
 def test_the_first_one_holds_until_it_is_silent(folder):
-    one, _ = contender(folder)
+    one, _ = claimant(folder)
     lease = one.claim()
     assert lease.token == 1
     lease.check()
-    other, clock = contender(folder, "b")
+    other, clock = claimant(folder, "b")
     for _ in range(5):
         clock.now += 9
         assert other.claim() is None
@@ -74,20 +74,20 @@ def test_the_first_one_holds_until_it_is_silent(folder):
         lease.check()
     lease.release()
     taken.check()
-    late, _ = contender(folder, "c")
+    late, _ = claimant(folder, "c")
     assert late.claim() is None, "a loser releases nothing"
 
 
 def test_what_has_been_released_is_free_at_once(folder):
-    one, _ = contender(folder)
+    one, _ = claimant(folder)
     one.claim().release()
-    other, _ = contender(folder, "b")
+    other, _ = claimant(folder, "b")
     assert other.claim().token == 2
 
 
 def test_a_holder_that_died_before_its_first_sign_is_waited_for(folder):
     folder.create("claims/000001.json", b"{}")
-    other, clock = contender(folder)
+    other, clock = claimant(folder)
     assert other.claim() is None
     clock.now += 11
     assert other.claim().token == 2
@@ -96,7 +96,7 @@ def test_a_holder_that_died_before_its_first_sign_is_waited_for(folder):
 def test_other_files_are_no_claims(folder):
     for name in ("x.json", "000009.beat", "00.json", "000007.json.abc.partial"):
         folder.publish(f"claims/{name}", b"")
-    assert contender(folder)[0].claim().token == 1
+    assert claimant(folder)[0].claim().token == 1
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -110,7 +110,7 @@ def claim_many_at_once(folder):
         start, found = threading.Barrier(8), []
 
         def race(start=start, found=found):
-            rival = Contender(folder, "lk-1", "rival", 3600.0)
+            rival = Claimant(folder, "lk-1", "rival", 3600.0)
             start.wait(60.0)
             found.append(rival.claim())
 
@@ -150,30 +150,30 @@ def test_a_claim_whose_answer_was_lost_is_ones_own(folder, monkeypatch):
 
     monkeypatch.setattr(Folder, "_created", lossy)
     with dask.config.set({"largek.stores.pause-seconds": 0}):
-        assert contender(folder)[0].claim().token == 1
+        assert claimant(folder)[0].claim().token == 1
     assert failed
 
 
 def test_a_folder_of_another_job_is_never_claimed(folder):
-    contender(folder)[0].claim().release()
+    claimant(folder)[0].claim().release()
     assert claimed_for(folder) == "lk-1"
     with pytest.raises(ParameterError, match="output of job lk-1, not of lk-2"):
-        Contender(folder, "lk-2", "b", -1.0).claim()
+        Claimant(folder, "lk-2", "b", -1.0).claim()
     with pytest.raises(OutputError, match="output of job lk-1, not of lk-2"):
         reserve(folder, "lk-2", "b")
 
 
 def test_a_lease_says_from_whom_it_was_taken(tmp_path):
     folder, clock = Folder(str(tmp_path / "job")), Clock()
-    first = Contender(folder, "lk-1", "a", 10.0, clock=clock).claim()
+    first = Claimant(folder, "lk-1", "a", 10.0, clock=clock).claim()
     assert first.taken_from is None
-    other = Contender(folder, "lk-1", "b", 10.0, clock=clock)
+    other = Claimant(folder, "lk-1", "b", 10.0, clock=clock)
     assert other.claim() is None
     clock.now += 11.0
     second = other.claim()
     assert second.taken_from == "a"
     second.release()
-    assert Contender(folder, "lk-1", "c", 10.0, clock=clock).claim().taken_from is None
+    assert Claimant(folder, "lk-1", "c", 10.0, clock=clock).claim().taken_from is None
 
 
 def test_create_without_links(tmp_path):

@@ -69,7 +69,9 @@ def test_rows__what_they_tell(jobs):
 
 def test_service__a_list_with_rows(jobs):
     service = object.__new__(Service)
-    service.ask_again = service.ask = lambda operation, **asked: getattr(jobs, operation)(**asked)
+    service.ask_with_retry = service.ask = lambda operation, **asked: getattr(jobs, operation)(
+        **asked
+    )
     found = service.jobs(state="queued")
     assert [job.id for job in found] == ["lk-4"] == [row["id"] for row in found.rows]
     assert "night-4" in found._repr_html_()

@@ -14,7 +14,7 @@ from largek_dask.cli.jobs import result_words
 from largek_dask.driver.job_view import JobView
 from largek_dask.model import KINDS
 from largek_dask.plots.job_text import JOB_COLUMNS, card, card_of_jobs, facts, job_row, precise
-from largek_dask.service.job import Lines, line_of
+from largek_dask.service.job import EventPrinter, line_of
 from largek_dask.service.store import Result
 from tests.helpers.bumps import CLOSENESS, Bumps, BumpsModel
 from tests.helpers.checks import costs_of, eventually
@@ -71,7 +71,7 @@ def test_everybody_calls_it_by_its_name(open_jobs, document, tmp_path):
 
     steps = [event for event in events if event["event"] == "step"]
     stream = io.StringIO()
-    lines = Lines(view, stream, lambda: 0.0)
+    lines = EventPrinter(view, stream, lambda: 0.0)
     for event in events:
         lines(event)
     assert f"closeness {precise(steps[0]['cost'])}" in stream.getvalue()

@@ -12,7 +12,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import LostJobError, NoModelError, OutputError, ParameterError
-from largek_dask.service.lease import Contender, claimed_for
+from largek_dask.service.lease import Claimant, claimed_for
 from largek_dask.service.store import read_result, write_result
 from tests.service.conftest import wait_until
 
@@ -67,14 +67,14 @@ def test_submit__of_two_at_the_same_moment_one_has_the_folder(
     """Both have found it empty before either has reserved it."""
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
     other.wait_until_ready()
-    create, taken = other._tenure.records.create, []
+    create, taken = other._store_lease.records.create, []
 
     def late(*arguments):
         record = create(*arguments)
         taken.append(one.submit(document(), {}, "me"))
         return record
 
-    monkeypatch.setattr(other._tenure.records, "create", late)
+    monkeypatch.setattr(other._store_lease.records, "create", late)
     with pytest.raises(OutputError, match="lk-"):
         other.submit(document(), {}, "me")
     assert taken == [claimed_for(Folder(str(tmp_path / "out")))]
@@ -155,14 +155,14 @@ def test_object_store__of_two_at_the_same_moment_one_has_the_folder(
     """Both have found it empty before either has reserved it: the server says who is first."""
     one, other = open_jobs(store=str(tmp_path / "one")), open_jobs(store=str(tmp_path / "other"))
     other.wait_until_ready()
-    create, taken = other._tenure.records.create, []
+    create, taken = other._store_lease.records.create, []
 
     def late(*arguments):
         record = create(*arguments)
         taken.append(submit(one, "s3://places/both"))
         return record
 
-    monkeypatch.setattr(other._tenure.records, "create", late)
+    monkeypatch.setattr(other._store_lease.records, "create", late)
     with pytest.raises(OutputError, match="lk-"):
         submit(other, "s3://places/both")
     assert taken == [claimed_for(Folder("s3://places/both", options))]
@@ -172,13 +172,13 @@ def test_object_store__of_two_at_the_same_moment_one_has_the_folder(
 def test_object_store__who_has_lost_a_claim_writes_nothing_more(options):
     """Of two that claim the same number one gets it; the claim before is superseded."""
     folder = Folder("s3://places/claims", options)
-    first = Contender(folder, "lk-1", "one", 3600.0).claim()
+    first = Claimant(folder, "lk-1", "one", 3600.0).claim()
     assert first is not None
-    assert Contender(folder, "lk-1", "other", 3600.0).claim() is None, "the first one lives"
+    assert Claimant(folder, "lk-1", "other", 3600.0).claim() is None, "the first one lives"
     first.release()
-    contenders = [Contender(folder, "lk-1", name, 3600.0) for name in "abcd"]
+    contenders = [Claimant(folder, "lk-1", name, 3600.0) for name in "abcd"]
     with ThreadPoolExecutor(4) as pool:
-        leases = list(pool.map(Contender.claim, contenders))
+        leases = list(pool.map(Claimant.claim, contenders))
     (lease,) = [lease for lease in leases if lease is not None]
     assert lease.token == 2
     lease.check()
@@ -186,7 +186,7 @@ def test_object_store__who_has_lost_a_claim_writes_nothing_more(options):
         folder.guarded(first.check).publish("job.json", b"{}")
     assert not folder.exists("job.json")
     with pytest.raises(ParameterError, match="lk-1"):
-        Contender(folder, "lk-2", "one", 0.0).claim()
+        Claimant(folder, "lk-2", "one", 0.0).claim()
 
 
 def test_object_store__a_job_and_its_result(open_jobs, submit, options):

@@ -33,13 +33,13 @@ def records(tmp_path):
 
 
 @pytest.fixture
-def tenure(records):
+def store_lease(records):
     return FakeTenure(records)
 
 
 @pytest.fixture
-def table(tenure):
-    return Queue(tenure, threading.Condition(threading.RLock()))
+def table(store_lease):
+    return Queue(store_lease, threading.Condition(threading.RLock()))
 
 
 @pytest.fixture
@@ -54,56 +54,56 @@ def damage(records, job_id):
     records.folder.sub("jobs").publish(f"{job_id}.json", b"{")
 
 
-def taken(tenure, table, by="scheduler-1"):
+def taken(store_lease, table, by="scheduler-1"):
     """Another scheduler takes the store."""
-    tenure.holder, tenure.is_held = by, False
-    tenure.lose()
+    store_lease.holder, store_lease.is_held = by, False
+    store_lease.lose()
 
 
-def test_a_store_that_is_lost_is_forgotten(tenure, table, two):
+def test_a_store_that_is_lost_is_forgotten(store_lease, table, two):
     kept, torn, mend = two
-    table.take_up()
+    table.acquire()
     assert [job.record.id for job in table.jobs()] == [kept]
     (job,) = table.jobs()
-    taken(tenure, table)
+    taken(store_lease, table)
     assert job.stopped_for == "lost"
     assert not table.jobs()
     mend()
     for job_id in (kept, torn):
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             table.find(job_id)
-    table.take_up()
+    table.acquire()
     assert {job.record.id for job in table.jobs()} == {kept, torn}
     assert table.jobs()[0] is not job
     assert not table.jobs()[0].is_stopped()
 
 
-def test_a_store_is_read_once_while_it_is_held(tenure, table, records, document, two):
-    table.take_up()
+def test_a_store_is_read_once_while_it_is_held(store_lease, table, records, document, two):
+    table.acquire()
     before = table.jobs()
     records.create(JobSpec.parse(document("c")), "me", 2.0)
-    table.take_up()
+    table.acquire()
     assert table.jobs() == before
 
 
-def test_what_is_read_while_the_store_is_lost_does_not_count(tenure, table, records, two):
+def test_what_is_read_while_the_store_is_lost_does_not_count(store_lease, table, records, two):
     read = records.all
-    records.all = lambda: (taken(tenure, table), read())[1]
-    table.take_up()
+    records.all = lambda: (taken(store_lease, table), read())[1]
+    table.acquire()
     assert not table.jobs()
     assert not table.loaded.is_set()
 
 
 def test_a_job_that_is_added_when_the_store_is_lost_is_the_other_ones(
-    tenure, table, records, document
+    store_lease, table, records, document
 ):
     """What has been changed of it there is not to be covered by what was known here."""
-    table.take_up()
+    table.acquire()
     late = JobState(records.create(JobSpec.parse(document("a")), "me", 1.0), {}, False)
-    taken(tenure, table)
+    taken(store_lease, table)
     table.add(late, records)
     assert not table.jobs()
-    table.take_up()
+    table.acquire()
     (job,) = table.jobs()
     assert job.record == late.record
     assert job is not late

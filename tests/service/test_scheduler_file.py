@@ -26,7 +26,7 @@ from largek_dask.errors import (
 )
 from largek_dask.service import client as client_module
 from largek_dask.service import scheduler_file
-from largek_dask.service.lease import STORE, Contender
+from largek_dask.service.lease import STORE, Claimant
 from largek_dask.service.scheduler_file import (
     MOST_BYTES,
     NAME,
@@ -88,7 +88,7 @@ class Holder:
     """A tenure of a store."""
 
     def __init__(self, folder, owner="a"):
-        lease = Contender(Folder(str(folder)), STORE, owner, 0.0).claim()
+        lease = Claimant(Folder(str(folder)), STORE, owner, 0.0).claim()
         self.records, self.is_held = Records(Folder(str(folder))).under(lease), True
 
     def post(self):
@@ -213,7 +213,7 @@ def test_nobody__in_the_words_of_who_asks(tmp_path):
     def said(**changes):
         finder = Finder(written(tmp_path, **changes))
         finder.find()
-        return str(finder.nobody(OSError("refused")))
+        return str(finder.no_answer(OSError("refused")))
 
     assert f"{tmp_path}/{NAME} says {NOBODY} since {NOON}, nobody answers there" in said()
     assert "is it still running?" in said()
@@ -282,7 +282,7 @@ def test_follow__a_scheduler_that_has_lost_its_store(moved, cluster, monkeypatch
     with open(cluster.file, encoding="utf-8") as file:
         target.write_text(json.dumps({**json.load(file), "token": 5}))
     monkeypatch.setattr(service, "_answer", refuse)
-    assert service.ask_again("hello")["version"] == lk.__version__
+    assert service.ask_with_retry("hello")["version"] == lk.__version__
     assert service.client is not made[0], "it has connected anew"
     assert made[0].status == "closed"
 
@@ -295,10 +295,10 @@ def test_follow__a_refusal_is_told_in_the_end(moved, monkeypatch):
     )
     monkeypatch.setattr(service, "_away_seconds", 0.0)
     with pytest.raises(SchedulerAwayError, match=message):
-        service.ask_again("hello")
+        service.ask_with_retry("hello")
     monkeypatch.setattr(service._finder, "is_file", False)
     with pytest.raises(OtherSchedulerError, match=message):
-        service.ask_again("hello")
+        service.ask_with_retry("hello")
 
 
 def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
@@ -315,7 +315,7 @@ def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
 
     monkeypatch.setattr(plugin, "_do", silent)
     try:
-        assert service.ask_again("hello")["version"] == lk.__version__
+        assert service.ask_with_retry("hello")["version"] == lk.__version__
     finally:
         go_on.set()
     assert len(asked) == 3

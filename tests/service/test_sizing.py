@@ -12,16 +12,16 @@ import scipy.sparse as sp
 import largek_dask as lk
 from largek_dask.algorithms.base import Footprint
 from largek_dask.cli.plan import Machines, make_plan
-from largek_dask.driver.fit import checked
+from largek_dask.driver.fit import prepare_fit
 from largek_dask.driver.plan import FitMemory, fit_memory
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.queue import (
-    Cluster,
-    Standing,
-    cannot_fit,
-    does_not_fit,
+    WorkerInfo,
+    WorkerPool,
+    why_never_fits,
+    why_wait,
     worker_memory,
 )
 from largek_dask.service.spec import AlgorithmSpec, JobSpec
@@ -33,7 +33,7 @@ NO_DATA = {"sums": 0, "chunk": 0, "data": 0, "row_state": 0}
 
 
 def workers_of(*megabytes, tags=()):
-    return [Standing(frozenset(tags), True, 1, n * MB) for n in megabytes]
+    return [WorkerInfo(frozenset(tags), True, 1, n * MB) for n in megabytes]
 
 
 @pytest.fixture
@@ -51,17 +51,17 @@ def queued(document):
 
 def begin(queue):
     """Begin all that are due; their ids."""
-    queue._look_at_workers()
+    queue._update_shortages()
     due = queue.due()
     for job in due:
         job.begin()
-        job.holds = queue._memory_of(job)
+        job.reserved_memory = queue._memory_of(job)
     return [job.record.id for job in due]
 
 
 def end(job):
     job.running = False
-    job.change_now(result=Result(job=job.record.id, run=1, token=1, state="finished"))
+    job.change_unsaved(result=Result(job=job.record.id, run=1, token=1, state="finished"))
 
 
 def test_they_begin_as_far_as_they_fit_the_smallest_worker(queued):
@@ -101,7 +101,7 @@ def test_only_workers_that_a_job_may_use_count(queued):
 
 
 def test_nothing_is_judged_without_workers_or_limits(queued):
-    for workers in (None, [], [Standing(frozenset(), True, 1, 0)]):
+    for workers in (None, [], [WorkerInfo(frozenset(), True, 1, 0)]):
         queue, _ = queued(workers, 10**6, 10**6)
         assert begin(queue) == ["lk-0", "lk-1"]
 
@@ -111,21 +111,21 @@ def test_a_running_job_keeps_what_it_has_when_workers_change(queued):
     queue, jobs = queued(there, 60, 60)
     with dask.config.set({"largek.service.concurrent-jobs": 1}):
         assert begin(queue) == ["lk-0"]
-    held = jobs[0].holds
+    held = jobs[0].reserved_memory
     there[:] = workers_of(100)
     assert begin(queue) == []
-    assert jobs[0].holds is held
+    assert jobs[0].reserved_memory is held
 
 
 def test_the_rows_that_stay_in_memory_are_shared():
     """Of the cache all jobs of a worker have one; each alone would not fit beside another."""
     takes = FitMemory(**{**NO_DATA, "model": 10 * MB, "data": 4_000 * MB})
     with dask.config.set({"largek.passes.cache-bytes": 70 * MB}):
-        memory = worker_memory(JobSpec.parse(LEAST), takes, Cluster(workers_of(100)))
+        memory = worker_memory(JobSpec.parse(LEAST), takes, WorkerPool(workers_of(100)))
         assert (memory.needed, memory.cached) == (10 * MB, 70 * MB)
-        assert does_not_fit(memory, [memory, memory]) is None
-        assert does_not_fit(memory, [memory] * 3) is not None
-        assert cannot_fit(memory) is None
+        assert why_wait(memory, [memory, memory]) is None
+        assert why_wait(memory, [memory] * 3) is not None
+        assert why_never_fits(memory) is None
 
 
 LEAST = {"data": "/x", "output": "/y", "n_clusters": 3}
@@ -133,7 +133,7 @@ LEAST = {"data": "/x", "output": "/y", "n_clusters": 3}
 
 def test_share__by_workers_and_what_was_asked_for():
     takes = FitMemory(model=1, sums=10, chunk=100, data=1_000, row_state=1 << 40)
-    there = Cluster([*workers_of(400, 800), Standing(frozenset({"big"}), True, 8, 900 * MB)])
+    there = WorkerPool([*workers_of(400, 800), WorkerInfo(frozenset({"big"}), True, 8, 900 * MB)])
     memory = worker_memory(JobSpec.parse(LEAST), takes, there)
     assert (memory.model, memory.chunks) == (1 + 8 * 10, 100 * (8 + 2))
     assert (memory.row_state, memory.cached, memory.available) == (100 * MB, 333, 400 * MB)
@@ -147,7 +147,7 @@ def test_figures_are_those_of_the_plan(rows_url, algorithm):
     rows = lk.open_rows(rows_url)
     options = JobSpec.parse({**LEAST, "algorithm": lk_spec(algorithm)}).fit_options()
     plan = make_plan(rows, options, Machines(2, 2, 1 << 32, False))
-    rows, _, footprint = checked(rows, options, n_threads=1, client=None)
+    rows, _, footprint = prepare_fit(rows, options, n_threads=1, client=None)
     takes = fit_memory(rows, 3, footprint)
     memory = takes.per_process(2, 1, 1 << 32, None)
     assert memory.model == plan["memory_model"] > 0
@@ -173,7 +173,7 @@ def lk_spec(algorithm):
 def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     tmp_path, document, quick_leases
 ):
-    there = [Standing(frozenset(), True, 1, 1_000)]
+    there = [WorkerInfo(frozenset(), True, 1, 1_000)]
     records = Records(Folder(str(tmp_path / "store")))
     jobs = Jobs(records, lambda: None, "me", None, lambda: there)
     jobs.start()

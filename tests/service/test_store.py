@@ -80,11 +80,11 @@ def test_a_new_record_counts_if_the_store_is_still_held_when_it_is_there(records
     again = Records(records.folder, Answers(None, None, None, None, None))
     made = again.create(spec, "me", 2.0)
     assert again.is_new(made.id)
-    assert again.put_away(job_id)
+    assert again.quarantine(job_id)
     assert list(again.stamps()) == [made.id]
     again.remove(made.id)
     assert not again.is_new(made.id)
-    assert not again.put_away(made.id)
+    assert not again.quarantine(made.id)
 
 
 def test_what_lies_beside_records_is_none(records, spec):

@@ -33,12 +33,12 @@ def one(open_jobs, document, monkeypatch):
         job = JobState(Record("x", spec, "me", 0.0, result=result), {}, is_new)
         jobs.own, jobs.n_read = job.feed, 0
 
-        def recall(job):
+        def load_events(job):
             jobs.n_read += 1
             job.feed.load([started(), *map(step, range(1, 301))])
 
         monkeypatch.setattr(jobs, "find", lambda job_id: job)
-        jobs._recall = recall
+        jobs._recall = load_events
         return jobs
 
     return make
@@ -94,28 +94,28 @@ def test_an_ended_job__is_read_from_its_folder_once(one):
 def test_a_folder_that_cannot_be_read__is_said(one):
     jobs = one(is_new=False, state="finished")
 
-    def recall(job):
+    def load_events(job):
         raise OutputError("the store is away")
 
-    jobs._recall = recall
+    jobs._recall = load_events
     source = jobs
     eventually(lambda: "the store is away" in source.view("x")[1], "the reason")
 
 
 def test_a_folder_that_does_not_answer__keeps_nobody_waiting(one):
-    jobs, go_on = one(is_new=False, state="finished"), threading.Event()
+    jobs, reset_retries = one(is_new=False, state="finished"), threading.Event()
     usual = jobs._recall
 
-    def recall(job):
-        assert go_on.wait(60.0)
+    def load_events(job):
+        assert reset_retries.wait(60.0)
         usual(job)
 
-    jobs._recall = recall
+    jobs._recall = load_events
     source = jobs
     view, lack = source.view("x")
     assert view.state == "finished"
     assert lack
-    go_on.set()
+    reset_retries.set()
     assert len(costs(whole(source))) == 300
 
 

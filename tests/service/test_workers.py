@@ -11,16 +11,16 @@ import largek_dask as lk
 from largek_dask.errors import ParameterError
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.job_state import Waiting
-from largek_dask.service.jobs import _worth
-from largek_dask.service.queue import Standing
+from largek_dask.service.jobs import _usable_workers
+from largek_dask.service.queue import WorkerInfo
 from largek_dask.service.spec import JobSpec
 from tests.helpers.checks import eventually
 from tests.service.conftest import queue_of
 from tests.service.test_jobs import ENDED, expected
 
-PLAIN = Standing(frozenset(), True)
-BIG = Standing(frozenset({"bigmem"}), True)
-PAUSED = Standing(frozenset({"bigmem"}), False)
+PLAIN = WorkerInfo(frozenset(), True)
+BIG = WorkerInfo(frozenset({"bigmem"}), True)
+PAUSED = WorkerInfo(frozenset({"bigmem"}), False)
 
 
 def asked(document, **workers):
@@ -63,7 +63,7 @@ def queued(document):
 
 
 def begins(queue):
-    queue._look_at_workers()
+    queue._update_shortages()
     return [job.record.id for job in queue.due()]
 
 
@@ -88,9 +88,9 @@ def test_queue__it_is_told_once(queued):
     there = [PLAIN]
     queue, (job,) = queued(there, {"min": 3})
     for _ in range(3):
-        queue._look_at_workers()
+        queue._update_shortages()
     there.append(PLAIN)
-    queue._look_at_workers()
+    queue._update_shortages()
     (event,) = job.feed.since(0, 10)
     assert (event["event"], event["reason"]) == ("waiting", "workers")
     assert event["message"] == "it wants 3 workers, and of the 1 there 1 can be used"
@@ -101,22 +101,22 @@ def test_queue__a_cancel_waits_for_no_workers(queued):
     queue, (job,) = queued([], {"tags": ["gpu"]})
     assert begins(queue) == []
     assert "no worker has gpu" in job.explanation
-    job.change_now(cancel=True)
+    job.change_unsaved(cancel=True)
     assert begins(queue) == ["lk-0"]
     job.begin()
-    assert job.lacking is None
+    assert job.shortage is None
 
 
 def test_worth__what_a_job_waits_for_is_asked_of_an_adaptive_cluster(queued):
     _, (job, other) = queued([], {"min": 3, "max": 4}, {})
-    assert (_worth(job, 1.0), _worth(other, 1.0)) == (0, 0)
-    job.lacking = Waiting("workers", "too few")
-    assert _worth(job, 1.0) == 3
+    assert (_usable_workers(job, 1.0), _usable_workers(other, 1.0)) == (0, 0)
+    job.shortage = Waiting("workers", "too few")
+    assert _usable_workers(job, 1.0) == 3
     job.running = other.running = True
     job.feed.worth = other.feed.worth = lambda seconds: 9
-    assert (_worth(job, 1.0), _worth(other, 1.0)) == (4, 9)
+    assert (_usable_workers(job, 1.0), _usable_workers(other, 1.0)) == (4, 9)
     job.feed.worth = lambda seconds: 1
-    assert _worth(job, 1.0) == 3
+    assert _usable_workers(job, 1.0) == 3
 
 
 def test_cluster(tmp_path, rows_url, document, fresh_cluster):

@@ -29,13 +29,12 @@ HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
 
 
 class Hosts:
-    """Host names under which a server answers; ``address`` returns the URL that is announced."""
+    """Host names under which a server answers; ``address`` returns the URL it announces."""
 
     def __init__(self, address: Callable[[], str | None]) -> None:
         self._address = address
 
     async def accepts(self, host: str) -> bool:
-        """Return whether a request with this ``Host`` header is answered."""
         name = _name_of(host)
         if name == "localhost" or name.endswith(".localhost") or _is_address(name):
             return True
@@ -65,7 +64,7 @@ def refusal(host: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Return a host name in the form that is compared."""
+    """Normalize a host name for comparison."""
     return name.strip("[]").rstrip(".").lower()
 
 
@@ -90,5 +89,4 @@ def _is_address(name: str) -> bool:
 
 @cache
 def _own_names() -> frozenset[str]:
-    """Return the names of this machine."""
     return frozenset(map(_plain, (socket.gethostname(), socket.getfqdn())))

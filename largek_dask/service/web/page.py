@@ -37,7 +37,7 @@ FRESH_SECONDS = 1.5
 """Age up to which a content is sent again; viewers ask every two seconds."""
 MOST_CONTENTS = 64
 """Contents that are kept; the least recently asked for goes first."""
-PATIENCE_SECONDS = 20.0
+TIMEOUT_SECONDS = 20.0
 """Time that a request waits for its content."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
@@ -48,7 +48,7 @@ POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inlin
 """Content-Security-Policy of the page."""
 REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
                  "base-uri 'none'; form-action 'none'")  # fmt: skip
-LOST = {
+NOT_FOUND = {
     "title": "No such job",
     "html": "<h1>No such job</h1><p>There is no job of this id here. It may have been deleted, or "
     "belong to another scheduler.</p><p><a href='largek'>All jobs</a></p>",
@@ -57,7 +57,7 @@ Key = tuple[Any, ...]
 
 
 class Content(NamedTuple):
-    """What is sent, compressed by gzip, and the value that it is made of."""
+    """A response compressed by gzip, and the value it was made from."""
 
     body: bytes
     value: Mapping[str, Any]
@@ -72,7 +72,7 @@ class Content(NamedTuple):
 
 
 class Contents:
-    """Contents by key, each made in a thread once for all who ask within a moment."""
+    """Cache of contents by key, each made in a thread once for all concurrent viewers."""
 
     def __init__(self) -> None:
         # One thread: more would keep Python's lock from the event loop for longer.
@@ -81,11 +81,10 @@ class Contents:
         self._failed: set[Key] = set()
 
     def close(self) -> None:
-        """Make no more."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
-        """Return a content that is fresh; HTTP error 503 if it takes too long."""
+        """Return a fresh content, or HTTP error 503 after a timeout."""
         loop = asyncio.get_running_loop()
         begun, future = self._made.get(key, (0.0, None))
         if future is None or (future.done() and loop.time() - begun >= FRESH_SECONDS):
@@ -95,7 +94,7 @@ class Contents:
         while len(self._made) > MOST_CONTENTS:
             self._made.popitem(last=False)
         try:
-            return await asyncio.wait_for(asyncio.shield(future), PATIENCE_SECONDS)
+            return await asyncio.wait_for(asyncio.shield(future), TIMEOUT_SECONDS)
         except TimeoutError:
             raise web.HTTPError(503, reason="No Answer In Time") from None
 
@@ -115,10 +114,10 @@ class Contents:
 
 
 class Page:
-    """The page on the HTTP server of a dashboard, until it is closed.
+    """The page of jobs on the HTTP server of a dashboard.
 
     ``prefix`` is the path of Dask's pages, such as ``/proxy/``. ``navigation`` has the names of
-    pages that each of them shows as links; this one is added once. ``actions`` lets viewers cancel.
+    pages that each of them links to; this page is added once. ``actions`` lets viewers cancel jobs.
     """
 
     def __init__(
@@ -141,8 +140,14 @@ class Page:
         self._application = application
         root = re.escape("/" + prefix.strip("/") + "/" if prefix.strip("/") else "/")
         shared = {"page": self, "hosts": hosts}
-        handlers = {"": Html, r"/data/(jobs?)\.json": Data, "/figure": Figure, "/report": Report,
-                    "/static/([A-Za-z0-9._-]+)": Static, "/cancel": Cancel}  # fmt: skip
+        handlers = {
+            "": PageHandler,
+            r"/data/(jobs?)\.json": DataHandler,
+            "/figure": FigureHandler,
+            "/report": ReportHandler,
+            "/static/([A-Za-z0-9._-]+)": StaticHandler,
+            "/cancel": CancelHandler,
+        }
         application.add_handlers(
             ".*$", [(f"{root}{PATH}{end}", handler, shared) for end, handler in handlers.items()]
         )
@@ -157,22 +162,19 @@ class Page:
             self._application.default_router.rules.remove(self._rule)
 
     async def jobs(self, sort: str) -> Content:
-        """Return the content of the list."""
         make = partial(render.jobs_content, sort=sort)
         return await self.contents.get(("jobs", sort), lambda: make(self.source.listed()))
 
     async def job(self, job_id: str) -> Content:
-        """Return the content of a job."""
         make = partial(render.job_content, can_cancel=bool(self.token))
         return await self.contents.get(("job", job_id), lambda: make(*self.source.view(job_id)))
 
 
 @web.stream_request_body
-class Handler(web.RequestHandler):
-    """A handler that refuses foreign host names, and bodies that are too long, unread."""
+class BaseHandler(web.RequestHandler):
+    """Base of handlers: refuses foreign host names, and too long bodies unread."""
 
     def initialize(self, page: Page, hosts: Hosts) -> None:
-        """Called by tornado."""
         self.page, self._hosts = page, hosts
         self.body = b""
 
@@ -191,24 +193,23 @@ class Handler(web.RequestHandler):
             raise web.HTTPError(413, reason=f"The body may have at most {MOST_BODY} bytes")
 
     def data_received(self, chunk: bytes) -> None:
-        """Called by tornado, with a part of the body."""
         self.body += chunk
 
     def set_default_headers(self) -> None:
-        """Forbid browsers to guess types, forward addresses or keep answers."""
+        """Forbid browsers to guess types, send referrers or cache answers."""
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cache-Control", "private, no-cache")
 
     def word(self, name: str) -> str:
-        """Return an argument that is a name; HTTP error 404 if it is none."""
+        """Return an argument that is a name, or HTTP error 404."""
         value = self.get_query_argument(name, "")
         if WORD.fullmatch(value) is None:
             raise web.HTTPError(404, reason="Not Found")
         return value
 
     def sort(self) -> str:
-        """Return the column of a list to sort by; HTTP error 400 if there is no such column."""
+        """Return the column by which to sort a list, or HTTP error 400."""
         sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
             raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
@@ -226,7 +227,6 @@ class Handler(web.RequestHandler):
         self.finish(body)
 
     def send_json(self, content: Content) -> None:
-        """Send a content as JSON."""
         self.send(content.body, "application/json", content.status)
 
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
@@ -235,16 +235,16 @@ class Handler(web.RequestHandler):
         self.send(render.packed(html), "text/html", status)
 
     def write_error(self, status_code: int, **about: Any) -> None:
-        """Send the reason as JSON, without anything of the program."""
+        """Send the reason as JSON, without internal details."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish({"error": self._reason})
 
 
-class Html(Handler):
-    """The page: the list, or one job."""
+class PageHandler(BaseHandler):
+    """The page: a list of jobs, or one job."""
 
     async def get(self) -> None:
-        """Send it with its content; for an unknown job, a page that says so."""
+        """Send the page, or a 404 page for an unknown job."""
         page, job_id = self.page, self.get_query_argument("job", "")
         content, data = None, ""
         if not job_id:
@@ -254,7 +254,7 @@ class Html(Handler):
             content = await page.job(job_id)
             data = f"{PATH}/data/job.json?job={job_id}"
         if content is None or content.status == 404:
-            value, job_id, data = LOST, "", ""
+            value, job_id, data = NOT_FOUND, "", ""
         else:
             # Where there is none now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}
@@ -265,22 +265,20 @@ class Html(Handler):
         self.send_html(html, policy, 200 if data else 404)
 
 
-class Data(Handler):
-    """The list, or one job, as JSON."""
+class DataHandler(BaseHandler):
+    """The list of jobs, or one job, as JSON."""
 
     async def get(self, kind: str) -> None:
-        """Send a job, or the jobs by ``sort``."""
         if kind == "jobs":
             self.send_json(await self.page.jobs(self.sort()))
         else:
             self.send_json(await self.page.job(self.word("job")))
 
 
-class Figure(Handler):
+class FigureHandler(BaseHandler):
     """A chart without data, from which BokehJS draws."""
 
     async def get(self) -> None:
-        """Send that of a panel."""
         job_id, kind = self.word("job"), self.word("panel")
         theme = self.get_query_argument("theme", "light")
         if theme not in THEMES:
@@ -293,11 +291,10 @@ class Figure(Handler):
         self.send_json(await self.page.contents.get(key, lambda: item(panel, theme) or {}))
 
 
-class Report(Handler):
-    """The report of a job that has a model."""
+class ReportHandler(BaseHandler):
+    """The report on a job's model."""
 
     async def get(self) -> None:
-        """Send it as a page of its own."""
         make = partial(self.page.source.report, self.word("job"))
         content = await self.page.reports.get(make.args, lambda: {"html": make()})
         if content.status != 200:
@@ -306,11 +303,10 @@ class Report(Handler):
             self.send_html(content.value["html"].encode(), REPORT_POLICY)
 
 
-class Static(Handler):
-    """Files of a version: a browser asks for each once."""
+class StaticHandler(BaseHandler):
+    """Files with their version in the name, which browsers cache for ever."""
 
     async def get(self, name: str) -> None:
-        """Send a file by its name, which holds its version."""
         # BokehJS may still have to be compressed.
         if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
             raise web.HTTPError(404, reason="Not Found")
@@ -318,11 +314,10 @@ class Static(Handler):
         self.send(body, "text/css" if name.endswith(".css") else "text/javascript")
 
 
-class Cancel(Handler):
-    """The only action of the page, where it is allowed."""
+class CancelHandler(BaseHandler):
+    """Cancel a job, where ``observe.actions`` allows it; the only action of the page."""
 
     async def post(self) -> None:
-        """Ask a job to end."""
         who = self.request.remote_ip or "an unknown address"
         if (job_id := self._job_id()) is None:
             logger.warning("largek's page refused that %s cancels a job", who)
@@ -335,7 +330,7 @@ class Cancel(Handler):
         self.finish({"state": state})
 
     def _job_id(self) -> str | None:
-        """Return which job to cancel; None if that is not allowed."""
+        """Return the job to cancel; None if the request is not allowed."""
         headers, token = self.request.headers, self.page.token
         if not token or headers.get("Sec-Fetch-Site") != "same-origin":
             return None

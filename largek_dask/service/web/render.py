@@ -66,7 +66,6 @@ def _rendered(template: str, /, **values: Any) -> str:
 
 
 def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
-    """Return a whole page around the HTML of a content."""
     html = Markup(content["html"])
     return _rendered("base.html", title=content["title"], html=html, page=page, **about).encode()
 
@@ -75,9 +74,9 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
 
 
 def selected(rows: Sequence[Row], sort: str) -> list[Row]:
-    """Return the newest rows by a key of :data:`COLUMNS`, descending after ``-``.
+    """Return the newest rows, by a key of :data:`COLUMNS` (descending after ``-``).
 
-    Active jobs come first if ``sort`` is empty.
+    Without ``sort`` active jobs come first.
     """
     newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
@@ -134,7 +133,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
     """Return title and HTML of a job, and the series and marks of its charts.
 
-    ``lack`` is a sentence on events that are missing; empty if none are.
+    ``lack`` is a sentence on missing events; empty if none are missing.
     """
     status, state = view.status, shown(view.state)
     found = {panel.kind: panel for panel in panels(view)}
@@ -172,14 +171,14 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the marks, the latest first, with the last checkpoint only: charts have them all."""
+    """Return the marks, latest first; of checkpoints only the last, as charts have them all."""
     last = next((mark for mark in reversed(marks) if mark["kind"] == "checkpoint"), None)
     shown_marks = (mark for mark in reversed(marks) if mark["kind"] != "checkpoint" or mark is last)
     return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]
 
 
 def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
-    """Return the tiles at the head of a job: name, text or time, a small text, a fraction."""
+    """Return the tiles at the top of a job: name, text or time, a small text, a fraction."""
     status, is_live = view.status, view.state == "running"
     step, share, labelled = view.step_seconds, view.share_done(), view.labelled
     tiles = []
@@ -220,12 +219,11 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
 
 
 def digest(body: bytes) -> str:
-    """Return a short name for a content."""
     return hashlib.sha256(body).hexdigest()[:12]
 
 
 def packed(body: bytes) -> bytes:
-    """Return a body compressed by gzip; equal bodies have equal bytes."""
+    """Compress by gzip; equal bodies have equal bytes."""
     return gzip.compress(body, 5, mtime=0)
 
 
@@ -235,7 +233,7 @@ def _file(package: str, path: str) -> bytes:
 
 
 class Files:
-    """Names of the files ``style``, ``script`` and ``bokeh``."""
+    """Names and contents of the files ``style``, ``script`` and ``bokeh``."""
 
     def __init__(self) -> None:
         own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"

@@ -18,7 +18,7 @@ from largek_dask.errors import (
     OutputError,
     ParameterError,
 )
-from largek_dask.service.lease import Contender, Keeper, Tenure
+from largek_dask.service.lease import Claimant, LeaseRenewer, StoreLease
 from largek_dask.service.queue import Queue
 from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
@@ -33,7 +33,7 @@ def asleep(monkeypatch):
     ``asleep("store")``: none for its store; it goes on with its jobs.
     """
     awake = threading.Event()
-    run = Keeper.run
+    run = LeaseRenewer.run
 
     def sleep(where=""):
         def held(self):
@@ -41,7 +41,7 @@ def asleep(monkeypatch):
                 assert awake.wait(60.0)
             run(self)
 
-        monkeypatch.setattr(Keeper, "run", held)
+        monkeypatch.setattr(LeaseRenewer, "run", held)
         return awake
 
     yield sleep
@@ -115,7 +115,7 @@ def test_second__takes_over_from_one_that_is_silent(
     with patient():
         awake.set()
         with first.changed:
-            assert first.changed.wait_for(lambda: first._tenure.holder, 120.0)
+            assert first.changed.wait_for(lambda: first._store_lease.holder, 120.0)
         with pytest.raises(ClusterError, match="those of scheduler-1"):
             first.status(job_id)
         slow_steps.set()
@@ -230,7 +230,7 @@ def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkey
     def full(record):
         raise OutputError("no space")
 
-    monkeypatch.setattr(jobs._tenure.records, "update", full)
+    monkeypatch.setattr(jobs._store_lease.records, "update", full)
     with pytest.raises(OutputError, match="no space"):
         jobs.resume(job_id, {"max_iter": 3}, {})
     assert jobs.status(job_id) == before
@@ -239,23 +239,23 @@ def test_resume__that_cannot_be_kept_changes_nothing(open_jobs, document, monkey
 def test_claim__that_comes_while_the_scheduler_closes_is_given_back(tmp_path, monkeypatch):
     """Else the next scheduler would wait for one that is gone."""
     folder = Folder(str(tmp_path / "store"))
-    tenure = Tenure(Records(folder), "first", threading.Condition())
-    claim = Contender.claim
+    store_lease = StoreLease(Records(folder), "first", threading.Condition())
+    claim = Claimant.claim
 
     def late(self):
-        tenure.claim_no_more()
+        store_lease.stop_claiming()
         return claim(self)
 
     with monkeypatch.context() as patched, patient():
-        patched.setattr(Contender, "claim", late)
-        tenure.claim(lambda: pytest.fail("nothing was taken away"))
-    assert not tenure.is_held
+        patched.setattr(Claimant, "claim", late)
+        store_lease.claim(lambda: pytest.fail("nothing was taken away"))
+    assert not store_lease.is_held
     assert any(folder.sub("claims").names()), "it has claimed"
     with patient():
-        later = Tenure(Records(folder), "second", threading.Condition())
+        later = StoreLease(Records(folder), "second", threading.Condition())
         later.claim(lambda: pytest.fail("nothing was taken away"))
     assert later.is_held
-    later.give_back()
+    later.release()
 
 
 @pytest.fixture
@@ -309,10 +309,10 @@ def in_the_middle(stopped, kind, ask):
 @contextlib.contextmanager
 def unlooked():
     """Schedulers that start within do not look after their records; gives what would do it."""
-    look = Queue.look
+    check_records = Queue.check_records
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Queue, "look", lambda self: None)
-        yield look
+        patch.setattr(Queue, "check_records", lambda self: None)
+        yield check_records
 
 
 def test_submit__that_comes_too_late_is_no_job(open_jobs, document, tmp_path, asleep, stopped):
@@ -351,7 +351,7 @@ def resumed_too_late(first, document, stopped):
 def test_change__that_comes_too_late_brings_nothing_back(
     open_jobs, document, tmp_path, asleep, stopped
 ):
-    with unlooked() as look:
+    with unlooked() as check_records:
         asleep("store/")
         job_id, go_on = resumed_too_late(open_jobs(), document, stopped)
         second = open_jobs()
@@ -360,7 +360,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
         with patient():
             assert isinstance(go_on(), LostJobError)
             assert record_of(tmp_path, job_id).exists(), "it is back from the dead"
-            look(second)
+            check_records(second)
             assert not record_of(tmp_path, job_id).exists()
             assert second.close(120.0) == []
             assert open_jobs().listed() == []
@@ -369,7 +369,7 @@ def test_change__that_comes_too_late_brings_nothing_back(
 def test_change__that_comes_too_late_takes_nothing_back(
     open_jobs, document, tmp_path, asleep, stopped
 ):
-    with unlooked() as look:
+    with unlooked() as check_records:
         asleep("store/")
         job_id, go_on = resumed_too_late(open_jobs(), document, stopped)
         second = open_jobs()
@@ -382,7 +382,7 @@ def test_change__that_comes_too_late_takes_nothing_back(
             eventually(lambda: json.loads(record.read_bytes())["result"], "its record")
             assert isinstance(go_on(), LostJobError)
             assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 2
-            look(second)
+            check_records(second)
             assert json.loads(record_of(tmp_path, job_id).read_bytes())["run"] == 3
             assert second.close(120.0) == []
             assert open_jobs().status(job_id)["result"] == ended["result"]
@@ -390,24 +390,24 @@ def test_change__that_comes_too_late_takes_nothing_back(
 
 def test_look__leaves_alone_what_was_written_here(open_jobs, document, tmp_path, slow_steps):
     """Also what is just being submitted, and what cannot be read."""
-    with unlooked() as look:
+    with unlooked() as check_records:
         jobs = open_jobs()
         job_id = jobs.submit(document("a", max_iter=4), {}, "me")
-        records = jobs._tenure.records
+        records = jobs._store_lease.records
         begun(jobs, job_id, 1)
         made = records.create(JobSpec.parse(document("b")), "me", 1.0)
         read = []
-        stands = records.stands
-        records.stands = lambda record: read.append(record.id) or stands(record)
-        look(jobs)
+        is_stored = records.is_stored
+        records.is_stored = lambda record: read.append(record.id) or is_stored(record)
+        check_records(jobs)
         assert set(record_of(tmp_path, "x").parent.glob("*.json")) == {
             record_of(tmp_path, each) for each in (job_id, made.id)
         }
-        look(jobs)
+        check_records(jobs)
         assert read == [job_id], "what has not changed is not read again"
         slow_steps.set()
         wait_until(jobs, job_id, "finished")
-        eventually(lambda: jobs.find(job_id).is_kept, "its record to say so")
-        look(jobs)
+        eventually(lambda: jobs.find(job_id).is_saved, "its record to say so")
+        check_records(jobs)
         assert read == [job_id] * 2
         assert not (tmp_path / "store" / "late").exists()
