@@ -1,7 +1,7 @@
 """The command line: ``largek demo``, ``fit``, ``submit`` and all others.
 
-Command modules import nothing heavy at their top level, so that ``largek --help`` answers at
-once; each command imports what it needs when it runs.
+Imports at the top of command modules are light, so that ``largek --help`` answers at once; each
+command imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = ["main"]
 def main() -> None:
     """Cluster large tables of numbers, here or on a Dask cluster, with the same bits everywhere.
 
-    Begin with `largek demo`.
+    Start with `largek demo`.
     """
 
 

@@ -1,4 +1,4 @@
-"""``largek cluster slurm``: a scheduler and workers as jobs of SLURM."""
+"""``largek cluster slurm``: run a scheduler and workers as jobs of SLURM."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["cluster"]
 PLACEHOLDER = "/shared/me/largek"
 """Folder in the output of ``--print`` without ``--home``."""
 SHORTEST = 15 * 60
-"""Seconds; workers end up to nine minutes before the time limit."""
+"""Minimum time limit in seconds; workers end up to nine minutes before it."""
 COUNT = click.IntRange(min=1)
 
 
 def size(value: str) -> int:
-    """Return MiB of a size such as "64GiB"; SLURM's "64G" is the same."""
+    """Return MiB of a size such as "64GiB"; "64G", as in SLURM, is the same."""
     from dask.utils import parse_bytes
 
     try:
@@ -29,7 +29,6 @@ def size(value: str) -> int:
 
 
 def seconds(value: str) -> int:
-    """Return seconds of a time such as "12h"."""
     from largek_dask.driver.stopping import parse_duration
 
     time = int(parse_duration(value, "--time"))
@@ -39,17 +38,17 @@ def seconds(value: str) -> int:
 
 
 def folder(value: str) -> str:
-    """Return an absolute path, which is part of scripts and of the names of jobs."""
+    """Return an absolute path, for use in scripts and in names of jobs."""
     if not re.fullmatch(r"/[\w./+@%:=-]*", value):
         raise click.BadParameter(
-            f"{value!r}: give an absolute path of letters, digits and . _ / + @ : = - only"
+            f"{value!r} is not valid: give an absolute path of letters, digits and . _ / + @ : = -"
         )
     return value.rstrip("/") or value
 
 
 @click.group(cls=Group)
 def cluster() -> None:
-    """Run a scheduler and its workers at a site."""
+    """Run a scheduler and its workers on an HPC cluster."""
 
 
 def _option(name: str, kind: Any, metavar: str, default: str | None, help: str) -> Any:
@@ -59,24 +58,24 @@ def _option(name: str, kind: Any, metavar: str, default: str | None, help: str) 
 
 
 layout = options(
-    _option("workers", COUNT, "N", "16", "Workers in all."),
-    _option("cpus", COUNT, "N", "8", "Threads of a worker."),
-    _option("mem", size, "SIZE", "64G", "Memory of a worker."),
+    _option("workers", COUNT, "N", "16", "Number of workers."),
+    _option("cpus", COUNT, "N", "8", "Threads per worker."),
+    _option("mem", size, "SIZE", "64G", "Memory per worker."),
     _option("time", seconds, "TIME", "12h",
-            "Limit of each job of SLURM, such as 12h; all are queued again after it."),
-    _option("partition", str, "P", None, "Partition; by default that of the site."),
+            "Time limit of SLURM's jobs, such as 12h; they are requeued after it."),
+    _option("partition", str, "P", None, "Partition; the site's default if not given."),
     _option("scheduler-partition", str, "P", None, "Another partition for the scheduler."),
     _option("scheduler-mem", size, "SIZE", "8G",
-            "Memory of the scheduler: 4 GB, and two models of each job that runs."),
+            "Memory of the scheduler: 4 GB, and two models per running job."),
     _option("scheduler-cpus", COUNT, "N", "2",
             "Threads of the scheduler, which computes the first steps of a fit."),
     _option("dashboard-address", str, "[HOST]:PORT", "127.0.0.1:0",
-            "Address of the dashboard, which has no login; :8787 opens it to everybody."),
+            "Address of the dashboard, which has no login; :8787 opens it to everyone."),
     _option("interface", str, "NAME", None, "Network interface of the nodes, such as ib0."),
     click.option("--insecure", is_flag=True,
-                 help="Without TLS: everybody on the network of the nodes can run code as you."),
+                 help="Without TLS: everyone on the network of the nodes can run code as you."),
     click.option("--sbatch", multiple=True, metavar="OPTION",
-                 help="One more option of sbatch, such as --constraint=icelake; may be repeated."),
+                 help="Further option of sbatch, such as --constraint=icelake; may be repeated."),
 )  # fmt: skip
 """Options of the files."""
 
@@ -90,17 +89,17 @@ layout = options(
     "--home",
     type=folder,
     metavar="DIR",
-    help="Folder of yours that all nodes see, for jobs, logs and kernels: an absolute path.",
+    help="Your folder for jobs, logs and kernels: an absolute path that all nodes can access.",
 )
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
-@click.option("--print", "only_print", is_flag=True, help="Print the files, to be changed by you.")
+@click.option("--print", "only_print", is_flag=True, help="Print the files, for your own changes.")
 @click.option(
-    "--scale", type=COUNT, metavar="N", help="Submit or cancel workers until there are N in all."
+    "--scale", type=COUNT, metavar="N", help="Submit or cancel workers until there are N."
 )
 @click.option(
     "--stop",
     is_flag=True,
-    help="Cancel scheduler and workers once jobs have checkpoints; --submit resumes them.",
+    help="Cancel scheduler and workers once jobs have checkpoints; --submit resumes the jobs.",
 )
 @layout
 def slurm(
@@ -111,10 +110,10 @@ def slurm(
     stop: bool,
     **given: Any,
 ) -> None:
-    """Have SLURM run a scheduler with jobs and its workers.
+    """Run a scheduler and its workers as jobs of SLURM.
 
-    They run for days, whatever is preempted: SLURM queues both again when they are preempted or
-    reach their time limit, and jobs go on from their last checkpoints, with the same bits.
+    They can run for days: SLURM requeues both when they are preempted or reach their time limit,
+    and clustering jobs resume from their last checkpoints, with the same bits.
     """
     from largek_dask.cli.slurm import Slurm, render
 
@@ -126,7 +125,7 @@ def slurm(
         echo({"files": texts}, [f"### {name}\n{text}" for name, text in texts.items()])
         return
     if home is None:
-        raise click.UsageError("give --home DIR, a folder that all nodes see")
+        raise click.UsageError("give --home DIR, a folder that all nodes can access")
     queue = Slurm(home)
     if submit:
         _submit(queue, {"home": home, **given})
@@ -148,8 +147,8 @@ def _submit(queue: Any, files: dict[str, Any]) -> None:
     queue.check_empty()
     if files["insecure"]:
         click.echo(
-            "Warning: --insecure: no TLS, and Dask asks for no password. Everybody with an account "
-            "on the network of the nodes can run code as you.",
+            "Warning: --insecure: there is no TLS, and Dask has no passwords. Everyone with an "
+            "account on the network of the nodes can run code as you.",
             err=True,
         )
     else:

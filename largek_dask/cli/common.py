@@ -1,4 +1,4 @@
-"""Options, output and exit codes that commands share."""
+"""Options, output and exit codes shared by commands."""
 
 from __future__ import annotations
 
@@ -53,31 +53,29 @@ __all__ = [
 FAILED = 1
 CANCELLED = 3
 MOST_LISTED = 8
-"""Items of a list that are printed for people."""
+"""Maximum number of printed items of a list."""
 
 Decorated = Callable[..., Any]
 Decorator = Callable[[Decorated], Decorated]
 
 
 class Group(click.Group):
-    """A group that prints an exception as one line on stderr and ends with an exit code."""
+    """Group that prints exceptions as one line on stderr and ends with an exit code."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
-    """Commands by the heading they have in the help; commands of no section have "Commands"."""
+    """Commands by their heading in the help; without sections it is "Commands"."""
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands, in the order and under the headings in which the help lists them."""
+        """Add commands in the order, and under the headings, of the help."""
         self.sections = sections
         for commands in sections.values():
             for command in commands:
                 self.add_command(command)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return names of commands in the order in which they were added."""
         return list(self.commands)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands of each section."""
         if not self.sections:
             super().format_commands(ctx, formatter)
             return
@@ -89,7 +87,6 @@ class Group(click.Group):
                 formatter.write_dl(rows)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; see the module's exit codes."""
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
             try:
@@ -111,7 +108,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 class Command(click.Command):
-    """A command with ``--json``, ``--debug`` and an example in its help."""
+    """Command with ``--json``, ``--debug`` and an example in its help."""
 
     def __init__(
         self,
@@ -131,7 +128,6 @@ class Command(click.Command):
             self.params.append(flag)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the example as it is typed."""
         with formatter.section("Example"):
             for line in self.example.splitlines():
                 formatter.write(f"  {line}\n")
@@ -148,12 +144,11 @@ def command(example: str, **more: Any) -> Callable[[Decorated], click.Command]:
 
 
 def wants_json() -> bool:
-    """Return whether the command that runs has ``--json``."""
     return bool(click.get_current_context().meta.get("json"))
 
 
 def explicit_parameters() -> dict[str, Any]:
-    """Return the parameters of the command that runs that are on its command line, by name."""
+    """Return the current command's parameters that are on its command line."""
     ctx, line = click.get_current_context(), ParameterSource.COMMANDLINE
     return {n: value for n, value in ctx.params.items() if ctx.get_parameter_source(n) is line}
 
@@ -162,7 +157,6 @@ def explicit_parameters() -> dict[str, Any]:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as it is printed."""
     from largek_dask.errors import LargekError
 
     text = " ".join(str(error).split()) or type(error).__name__
@@ -176,7 +170,7 @@ def emit(
 ) -> None:
     """Print a payload as JSON or, for people, what ``table()`` returns.
 
-    By default that are the names and values of the payload, and ``then``, a command to try next.
+    The default table has the names and values of the payload, and ``then``, a command to try next.
     """
     if wants_json():
         click.echo(json.dumps(payload, default=_plain, allow_nan=False))
@@ -224,22 +218,22 @@ def _text(name: str, value: Any) -> str:
 
 
 def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
-    """Print a payload as JSON, or lines to be copied, which no terminal may wrap."""
+    """Print a payload as JSON, or lines to be copied, which must not be wrapped."""
     click.echo(json.dumps(payload) if wants_json() else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """Return numpy scalars and arrays as json knows them, and all else as text."""
+    """Convert numpy scalars and arrays for JSON, and anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
-    """Return a rich table of two columns; a string is shown as it is."""
+    """Return a rich table of two columns; strings are shown without markup."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    # Without blanks at its edges, so that a digest has its line on 80 columns.
+    # Without blanks at its edges, so that a digest fits in 80 columns.
     table = Table(box=SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -279,9 +273,9 @@ def options(*added: Decorator) -> Decorator:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Return ``("batch_rows=4096", "votes=all")`` as keyword arguments.
+    """Parse ``("batch_rows=4096", "votes=all")`` to keyword arguments.
 
-    A value is read as a Python literal where it is one (true, false and none in any case), else
+    A value is read as a Python literal if it is one (true, false and none in any case), otherwise
     as text.
     """
     words = {"true": True, "false": False, "none": None}
@@ -290,7 +284,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(
-                f"{pair!r} is not name=value, e.g. --set batch_rows=4096", param_hint="--set"
+                f"{pair!r} is not of the form name=value, e.g. batch_rows=4096", param_hint="--set"
             )
         try:
             word = text.lower()
@@ -319,7 +313,7 @@ option_weight = click.option(
 option_threads = click.option(
     "--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]"
 )
-option_force = click.option("--force", is_flag=True, help="Replace what is there.")
+option_force = click.option("--force", is_flag=True, help="Replace an existing output.")
 
 
 class DataOptions(NamedTuple):
@@ -331,7 +325,6 @@ class DataOptions(NamedTuple):
     def open(
         self, data: str, sample_weight: str | None = None, *, count_missing: bool = True
     ) -> Rows:
-        """Open a data set."""
         from largek_dask.data.sources import open_rows
 
         given = self._asdict()
@@ -349,20 +342,20 @@ def with_data_options(function: Decorated) -> Decorated:
         click.option(
             "--component",
             metavar="PATH",
-            help="The array inside a store of several (a Zarr or HDF5 group, AnnData).",
+            help="The array in a store of several (a Zarr or HDF5 group, AnnData).",
         ),
         option_storage,
     )
     return add(with_source)
 
 
-# --- places -----------------------------------------------------------------------------------
+# --- URLs and connections ---------------------------------------------------------------------
 
 
 def output(
     url: str, data: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return an output's absolute address, and the data's storage options if both lie alike.
+    """Return an output's absolute URL, and the data's storage options if both protocols are equal.
 
     Absolute, because workers have other working directories.
     """
@@ -380,12 +373,12 @@ def new_file(name: str, force: bool) -> Path:
 
     path = Path(name)
     if path.exists() and not force:
-        raise OutputError(f"{path} exists: choose another --out, or --force")
+        raise OutputError(f"{path} exists: choose another --out, or use --force")
     return path
 
 
 def model_in(folder: Folder) -> str | None:
-    """Return the address of the model of a job's folder, or of the folder if it is one, or None."""
+    """Return the URL of the model in a job's folder, or of a model itself; None without any."""
     if folder.exists("model.zarr"):
         return f"{folder.url}/model.zarr"
     return folder.url if folder.exists("zarr.json") else None
@@ -395,7 +388,7 @@ def model_in(folder: Folder) -> str | None:
 def connected(
     scheduler: str | None, storage_options: Mapping[str, Any] | None = None
 ) -> Iterator[Client | None]:
-    """Connect to the scheduler at an address, or that a file names; None without an address."""
+    """Connect to a scheduler, given by its address or a file; None without an address."""
     if scheduler is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""``largek demo``: the main job from end to end on two photographs, without any set-up."""
+"""``largek demo``: learn a codebook of two photographs, from end to end and without set-up."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["demo"]
 
 MAX_ITER = 12
-"""Steps: more lower the cost by less than a thousandth."""
+"""Number of steps; more reduce the cost by less than a thousandth."""
 PATCH = 8
-"""Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 numbers."""
+"""Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 features."""
 GAP = 1
 """White pixels between codewords."""
 
@@ -37,7 +37,7 @@ GAP = 1
     default=Path("largek-demo"),
     show_default=True,
     metavar="DIR",
-    help="New folder for what is written.",
+    help="New folder for the output.",
 )
 @click.option(
     "-k", "--n-clusters", type=click.IntRange(min=1), default=256, show_default=True, metavar="K"
@@ -50,7 +50,7 @@ GAP = 1
     help="Pixels between patches: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
 )
 def demo(out: Path, n_clusters: int, stride: int) -> None:
-    """Cluster patches of two photographs: all of it in one command.
+    """Cluster patches of two photographs, in one command.
 
     Cuts the photographs that scikit-learn ships into 8 × 8 colour patches, stores them as Zarr,
     compiles kernels, starts a local Dask cluster, learns a codebook, and rebuilds the photographs
@@ -75,12 +75,12 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
     )
     images = load_sample_images().images
     table = np.concatenate([patches(image, stride) for image in images])
-    # A quarter of the rows a chunk, so that two workers share them evenly.
+    # Four chunks, so that two workers share them evenly.
     ingest(table, data, chunk_rows=-(-len(table) // 4), progress=False)
     asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": 0}
-    # The same fit in this process compiles what workers then load; itself it takes half a second.
+    # This fit compiles the kernels that workers then load; itself it takes half a second.
     km = KMeans(n_clusters, **asked).fit(data)
-    # The cluster ends in the background: seconds would go there.
+    # Close the cluster in the background, as that takes seconds.
     with ThreadPoolExecutor(1) as background:
         client = local_client()
         try:
@@ -109,7 +109,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
 
 
 def local_client() -> Client:
-    """Start a cluster of two workers of one thread each, or one on one core."""
+    """Start a cluster of two workers with one thread each; of one worker on one core."""
     import logging
 
     import dask.system
@@ -123,7 +123,7 @@ def local_client() -> Client:
         # Workers import before the first task.
         preload="largek_dask.passes.cluster",
         set_as_default=False,
-        # What matters of it arrives as an exception; a worker slow to end is no news.
+        # Errors that matter are raised; late workers need no report.
         silence_logs=logging.CRITICAL,
     )
 
@@ -143,7 +143,7 @@ def patches(image: Image, stride: int) -> Image:
 def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Image, float]:
     """Return an image from the codeword of each of its :func:`patches`, and the PSNR in dB.
 
-    Every pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
+    Each pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
     ``stride`` at the right and lower edge) are cut off.
     """
     import numpy as np
@@ -153,7 +153,7 @@ def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Ima
     total, cover = np.zeros((height, width, 3)), np.zeros((height, width, 1))
     tiles = codewords.reshape(-1, PATCH, PATCH, 3)
     grid = labels.reshape(rows, columns)
-    # One pixel of all patches at a time: within it no two patches meet, so a slice adds it.
+    # One pixel of all patches at a time: these do not overlap, so that a slice can be added.
     for i, j in product(range(PATCH), repeat=2):
         down, across = slice(i, height - PATCH + i + 1), slice(j, width - PATCH + j + 1)
         total[down, across][::stride, ::stride] += tiles[grid, i, j]
@@ -164,7 +164,7 @@ def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Ima
 
 
 def mosaic(codewords: Any, counts: Any) -> Image:
-    """Return all (k, 192) codewords on one sheet, those of the most rows first."""
+    """Return all (k, 192) codewords on one sheet, ordered by number of rows."""
     import numpy as np
 
     columns, cell = math.ceil(math.sqrt(len(codewords))), PATCH + GAP
@@ -180,7 +180,7 @@ def mosaic(codewords: Any, counts: Any) -> Image:
 def draw(
     model: CentersModel, images: list[Image], labels: Any, stride: int, path: str
 ) -> list[float]:
-    """Draw the codewords and each photograph as rebuilt from them; return the PSNR of each.
+    """Draw the codewords and the photographs rebuilt from them; return the PSNR of each photograph.
 
     Without matplotlib nothing is drawn, with a warning.
     """

@@ -31,23 +31,21 @@ __all__ = ["doctor"]
 
 PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec", "scikit-learn")
 COMPARED = ("largek_dask", "numpy", "numba", "zarr")
-"""Packages compared between client, scheduler and workers, besides those that Dask compares."""
+"""Packages compared between client, scheduler and workers, in addition to those of Dask."""
 MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
 """Packages whose versions change results or the protocol; others are only noted."""
 LOW_MEMORY, LOW_DISK = 1 << 30, 256 << 20
 """Bytes; not tuned."""
 Level = Literal["ok", "note", "broken"]
-"""``broken`` keeps something from working; ``note`` costs time or memory."""
+"""``broken``: something does not work; ``note``: it costs time or memory."""
 
 
 class Finding(NamedTuple):
-    """The result of one check."""
-
     area: str
     level: Level
     text: str
     advice: str = ""
-    """Empty if nothing is to be done."""
+    """Empty if there is nothing to do."""
 
 
 @command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
@@ -55,7 +53,7 @@ class Finding(NamedTuple):
 @click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
 def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
-    """Check this machine, a cluster or a data set, and say what to do.
+    """Check this machine, a cluster or a data set, and give advice.
 
     Checks versions, threads, memory and disks. The exit code is 1 if something is broken.
     """
@@ -115,11 +113,11 @@ def _threads() -> Iterator[Finding]:
     while not existing.exists():
         existing = existing.parent
     if not saves_code():
-        text = f"compiled kernels are not saved, every process compiles them again: {unsaved()}"
-        yield Finding("threads", "note", text, "install a version of numba that is known")
+        text = f"compiled kernels are not saved, so every process compiles them: {unsaved()}"
+        yield Finding("threads", "note", text, "install a supported version of numba")
     elif not os.access(existing, os.W_OK):
-        text = f"compiled kernels cannot be kept in {folder}: every process compiles them again"
-        advice = "make it writable, or set DASK_LARGEK__KERNELS__CACHE_DIR to a folder that is"
+        text = f"compiled kernels cannot be saved in {folder}, so every process compiles them"
+        advice = "make it writable, or set DASK_LARGEK__KERNELS__CACHE_DIR to a writable folder"
         yield Finding("threads", "note", text, advice)
 
 
@@ -138,14 +136,14 @@ def _memory() -> Iterator[Finding]:
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
-    """Check that there are workers, their scratch, and the versions of packages."""
+    """Check that there are workers, and the versions of packages."""
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"
     yield Finding("cluster", "ok", text)
     if not workers:
         advice = f"start one: dask worker {info['address']}"
-        yield Finding("cluster", "broken", "no workers: a job waits for the first one", advice)
+        yield Finding("cluster", "broken", "no workers: jobs wait for the first one", advice)
         return
     threads = sum(worker["nthreads"] for worker in workers.values())
     least = format_bytes(min(worker["memory_limit"] for worker in workers.values()))
@@ -155,9 +153,9 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         warnings.simplefilter("always")
         client.get_versions(check=True, packages=list(COMPARED))
     for one in caught:
-        told = str(one.message)
-        level: Level = "broken" if any(f"| {name} " in told for name in MUST_AGREE) else "note"
-        yield Finding("versions", level, told, "install the same versions everywhere")
+        text = str(one.message)
+        level: Level = "broken" if any(f"| {name} " in text for name in MUST_AGREE) else "note"
+        yield Finding("versions", level, text, "install the same versions everywhere")
     if not caught:
         yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
 
@@ -176,6 +174,6 @@ def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Finding:
     n, d = rows.shape
     text = f"{n:,} rows × {d:,} features, {rows.dtype}, {format_bytes(rows.nbytes)}"
     if n_bad:
-        text += f"; {n_bad:,} rows of the first chunk hold NaN or infinity"
+        text += f"; {n_bad:,} rows of the first chunk have NaN or infinity"
         return Finding("data", "broken", text, "remove them, or fit with --on-bad-rows skip")
     return Finding("data", "ok", text)

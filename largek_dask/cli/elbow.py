@@ -1,4 +1,4 @@
-"""``largek elbow``: suggest how many clusters data have."""
+"""``largek elbow``: suggest a number of clusters."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ __all__ = ["elbow"]
 
 
 def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str:
-    """Return ``--sample`` as `suggest_k` takes it."""
     if value is None or value == "all":
         return value or "auto"
     try:
@@ -43,15 +42,15 @@ def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) ->
     default=30,
     show_default=True,
     metavar="K",
-    help="Largest number of clusters to look at.",
+    help="Largest number of clusters to consider.",
 )
 @click.option(
     "--sample",
     metavar="N|all",
     callback=_sample,
-    help="Rows to search, or 'all' to count all of them in the end.  [as many as K needs]",
+    help="Rows to search, or 'all' to evaluate all of them in the end.  [as many as K needs]",
 )
-@click.option("--out", metavar="PNG", help="Draw the curve there.")
+@click.option("--out", metavar="PNG", help="Draw the curve into this file.")
 @option_force
 @option_weight
 @fit_option("normalize")
@@ -72,11 +71,11 @@ def elbow(
     storage_options: dict[str, Any] | None,
     **asked: Any,
 ) -> None:
-    """Suggest how many clusters there are, from the whole curve.
+    """Suggest a number of clusters, from the whole curve.
 
-    Lists for each number of clusters: the inertia; how far two halves of the rows agree, as
-    adjusted Rand index; and the inertia over the least that one Gaussian of the same spectrum could
-    have. Up to 50,000 rows and 100 clusters every number is tried, else fewer.
+    Lists for each number of clusters: the inertia; the agreement of two halves of the rows, as
+    adjusted Rand index; and the inertia relative to the least possible for one Gaussian of the same
+    spectrum. Up to 50,000 rows and 100 clusters every number is tried, otherwise fewer.
     """
     from largek_dask.selection.elbow import suggest_k
 
@@ -102,14 +101,13 @@ def elbow(
 
 
 def _table(payload: dict[str, Any]) -> Any:
-    """Return the figures of every partition as a table; those not known are dashes."""
+    """Return the figures of all partitions as a table."""
     partitions, notes = payload["partitions"], [payload["words"]]
     if payload["n_searched"] < payload["n_rows"]:
-        notes.append(f"Found on {payload['n_searched']:,} of {payload['n_rows']:,} rows.")
+        notes.append(f"Searched {payload['n_searched']:,} of {payload['n_rows']:,} rows.")
     columns = [name.removeprefix("n_").replace("_", " ") for name in partitions[0]]
     return table(columns, [[*map(_shown, one.values())] for one in partitions], notes, columns)
 
 
 def _shown(value: float | None) -> str:
-    """Return a figure, or a dash where it is not known."""
     return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

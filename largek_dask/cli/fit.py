@@ -1,4 +1,4 @@
-"""``largek fit``: cluster a data set into a folder that holds everything about the job."""
+"""``largek fit``: cluster a data set; all output is in one folder."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ __all__ = ["fit"]
 @click.option("--out", metavar="DIR", help="Folder of the job: model, labels, checkpoints, events.")
 @fit_options
 @option_threads
-@click.option("--force", is_flag=True, help="Begin again: remove the job that DIR holds.")
-@click.option("--plan", is_flag=True, help="Only say what it would take; computes nothing.")
+@click.option("--force", is_flag=True, help="Start again: remove the job in DIR.")
+@click.option("--plan", is_flag=True, help="Only estimate time and memory; computes nothing.")
 @option_scheduler
 @with_data_options
 def fit(
@@ -52,7 +52,7 @@ def fit(
 ) -> None:
     """Cluster DATA (a Zarr or npy URL) into K clusters.
 
-    Run again with the same options, it goes on from its last checkpoint; Ctrl-C leaves one.
+    With the same options it resumes from its last checkpoint; Ctrl-C writes one.
     """
     from largek_dask.driver.checkpoint import check_output_folder
     from largek_dask.driver.events import ProgressLine
@@ -63,9 +63,9 @@ def fit(
     from largek_dask.service.store import JOB_FILES
 
     if out is None and not plan:
-        raise click.UsageError("give --out DIR, or --plan to see what the fit would take")
+        raise click.UsageError("give --out DIR, or --plan to estimate time and memory")
     options = FitOptions(**with_algorithm(given))
-    # A store may be planned for before its rows are written.
+    # A plan is possible before the rows are written.
     rows = data_options.open(data, sample_weight, count_missing=not plan)
     if plan:
         from largek_dask.cli.plan import machines_of, make_plan
@@ -101,7 +101,6 @@ def fit(
 def _payload(
     folder: Folder, rows: Rows, mixture: str | None, model: Model, result: FitResult
 ) -> dict[str, Any]:
-    """Return the outcome of a fit by name."""
     from largek_dask.service.store import LABELS, MODEL
 
     return {

@@ -1,4 +1,4 @@
-"""``largek ingest`` and ``coreset``: write stores that read fast."""
+"""``largek ingest`` and ``coreset``: write stores that can be read fast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["coreset", "ingest"]
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-    """Split names at commas; one with a comma stands in double quotes."""
+    """Split names at commas; a name with a comma is in double quotes."""
     return None if value is None else next(csv.reader([value])) or [""]
 
 
@@ -36,24 +36,24 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     "--columns",
     metavar="NAME,...",
     callback=_names,
-    help="Take these columns, in this order; columns without names have numbers, from 0 on.",
+    help="Use only these columns, in this order; columns without names have numbers from 0 on.",
 )
-@click.option("--drop", metavar="NAME,...", callback=_names, help="Leave these columns out.")
+@click.option("--drop", metavar="NAME,...", callback=_names, help="Exclude these columns.")
 @click.option(
     "--header/--no-header",
     default=None,
-    help="Whether the first line of CSV files names the columns.  [as it looks]",
+    help="Whether the first line of CSV files names the columns.  [detected]",
 )
-@click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows of a chunk.  [65,536]")
+@click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows per chunk.  [65,536]")
 @click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
 @click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
 @option_force
 @with_data_options
 def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **asked: Any) -> None:
-    """Turn CSV, Parquet, npy, HDF5 or svmlight into a fast store.
+    """Convert CSV, Parquet, npy, HDF5 or svmlight to a fast store.
 
-    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may be a
-    Zarr array, too. Names of columns are kept: models take their columns by name.
+    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may also
+    be a Zarr array. Names of columns are kept, and models select their columns by name.
     """
     from largek_dask.data.ingest import ingest as write
 
@@ -81,7 +81,7 @@ def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **aske
     "--rows", "n", type=click.IntRange(min=1), required=True, metavar="N", help="Rows to draw."
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S")
-@click.option("--uniform", is_flag=True, help="Draw by weight alone: a plain sample.")
+@click.option("--uniform", is_flag=True, help="Draw by weight only: a plain sample.")
 @option_weight
 @option_force
 @option_scheduler
@@ -97,9 +97,9 @@ def coreset(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Draw a few weighted rows that stand for all.
+    """Draw a few weighted rows that represent all.
 
-    Sums over them are about those over all rows of DATA. Half are drawn by weight, half by weight
+    Sums over them approximate those over all rows of DATA. Half are drawn by weight, half by weight
     times squared distance to the mean (a lightweight coreset). All commands read OUT with its
     weights.
     """
@@ -112,7 +112,7 @@ def coreset(
     begun = perf_counter()
     rows = data_options.open(data, sample_weight)
     if rows.is_sparse:
-        raise DataError(f"{data} holds sparse rows, and a coreset is written of dense rows only.")
+        raise DataError(f"{data} has sparse rows, but a coreset needs dense rows.")
     url, storage_options = output(out, data, data_options.storage_options)
     # Before all rows are read.
     check_output(url, storage_options, force=force)

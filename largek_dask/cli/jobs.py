@@ -1,4 +1,4 @@
-"""Commands about jobs on a scheduler."""
+"""Commands for jobs on a scheduler."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
 __all__ = ["cancel", "delete", "jobs", "logs", "result", "submit", "watch"]
 
 UNREACHABLE = 4
-"""Exit code if the scheduler does not answer: the job may go on."""
+"""Exit code if the scheduler does not answer; the job may continue."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
-"""Parameters of `submit` that say which workers a job uses."""
+"""Parameters of `submit` that select workers, and their names in a job."""
 CONNECT_SECONDS = 10.0
 """Timeout of a connection to a scheduler."""
 FOLDER_SECONDS = 2.0
 """Interval between two readings of a folder's events; not tuned."""
 ID = re.compile(r"lk-[0-9a-f]+")
-"""Ids that a scheduler gives to jobs."""
+"""Ids of jobs, as schedulers make them."""
 
 
 # --- the scheduler ----------------------------------------------------------------------------
@@ -53,13 +53,13 @@ class Scheduler(NamedTuple):
     """Options of a connection to the scheduler that has the jobs."""
 
     address: str
-    """Its address, or the path or URL of a file that says it."""
+    """Its address, or the path or URL of a file that contains it."""
     storage_options: dict[str, Any] | None
     away: str
 
     @contextmanager
     def connect(self) -> Iterator[Service]:
-        """Connect to the service; what Dask logs of it is left out."""
+        """Connect to the service; Dask's log of it is suppressed."""
         from distributed.utils import silence_logging_cmgr
 
         from largek_dask.service.client import connect
@@ -75,7 +75,7 @@ class Scheduler(NamedTuple):
 
     @contextmanager
     def following(self, job_id: str) -> Iterator[None]:
-        """End the command, but not the job, by Ctrl-C or if the scheduler is lost."""
+        """End the command, but not the job, on Ctrl-C or if the scheduler is lost."""
         from largek_dask.errors import SchedulerAwayError
 
         try:
@@ -85,7 +85,7 @@ class Scheduler(NamedTuple):
             raise click.exceptions.Exit(UNREACHABLE) from None
         except KeyboardInterrupt:
             again = self.watching(job_id)
-            click.echo(f"Job {job_id} goes on. To see it again: {again}", err=True)
+            click.echo(f"Job {job_id} continues. To watch it again: {again}", err=True)
             raise click.exceptions.Exit(CANCELLED) from None
 
     def watching(self, job_id: str) -> str:
@@ -145,17 +145,17 @@ argument_id = click.argument("job_id", metavar="ID")
     "--out",
     "output",
     metavar="URL",
-    help="A new folder of the job, as scheduler and workers see it.",
+    help="New folder of the job, which scheduler and workers can access.",
 )
 @fit_options
-@click.option("--name", help="Shown beside the id.")
-@click.option("--workers-min", type=int, metavar="N", help="With fewer workers the job waits.")
-@click.option("--workers-max", type=int, metavar="N", help="It never uses more.")
+@click.option("--name", help="Shown with the id.")
+@click.option("--workers-min", type=int, metavar="N", help="Minimum number of workers.")
+@click.option("--workers-max", type=int, metavar="N", help="Maximum number of workers.")
 @click.option(
     "--tag",
     multiple=True,
     metavar="NAME",
-    help="Only workers with this resource (`dask worker --resources NAME=1`). May be repeated.",
+    help="Use only workers with this resource (`dask worker --resources NAME=1`). May be repeated.",
 )
 @click.option(
     "--resume",
@@ -166,7 +166,7 @@ argument_id = click.argument("job_id", metavar="ID")
 @click.option(
     "--accept-version",
     is_flag=True,
-    help="With --resume: also if another version has computed it; bits may differ then.",
+    help="With --resume: continue the work of another version; bits may differ then.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @on_scheduler(follows=True)
@@ -180,10 +180,10 @@ def submit(
 ) -> None:
     """Submit a job to a cluster's scheduler.
 
-    The job clusters DATA (a Zarr or npy URL) into K clusters. Prints its id. It goes on when this
-    computer is switched off, when workers die, and when the scheduler is started again. Values of
-    --storage-option stay in memory; of 'key={"env": "NAME"}' only the name is kept, and the value
-    is looked up in the scheduler's environment.
+    The job clusters DATA (a Zarr or npy URL) into K clusters. Prints its id. It continues when this
+    computer is switched off, when workers die, and after a restart of the scheduler. Values of
+    --storage-option are kept in memory only; for 'key={"env": "NAME"}' the value is looked up in
+    the scheduler's environment.
     """
     if resume is not None:
         order = _changes()
@@ -200,7 +200,7 @@ def submit(
         if not wait:
             # The id alone, so that a shell can keep it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if wants_json() else job.id)
-            click.echo(f"Submitted. To see it: {scheduler.watching(job.id)}", err=True)
+            click.echo(f"Submitted. To watch it: {scheduler.watching(job.id)}", err=True)
             return
         with scheduler.following(job.id):
             if wants_json():
@@ -211,15 +211,15 @@ def submit(
 
 
 def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return arguments of ``Service.submit`` for a new job."""
+    """Return the arguments of ``Service.submit`` for a new job."""
     needed = {"DATA": data, "-k K": given["n_clusters"], "--out": given["output"]}
     if absent := [name for name, value in needed.items() if value is None]:
-        raise click.UsageError(f"give {absent[0]}, or --resume ID to go on with a job")
+        raise click.UsageError(f"give {absent[0]}, or --resume ID to resume a job")
     return _with_workers(with_algorithm(given))
 
 
 def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters with one mapping for those of the workers, if there are any."""
+    """Collect the parameters of workers in one mapping, if there are any."""
     asked = {name: given.get(option) for option, name in WORKERS.items()}
     workers = {name: value for name, value in asked.items() if value not in (None, ())}
     order = {name: value for name, value in given.items() if name not in WORKERS}
@@ -227,7 +227,7 @@ def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes() -> dict[str, Any]:
-    """Return the parameters given with ``--resume``; the service says which may change."""
+    """Return the parameters given with ``--resume``; the service knows which may change."""
     aside = OF_SCHEDULER | {"resume", "accept_version", "wait"}
     return _with_workers(
         {name: value for name, value in explicit_parameters().items() if name not in aside}
@@ -250,12 +250,12 @@ def _resume(
         return service.submit(resume=job, **more, **changes)
     if changes:
         raise ParameterError(
-            f"job {job_id} has not ended yet, it waits for {', '.join(needs)}: give these by "
-            "--storage-option, and nothing else"
+            f"job {job_id} has not ended: it waits for the storage options {', '.join(needs)}. "
+            "Give only these, with --storage-option"
         )
     if needs := job.supply(storage_options or {}):
         raise ParameterError(
-            f"job {job_id} still waits for --storage-option {', '.join(needs)}: give each of them"
+            f"job {job_id} still waits for the storage options {', '.join(needs)}: give all of them"
         )
     return job
 
@@ -265,12 +265,12 @@ def _resume(
 
 @command("largek jobs --state finished --scheduler tcp://host:8786")
 @click.option("--state", multiple=True, metavar="STATE", help="May be repeated.")
-@click.option("--limit", type=int, default=100, show_default=True, help="The newest N of these.")
+@click.option("--limit", type=int, default=100, show_default=True, help="Only the newest N jobs.")
 @on_scheduler()
 def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
     """List jobs of a scheduler.
 
-    Without options these are the last 100.
+    Without options these are the newest 100.
     """
     with scheduler.connect() as service:
         found, store = service.jobs(state=state or None, limit=limit), service.store
@@ -278,7 +278,6 @@ def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
 
 
 def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
-    """Return jobs as a table of rich."""
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
     note = f"{len(rows):,} shown of the jobs in {store}" if rows else f"no jobs in {store}"
@@ -292,13 +291,13 @@ def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
 @click.argument("job_id", metavar="ID|FOLDER")
 @on_scheduler(follows=True)
 def watch(job_id: str, scheduler: Scheduler) -> None:
-    """Show a job until it has ended.
+    """Watch a job until it has ended.
 
-    Prints its events so far, then those that follow; of a FOLDER those of the fit or job that
-    writes it, without a scheduler.
+    Prints its events so far, then further ones. For a FOLDER they are those of the fit or job that
+    writes it; this needs no scheduler.
 
-    Ctrl-C ends the watching; the job goes on. The exit code is the job's: 0 finished, 1 failed, 3
-    cancelled; or 4: lost sight of it.
+    Ctrl-C ends only the watching; the job continues. The exit code is the job's: 0 finished,
+    1 failed, 3 cancelled; or 4: the scheduler does not answer.
     """
     if ID.fullmatch(job_id) is None:
         _watch_folder(job_id, scheduler.storage_options)
@@ -313,7 +312,7 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
 
 
 def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
-    """Show the events of a folder until the fit that writes them has ended."""
+    """Print the events in a folder until the fit that writes them has ended."""
     from largek_dask.driver.event_log import Tail
     from largek_dask.driver.job_view import JobView
     from largek_dask.driver.storage import Folder
@@ -346,9 +345,9 @@ def _print_events(events: Iterable[Mapping[str, Any]]) -> None:
 @argument_id
 @on_scheduler()
 def cancel(job_id: str, scheduler: Scheduler) -> None:
-    """End a job; its best model so far stays.
+    """Cancel a job; its best model so far stays.
 
-    It may be gone on with by submit --resume.
+    Resume it with submit --resume.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)
@@ -367,8 +366,8 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 def logs(job_id: str, scheduler: Scheduler) -> None:
     """Print the events of a job so far.
 
-    One per line: time (UTC), kind, message. Below warnings and errors are the traceback and the
-    last warnings in the log of the process, also of a worker that has died.
+    One per line: time (UTC), kind, message. Warnings and errors are followed by the traceback and
+    the last warnings in the log of the process, even of a dead worker.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)
@@ -398,14 +397,14 @@ def result(job_id: str, scheduler: Scheduler) -> None:
 
 
 def _end(status: Mapping[str, Any]) -> None:
-    """Print how a job has ended, and exit alike."""
+    """Print the result of a job, and exit with its code."""
     if wants_json() or status["state"] == "finished":
         emit(status, lambda: result_words(status))
     _exit_like(status)
 
 
 def _exit_like(status: Mapping[str, Any]) -> None:
-    """End this command as the job has ended."""
+    """Exit with the code of a job."""
     from largek_dask.service.serialization import error_of
 
     if status["state"] == "failed":
@@ -417,7 +416,7 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the result of a finished job in words."""
+    """Describe the result of a finished job."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL
@@ -438,15 +437,15 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
 @click.option(
     "--older-than",
     metavar="TIME",
-    help="Those that ended so long ago, such as 12h or 30d.",
+    help="Delete jobs that ended at least this long ago, such as 12h or 30d.",
 )
 @click.option(
     "--state",
     multiple=True,
     type=click.Choice(["finished", "failed", "cancelled"]),
-    help="Of these, those that ended like this. May be repeated.",
+    help="Only jobs in this state. May be repeated.",
 )
-@click.option("--outputs", is_flag=True, help="Also their models and labels, which stay otherwise.")
+@click.option("--outputs", is_flag=True, help="Delete their models and labels as well.")
 @on_scheduler()
 def delete(
     job_ids: tuple[str, ...],
@@ -457,8 +456,8 @@ def delete(
 ) -> None:
     """Delete jobs that have ended.
 
-    Deletes their records, checkpoints and events. It ends at the first that cannot be deleted, such
-    as one that runs; one that is gone already is no error.
+    Deletes their records, checkpoints and events. Stops at the first that cannot be deleted, such
+    as a running one; jobs that have been deleted already are no error.
     """
     from largek_dask.service.job import Job
     from largek_dask.service.store import checked_id
@@ -466,7 +465,7 @@ def delete(
     if bool(job_ids) == (older_than is not None):
         raise click.UsageError("give ID..., or --older-than TIME")
     if job_ids and state:
-        raise click.UsageError("--state belongs to --older-than")
+        raise click.UsageError("--state needs --older-than")
     with scheduler.connect() as service:
         if older_than is None:
             found: Iterable[Job] = (Job(service, checked_id(name)) for name in job_ids)
@@ -478,7 +477,7 @@ def delete(
                 is_deleted = job.delete(outputs=outputs)
                 rows.append({"id": job.id, "deleted": is_deleted})
         except Exception:
-            # The refusal follows; what is gone by then is said before it.
+            # Print the deletions before the error.
             if rows and not wants_json():
                 emit({"jobs": rows}, lambda: _deletions(rows))
             raise
@@ -486,6 +485,5 @@ def delete(
 
 
 def _deletions(rows: list[dict[str, Any]]) -> Any:
-    """Return deleted jobs as a table of rich."""
-    cells = [(row["id"], "deleted" if row["deleted"] else "was gone already") for row in rows]
+    cells = [(row["id"], "deleted" if row["deleted"] else "already deleted") for row in rows]
     return table(("job", ""), cells)

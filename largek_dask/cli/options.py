@@ -14,11 +14,11 @@ from largek_dask.driver.options import OPTIONS
 __all__ = ["choose_algorithm", "fit_option", "fit_options", "option_clusters", "with_algorithm"]
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
-"""Names of values in the help, by the kind of the option."""
+"""Metavariables in the help, by the kind of the option."""
 
 
 def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
-    """Return the command-line option of an option of a fit."""
+    """Return the command-line option for an option of a fit."""
     option = OPTIONS[name]
     kind: Any = str
     if option.kind == "integer":
@@ -50,7 +50,7 @@ def _options() -> Iterator[Decorator]:
                 "settings",
                 multiple=True,
                 metavar="NAME=VALUE",
-                help="A parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
+                help="Parameter of the algorithm, e.g. batch_rows=10000; may be repeated.",
             )
     yield option_weight
     yield click.option(
@@ -59,16 +59,15 @@ def _options() -> Iterator[Decorator]:
 
 
 fit_options = options(*_options())
-"""All options of a fit but its data, ``-k`` and its output."""
+"""Options of a fit except its data, ``-k`` and its output."""
 
 
 def option_clusters(*, required: bool) -> Decorator:
-    """Return ``-k K``."""
     return fit_option("n_clusters", "-k", required=required, metavar="K")
 
 
 def with_algorithm(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options of a fit with one algorithm object for all options that describe it."""
+    """Return options with one algorithm object in place of all options that describe it."""
     settled = {"settings", "effort"}
     left = {name: value for name, value in given.items() if name not in settled}
     return left | {"algorithm": choose_algorithm(given)}

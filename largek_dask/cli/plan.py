@@ -17,21 +17,21 @@ __all__ = ["Machines", "machines_of", "make_plan"]
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
-"""Rows and centres with which the kernel is timed: its rate hardly changes beyond."""
+"""Rows and centres for timing the kernel, whose rate hardly changes beyond."""
 
 Plan = dict[str, Any]
 """Figures by name: memory in bytes, times in seconds."""
 
 
 class Machines(NamedTuple):
-    """The processes that compute, and their threads in all."""
+    """The processes that compute, and their total number of threads."""
 
     n_processes: int
     n_threads: int
     available: int
     """Bytes that the smallest process may use."""
     is_local: bool
-    """True if the driver computes alone."""
+    """Whether the driver computes alone."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
@@ -51,7 +51,7 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
-    """Return what ``largek fit --plan`` prints; times the kernel and one read."""
+    """Return the plan of a fit; times the kernel and one read."""
     from largek_dask.driver.fit import choose_algorithm, problem_of
     from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.exact.statistics import compute_dtype
@@ -92,7 +92,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
 def _memory(
     rows: Rows, options: FitOptions, machines: Machines, footprint: Footprint
 ) -> dict[str, Any]:
-    """Return bytes of a process and of the driver."""
+    """Return the bytes of a process and of the driver."""
     from largek_dask.driver.plan import fit_memory, state_needed
 
     n_processes, n_threads, available, is_local = machines
@@ -126,7 +126,7 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
     before = _scans(rows) + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
-    # Steps that are shorter than a pass, or use rows that are held, count by themselves.
+    # Steps that are shorter than a pass, or use rows in memory, are not passes.
     are_passes = footprint.held_rows is None and footprint.distances is None
     return {
         "passes_before": before,
@@ -143,19 +143,19 @@ def _scans(rows: Rows) -> int:
 
 
 def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
-    """Return seconds of a pass over all distances, by rates timed on this machine."""
+    """Estimate the seconds of a pass over all distances, by rates timed on this machine."""
     from largek_dask.kernels.exact.statistics import compute_dtype
 
     (n, d), k = rows.shape, plan["n_clusters"]
     computing = 2.0 * n * d * k / flops(k, d, compute_dtype(rows.dtype)) / plan["n_threads"]
     reading: float = rows.nbytes / read_rate(rows) / plan["n_processes"]
-    # They overlap: the slower one counts.
+    # They overlap, so the slower one counts.
     return {"seconds_compute": computing, "seconds_read": reading,
             "seconds_pass": max(computing, reading * plan["readings_step"])}  # fmt: skip
 
 
 def _driver(plan: Plan) -> str | None:
-    """Return what the driver computes by itself."""
+    """Describe the work of the driver itself."""
     if plan["searches"]:
         return "the whole search"
     if plan["short_steps"]:
@@ -185,7 +185,7 @@ def read_rate(rows: Rows) -> float:
 
 
 def best_seconds(function: Callable[[], Any]) -> float:
-    """Return seconds of the faster of two calls, after one that compiles."""
+    """Return the seconds of the faster of two calls, after one that compiles."""
     from time import perf_counter
 
     function()

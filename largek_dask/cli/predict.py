@@ -1,4 +1,4 @@
-"""``largek predict`` and ``largek score``: a saved model on other data."""
+"""``largek predict`` and ``largek score``: apply a saved model to other data."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WRITTEN = {
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""The method of a model that writes, and the kind that a store has, by what is written."""
+"""Method of a model, and kind of store, by output."""
 
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),
@@ -52,17 +52,17 @@ def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
     "--out",
     required=True,
     metavar="OUT",
-    help="A Zarr array, or by its suffix a .npy, .csv or .parquet file.",
+    help="A Zarr array, or a .npy, .csv or .parquet file, by the suffix.",
 )
 @click.option(
     "--density",
     is_flag=True,
-    help="Of a mixture: write the log density at every row; outliers have the lowest.",
+    help="For a mixture: write the log density of each row; outliers have the lowest.",
 )
 @click.option(
     "--proba",
     is_flag=True,
-    help="Of a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
+    help="For a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
     "AnnData's layout.",
 )
 @model_and_data
@@ -75,23 +75,23 @@ def predict(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Write the cluster of every row of DATA, or its density.
+    """Write the cluster of each row of DATA, or its density.
 
-    That is the nearest cluster, or the likeliest one. MODEL is a model's store, or the folder of a
-    fit. A run that was stopped goes on where it was; that of --proba begins again.
+    This is the nearest cluster, or the most likely one. MODEL is a model's store, or the folder of
+    a fit. A run that was stopped resumes, except with --proba.
     """
     from largek_dask.errors import ParameterError
 
     if density and proba:
-        raise click.UsageError("give --density or --proba: a run writes one of them")
+        raise click.UsageError("give either --density or --proba")
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
     model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(
-            f"--{what} is for mixtures, and {model_url} is a model of the kind {model.kind!r}: fit "
-            "one with --mixture"
+            f"--{what} needs a mixture, but {model_url} is a model of kind {model.kind!r}: fit one "
+            "with --mixture"
         )
     rows = data_options.open(data)
     out, storage_options = output(out, data, data_options.storage_options)
@@ -106,7 +106,7 @@ def predict(
     "--labels",
     "truth",
     metavar="TRUTH",
-    help="The class of every row: a Zarr array or .npy file of one integer per row.",
+    help="Classes of the rows: a Zarr array or .npy file with one integer per row.",
 )
 @model_and_data
 def score(
@@ -118,14 +118,14 @@ def score(
 ) -> None:
     """Score how well a model fits other data.
 
-    MODEL is a model's store, or the folder of a fit. More is better: of a model of centres the
-    score is minus the sum of squared distances.
+    MODEL is a model's store, or the folder of a fit. A higher score is better: for a model of
+    centres it is minus the sum of squared distances.
 
-    Also how far clusters lie apart: silhouette (to centres, not between rows; up to 1),
-    Davies-Bouldin (less is better) and Calinski-Harabasz (more is better).
+    Also prints scores of the separation of clusters: silhouette (to centres, not between rows; up
+    to 1), Davies-Bouldin (lower is better) and Calinski-Harabasz (higher is better).
 
-    With --labels also how far clusters agree with classes: accuracy (with the best matching), nmi
-    (normalised mutual information), ari (adjusted Rand index) and purity. They leave out rows of
+    With --labels also the agreement of clusters with classes: accuracy (with the best matching),
+    nmi (normalised mutual information), ari (adjusted Rand index) and purity. They exclude rows of
     class -1 and those that the model skips.
     """
     from largek_dask.data.sources import read_integers
@@ -149,7 +149,7 @@ def score(
 
 
 def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None]:
-    """Return scores of how far clusters lie apart; None, with a warning, of a single cluster."""
+    """Return scores of the separation of clusters; None, with a warning, for a single cluster."""
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.selection.scores import NAMES, separation
 
@@ -161,7 +161,7 @@ def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None
 
 
 def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """Return scores by name; the accuracy is None, with a warning, if its table does not fit."""
+    """Return scores by name; the accuracy is None, with a warning, if its table is too large."""
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.selection import scores
 

@@ -1,4 +1,4 @@
-"""``largek report``: a page or charts of a fit, in one file."""
+"""``largek report``: write a page about a fit, or its charts, to one file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["draw", "report"]
 
 MOST_WARNINGS = 20
-"""Warnings of a fit that a page repeats."""
+"""Maximum number of warnings of a fit on its page."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -38,7 +38,7 @@ PICTURES = (".png", ".svg", ".pdf")
 @click.option(
     "--every",
     metavar="TIME",
-    help="Write the page again after each TIME, such as 30s, until the fit has ended.",
+    help="Update the page after each TIME, such as 30s, until the fit has ended.",
 )
 @option_force
 @option_storage
@@ -51,12 +51,11 @@ def report(
 ) -> None:
     """Write a page about a fit: cost, sizes, centres.
 
-    RUN is the folder of a fit or job, or a model. The page is one HTML file that needs no server
-    and loads nothing; of a fit that still runs, it shows the last checkpoint. A browser that shows
-    it reloads it with --every.
+    RUN is the folder of a fit or job, or a model. The page is one self-contained HTML file; while
+    the fit runs, it shows the last checkpoint. With --every browsers reload it.
 
-    With --out FILE.png, it draws the objective, gain, rows a second, work and cluster sizes, also
-    of a fit that has no checkpoint yet.
+    With --out FILE.png, draws the objective, gain, rows per second, work and cluster sizes, also
+    for a fit that has no checkpoint yet.
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
@@ -83,8 +82,8 @@ def report(
             emit({"out": str(path), "bytes": path.stat().st_size, **known})
         elif not goes_on:
             raise DataError(
-                f"{place.url} holds neither a model nor a checkpoint: give the folder of a fit, or "
-                "a model.zarr; of a fit that has just begun, add --every 30s to wait for its first "
+                f"{place.url} has neither a model nor a checkpoint: give the folder of a fit, or a "
+                "model.zarr; if the fit has just begun, use --every 30s to wait for its first "
                 "checkpoint"
             )
         if seconds is not None and goes_on:
@@ -94,7 +93,7 @@ def report(
 def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     """Return the model of a folder, notes on its fit, and whether the fit has ended.
 
-    Of a fit that runs it is the model of the last checkpoint, if there is one.
+    While the fit runs, this is the model of the last checkpoint, if there is one.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.job_view import JobView
@@ -109,7 +108,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     warned = (str(event.get("message")) for event in events if event.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
     view = JobView().update_all(events)
-    # A fit says that it has stopped before it writes its model.
+    # A fit emits its end before it writes its model.
     has_ended = view.has_ended and (model is not None or view.state != "finished")
     if (model is None or not has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found
@@ -120,7 +119,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
 def draw(place: Folder) -> Plot:
     """Return the charts of a job's folder or of a model.
 
-    Events hold more about a fit than its model, so they are drawn if there are any.
+    Events are preferred, as they hold more about a fit than its model does.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
@@ -133,8 +132,8 @@ def draw(place: Folder) -> Plot:
         return plot_of_model(load_model(url, storage_options=place.storage_options), events)
     if events is None:
         raise DataError(
-            f"{place.url} holds neither model.zarr nor events, so there is nothing to draw: give a "
-            "fit's folder"
+            f"{place.url} has neither model.zarr nor events, so there is nothing to draw: give the "
+            "folder of a fit"
         )
     title = place.url.rpartition("/")[2]
     return plot_of(title, {}, events, title)

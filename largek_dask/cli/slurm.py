@@ -1,4 +1,4 @@
-"""Scripts for SLURM, and calls of ``sbatch``, ``squeue``, ``scancel`` and ``scontrol``.
+"""Write scripts for SLURM, and call ``sbatch``, ``squeue`` and ``scancel``.
 
 Only SLURM records what was submitted: the names of both jobs contain the folder.
 """
@@ -34,7 +34,7 @@ INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
 """Options that sbatch may refuse."""
 INSECURE = (
-    "give another --home of your own, or --insecure: no TLS, so everybody with an account on the "
+    "give another --home of your own, or --insecure: without TLS everyone with an account on the "
     "network of the nodes can run code as you"
 )
 CERTIFICATE = (
@@ -70,7 +70,6 @@ def render(options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def write(options: Mapping[str, Any]) -> None:
-    """Write the files into ``home``."""
     for name, text in render(options).items():
         Path(options["home"], name).write_text(text, encoding="utf-8")
 
@@ -78,8 +77,8 @@ def write(options: Mapping[str, Any]) -> None:
 def make_certificate(home: str) -> None:
     """Make a self-signed certificate in ``home/tls`` unless there is one.
 
-    All processes share it. Only the owner can open ``home`` afterwards: who reads the key can run
-    code as its owner.
+    All processes share it. ``home`` becomes accessible to its owner only, because whoever reads the
+    key can run code as the owner.
     """
     tls = Path(home, "tls")
     key = tls / "node.key"
@@ -98,11 +97,13 @@ def make_certificate(home: str) -> None:
     except (OSError, ClusterError) as error:
         raise OutputError(f"no certificate can be kept in {tls}: {error}; {INSECURE}") from error
     if is_open:
-        raise OutputError(f"{tls} can be read by others, as it keeps no permissions: {INSECURE}")
+        raise OutputError(
+            f"others can read {tls}, because its file system ignores permissions: {INSECURE}"
+        )
 
 
 def _settings(tls: Path) -> str:
-    """Return Dask's settings for a certificate in a folder, as JSON, which is YAML."""
+    """Return Dask's settings for a certificate in a folder, as JSON, which is valid YAML."""
     pair = {"cert": f"{tls}/node.pem", "key": f"{tls}/node.key"}
     files = {"ca-file": f"{tls}/ca.pem", **dict.fromkeys(("scheduler", "worker", "client"), pair)}
     return json.dumps({"distributed": {"comm": {"require-encryption": True, "tls": files}}})
@@ -110,7 +111,7 @@ def _settings(tls: Path) -> str:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job in the output of ``squeue``; jobs of an array are listed one by one."""
+    """A job in the output of ``squeue``, which lists jobs of an array one by one."""
 
     id: str
     is_scheduler: bool
@@ -118,13 +119,13 @@ class QueuedJob:
 
 
 class Slurm:
-    """Jobs of one folder, an absolute path."""
+    """SLURM's jobs for one folder, an absolute path."""
 
     def __init__(self, home: str) -> None:
         if shutil.which("sbatch") is None:
             raise ClusterError(
                 "there is no sbatch on this machine: run `largek cluster slurm` where you submit "
-                "jobs of SLURM, or use --print"
+                "jobs to SLURM, or use --print"
             )
         self.home = home
         self.workers = Path(home, "workers.sbatch")
@@ -147,8 +148,8 @@ class Slurm:
         """Raise ClusterError if jobs of the folder are in the queue."""
         if there := self.jobs():
             raise ClusterError(
-                f"jobs of {self.home} are in the queue of SLURM already, such as {there[0].id}: "
-                "use --scale for another number of workers, or --stop first"
+                f"jobs of {self.home} are already in SLURM's queue, such as {there[0].id}: use "
+                "--scale for another number of workers, or --stop first"
             )
 
     def submit(self, options: Mapping[str, Any]) -> tuple[int, int]:
@@ -167,7 +168,7 @@ class Slurm:
             raise
 
     def scale(self, workers: int) -> tuple[int, list[str]]:
-        """Submit or cancel workers until there are as many.
+        """Submit or cancel workers until there are this many.
 
         Returns the number of workers' jobs before, and ids of those submitted or cancelled.
         """
@@ -209,7 +210,6 @@ class Slurm:
 
 
 def _sbatch(arguments: Sequence[str], advice: str = "") -> int:
-    """Submit a job and return its id."""
     output = _run(["sbatch", "--parsable", *arguments], advice)
     return int(output.strip().splitlines()[-1].partition(";")[0])
 
@@ -218,7 +218,7 @@ def _run(command: Sequence[str], advice: str = "") -> str:
     """Run a program and return its output; a ClusterError quotes its error."""
     env = dict(os.environ)
     if "SLURM_JOB_ID" in env:
-        # Within a job, sbatch would take over its settings, such as the number of processors.
+        # Within a job, sbatch would inherit its settings, such as the number of processors.
         env = {n: v for n, v in env.items() if n in INPUTS or not n.startswith("SLURM_")}
     try:
         done = subprocess.run(

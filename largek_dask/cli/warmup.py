@@ -1,4 +1,4 @@
-"""``largek warmup``: compile in advance."""
+"""``largek warmup``: compile kernels in advance."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["warmup"]
     "n_clusters",
     type=click.IntRange(min=1),
     metavar="K",
-    help="The most clusters that fits will have: more kernels from 1,536 on.",
+    help="Maximum number of clusters of later fits; 1,536 and more need more kernels.",
 )
 @option_storage
 def warmup(
@@ -33,10 +33,10 @@ def warmup(
     n_clusters: int | None,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Compile in advance what usual fits need, here or on all workers.
+    """Compile the kernels of usual fits in advance, here or on all workers.
 
-    Use it in an image, or when a cluster starts: otherwise the first fit of every kind compiles for
-    some seconds. The second time there is nothing to do.
+    Use it when you build an image or start a cluster: otherwise the first fit of each kind compiles
+    for some seconds. A second call has nothing to do.
     """
     from largek_dask.estimators.warmup import warmup as warm
 

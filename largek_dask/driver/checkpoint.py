@@ -4,14 +4,14 @@ A job's folder::
 
     job.json                    the job: data, algorithm, parameters, seed, statistics
     checkpoints/000012.zarr/    the arrays of the state after step 12
-    checkpoints/000012.json     written last: the rest of the state, the checksum of every array
-    starts/01/checkpoints/...   the same for every further start of ``n_init``
+    checkpoints/000012.json     written last: the rest of the state, the checksum of each array
+    starts/01/checkpoints/...   the same for each further start of ``n_init``
 
-A checkpoint counts once its JSON file exists, which appears whole or not at all. Reading verifies
-every byte; a damaged checkpoint falls back to the one before.
+A checkpoint is valid once its JSON file exists, which is written atomically. Reading verifies all
+bytes; if a checkpoint is damaged, the one before is used.
 
-States are plain JSON with named arrays: no pickle, and no name in a file is imported, only
-dataclasses that the type hints of the expected class mention are made.
+States are plain JSON with named arrays, without pickles. Names in a file are never imported: only
+dataclasses in the type hints of the expected class are created.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ __all__ = [
 FORMAT = 2
 """Format 1 has algorithms by their former names."""
 KINDS = "biuf"
-"""Kinds of numpy dtype that may be stored: bool, integers, floats."""
+"""Kinds of numpy dtypes that may be stored: bool, integers, floats."""
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
 RESUMED = ("checkpoints", "starts", "counted.json")
 """Files of a fit that only a resume needs."""
@@ -67,34 +67,26 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Progress(Generic[State]):
-    """State of a fit between two steps; all that a resume needs."""
+    """State of a fit between two steps: all that a resume needs."""
 
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """May be longer than ``n_iter`` (those records do not count), and may lack its beginning."""
+    """May have records after ``n_iter``, which do not count, and may lack the first ones."""
     seconds: float
-    """Used so far, earlier runs included."""
+    """Time used so far, including earlier runs."""
 
     def records(self) -> list[StepRecord]:
-        """Return the records of the last steps so far."""
         return last_steps(self.history, self.n_iter)
 
 
 class Checkpoints(Generic[State]):
     """Checkpoints of one start of a fit, in ``checkpoints/`` of a folder.
 
-    Parameters
-    ----------
-    expected : type
-        The algorithm's state class, or a union of several.
+    ``expected`` is the algorithm's state class, or a union of several.
     """
 
-    def __init__(
-        self,
-        folder: Folder,
-        expected: type[State] | UnionType,
-    ) -> None:
+    def __init__(self, folder: Folder, expected: type[State] | UnionType) -> None:
         self.folder = folder.sub("checkpoints")
         self._expected = expected
         self._keep = max(1, config.get("checkpoints.keep"))
@@ -108,7 +100,7 @@ class Checkpoints(Generic[State]):
     def latest(self) -> Progress[State] | None:
         """Return the newest intact checkpoint, or None; warn if a newer one is damaged.
 
-        Raises OSError if storage does not answer, and CheckpointError if it is of a newer version.
+        Raises OSError if storage does not answer, and CheckpointError for a newer format.
         """
         broken = []
         for n in sorted(self._published(), reverse=True):
@@ -124,11 +116,11 @@ class Checkpoints(Generic[State]):
                 broken.append(f"{self.folder.url}/{n:06d} ({error})")
                 continue
             if broken:
-                self._warn(broken, f"continuing from the one after step {n}")
+                self._warn(broken, f"the fit continues from the one after step {n}")
             self._newest = n
             return progress
         if broken:
-            self._warn(broken, "no other is whole, so the fit starts again")
+            self._warn(broken, "there is no intact one, so the fit starts again")
         return None
 
     @staticmethod
@@ -143,7 +135,7 @@ class Checkpoints(Generic[State]):
         name = f"{n:06d}"
         try:
             record = json.loads(self.folder.read(f"{name}.json"))
-            # Checked first: another format may compute its digest differently.
+            # First, as another format may compute the digest differently.
             check_format(record, f"{self.folder.url}/{name}.json", CheckpointError, FORMAT)
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
@@ -156,13 +148,13 @@ class Checkpoints(Generic[State]):
         return Progress(state, record["n_iter"], record["history"], record["seconds"])
 
     def due(self) -> bool:
-        """Return whether it is time for the next one."""
+        """Return whether it is time for the next checkpoint."""
         return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
-        """Write a checkpoint unless the newest is of this step; return whether it was written.
+        """Write a checkpoint unless the newest has this step; return whether it was written.
 
-        A failed write, which raises OSError, also waits until the next one is due.
+        A failed write raises OSError, and is not retried before the next checkpoint is due.
         """
         if self._newest == progress.n_iter:
             return False
@@ -202,16 +194,16 @@ class Checkpoints(Generic[State]):
         """Remove old or damaged checkpoints, and arrays that were never published."""
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-keep:] for end in (".json", ".zarr")}
-        # Records first: a record without arrays would be a damaged checkpoint.
+        # Sorted, so that records go first: one without arrays would be a damaged checkpoint.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
 
 
 def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
-    """Return ``value`` as JSON that refers to arrays by name; they are added to ``arrays``.
+    """Encode ``value`` as JSON that refers to arrays by name, and add these to ``arrays``.
 
-    It is made of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
-    dataclasses. Anything else raises TypeError, in which ``where`` names it.
+    It consists of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
+    dataclasses. Anything else raises TypeError, which names it by ``where``.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -244,9 +236,9 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
 
 
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
-    """Return the value that :func:`encode` was given; equal arrays and dataclasses are one object.
+    """Decode the result of :func:`encode`; equal arrays and dataclasses become one object.
 
-    Only the class (or union) ``expected`` and the dataclasses in its type hints are made. Raises
+    Creates only the class (or union) ``expected`` and dataclasses in its type hints. Raises
     DamagedError if ``tree`` does not encode such a value.
     """
     known = _dataclasses_of(expected)
@@ -295,7 +287,7 @@ def _numeric(text: str) -> np.dtype[Any]:
 
 
 def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
-    """Return the dataclasses that ``expected`` and its type hints mention, by qualified name."""
+    """Return the dataclasses in a class and its type hints, by qualified name."""
     found: dict[str, Callable[..., Any]] = {}
     waiting: list[Any] = [expected]
     while waiting:
@@ -310,18 +302,18 @@ def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]
 
 
 def check_output_folder(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
-    """Raise OutputError if a folder holds anything but a fit to resume.
+    """Raise OutputError if a folder contains anything but a fit to resume.
 
-    With ``may_be_begun=False`` it may not hold a fit either. ``advice`` ends the message. Whether
-    it is the *same* job is checked by :class:`FitFolder`.
+    With ``may_be_begun=False`` not even a fit is allowed. ``advice`` ends the message.
+    :class:`FitFolder` checks whether it is the *same* job.
     """
     names = folder.names()
-    # A fit that was killed before it had read its rows leaves only events.
+    # A fit that was killed before it had scanned its rows has only events.
     is_begun = "job.json" in names or (names == [EVENTS] and JsonLines.is_in(folder))
     if names and not (may_be_begun and is_begun):
         holds = "holds a job already" if is_begun else "is not empty and holds no job"
         raise OutputError(
-            f"{folder.url} {holds} ({names[0]!r} lies there); nothing was changed. {advice}"
+            f"{folder.url} {holds} (it contains {names[0]!r}); nothing was changed. {advice}"
         )
 
 
@@ -344,8 +336,8 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
     except FileNotFoundError:
         if folder.sub("checkpoints").names():
             raise CheckpointError(
-                f"{folder.url} holds checkpoints but no job.json that says of what; "
-                "give another folder."
+                f"{folder.url} has checkpoints, but no job.json that describes their job; give "
+                "another folder."
             ) from None
         return None
     except (ValueError, KeyError, TypeError, DamagedError) as error:
@@ -363,16 +355,16 @@ def remove_torn_job(folder: Folder) -> None:
         return
     warn(
         f"{folder.url}/job.json is empty or torn, as after a power failure: it is removed with all "
-        "checkpoints, and the fit begins from its data.",
+        "checkpoints, and the fit starts again.",
         RecoveryWarning,
     )
-    # Checkpoints without it would block every fit.
+    # Checkpoints first, because without job.json they would block every fit.
     for name in (*RESUMED, "job.json"):
         folder.remove(name)
 
 
 def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
-    """Return the first field in which two values of one name differ, and both of its values."""
+    """Return the name of the first differing field of two values, and both of its values."""
     if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
         for name in sorted({*theirs, *mine}, key=lambda name: (name != "name", name)):
             if theirs.get(name) != mine.get(name):
@@ -393,7 +385,7 @@ class FitFolder:
     data : mapping
         ``Rows.fingerprint()``, and the names of columns.
     versions : mapping
-        Name and version of every package that might change bits.
+        Versions by the names of all packages that might change bits.
     """
 
     def __init__(
@@ -404,7 +396,7 @@ class FitFolder:
         versions: Mapping[str, str],
     ) -> None:
         self.folder = folder
-        # Through JSON, so that it compares equal to what is read back.
+        # Converted by JSON, so that it compares equal to a record that was read.
         self._record: dict[str, Any] = json.loads(
             canonical_json(
                 {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
@@ -444,7 +436,6 @@ class FitFolder:
 
     @property
     def is_new(self) -> bool:
-        """Whether no earlier run has begun the job."""
         return self._before is None
 
     @property

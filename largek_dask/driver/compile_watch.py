@@ -1,14 +1,14 @@
-"""Report kernels that a fit compiles, keep their time out of rates, and compile in two processes.
+"""Report kernels that a fit compiles, exclude their time from rates, and compile in two processes.
 
-A kernel is compiled once on a machine whose cache folder can be written, so the time it takes does
-not predict the rest of a fit; a time limit counts it all the same. Once per process, one line on
-standard error reports it, whatever ``verbose`` is, as a silent call looks like one that hangs.
+A kernel is compiled once per machine if the cache folder can be written, so the time it takes does
+not predict the rest of a fit, although a time limit includes it. Once per process, a line on
+standard error reports long compiling, even without ``verbose``, as a silent call seems to hang.
 
-Numba compiles one function at a time in a process. So where a fit has to compile and more than one
-core is free, a second process compiles what the fit needs in reverse order
+Numba compiles one function at a time per process. So if a fit has to compile and there is more than
+one core, a second process compiles what the fit needs, in reverse order
 (:mod:`largek_dask.kernels.parallel_compile`), and the fit loads that from the cache: 10.5 instead
-of 19 s for ``KMeans(8)`` on two cores. The result is the same, and the fit does not need it: it
-compiles whatever the cache lacks. The second process ends with its list or with the fit.
+of 19 s for ``KMeans(8)`` on two cores. The result is the same, as the fit compiles what the cache
+lacks. The second process ends with its list or with the fit.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 COMMAND = f"import sys; from {kernels_in_parallel.__name__} import main; main(*sys.argv[1:])"
 """Code of the second process, which takes arguments."""
 FIRST = 3
-"""Functions compiled before the second process starts where the cache is not empty: after a similar
-fit at most a few are missing, which are not worth a process."""
+"""Functions compiled before the second process starts if the cache is not empty: after a similar
+fit only a few are missing, which do not justify a process."""
 NOTICE_SECONDS = 2.0
 """Seconds of compiling after which one line on standard error reports it."""
 FUNCTIONS_LABELS, FUNCTIONS_FEW, FUNCTIONS_MANY = 23, 52, 67
-"""Functions that a first ``predict`` compiles, and a first fit up to `FEW_CLUSTERS` and above."""
+"""Functions compiled by a first ``predict``, and by a first fit up to `FEW_CLUSTERS` and above."""
 LEAST_FUNCTIONS = 5
-"""Functions compiled before the rest is estimated."""
+"""Minimum number of compiled functions for an estimate of the rest."""
 SILENT_SECONDS = 0.5
 """Do not report compile times below this, in seconds."""
 EVERY_SECONDS = 1.0
@@ -58,10 +58,10 @@ EVERY_SECONDS = 1.0
 
 
 def _estimate(functions: int | None, *, is_helped: bool = False) -> Callable[[], float | None]:
-    """Return a function that estimates the seconds of compiling left; None if there is no basis.
+    """Return a function that estimates the remaining seconds of compiling; None if unknown.
 
-    Of this number of functions (None: unknown), in a process that began without a cache, as long
-    per function as so far. ``is_helped``: a second process compiles as well.
+    It assumes ``functions`` functions in all (None: unknown), and for each the mean time so far, in
+    a process that started with an empty cache. ``is_helped``: a second process compiles as well.
     """
     before = compiled()
 
@@ -102,9 +102,9 @@ call_after_each(_notice)
 
 
 class CompileWatch:
-    """Follow what this process compiles during a fit of ``n_clusters``, and send events.
+    """Track what this process compiles during a fit of ``n_clusters``, and send events.
 
-    ``is_helped``: a second process compiles as well, into the same folder.
+    ``is_helped``: a second process compiles into the same folder.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class CompileWatch:
     def report(self) -> bool:
         """Send an event if functions are being compiled; called often, by any thread of the fit.
 
-        Returns False, as a condition that ends nothing.
+        Returns False, so that it can serve as a cancel condition that is never met.
         """
-        # Called before every piece of work, so the usual case comes first.
+        # Called before each piece of work, so the usual case comes first.
         if not is_compiling() or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -149,10 +149,10 @@ class CompileWatch:
 
 
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
-    """Return whether a second process, on a second core, could compile what a fit here needs.
+    """Return whether a second process, on a second core, could compile kernels for a fit here.
 
-    The load of the machine does not matter: it is a mean over a minute, and two processes get a
-    larger share than one.
+    The load of the machine is ignored: it is a mean over a minute, and two processes get a larger
+    share than one.
     """
     if not isinstance(algorithm, Truncated) or rows.is_sparse:
         return False
@@ -170,7 +170,7 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 
 @contextmanager
 def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
-    """Run a second process that compiles kernels for a compute dtype, until the block ends.
+    """Compile kernels for a compute dtype in a second process until the block ends.
 
     It starts at once if the cache is empty, otherwise after `FIRST` functions were compiled here.
     """

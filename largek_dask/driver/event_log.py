@@ -3,11 +3,10 @@
 A job's folder::
 
     events/000001.jsonl     the first part
-    events/000002.jsonl     the next; every run begins a new one
+    events/000002.jsonl     the next; each run begins a new one
 
-Parts bound what is read as a whole, and what is rewritten on a store that cannot append. A local
-part is synced after a checkpoint, when steps end, and when it is closed: a power failure may lose
-the events since.
+Parts bound the size of reads, and of rewrites on a store that cannot append. A local part is synced
+after a checkpoint, when steps end, and when it is closed; a power failure may lose later events.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ PART = re.compile(r"(\d{6,12})\.jsonl")
 class JsonLines:
     """Sink that writes events as lines of JSON to a folder of any fsspec URL.
 
-    Local parts are appended to. Object stores cannot append: there the open part is rewritten at
-    most every ``every`` seconds and on closing. JSON escapes line ends, so no text forges an event.
-    Raises OutputError if it cannot be written.
+    Events are appended to local parts. Object stores cannot append: there the open part is
+    rewritten at most every ``every`` seconds and on closing. As JSON escapes line ends, no text can
+    forge an event. Raises OutputError if the folder cannot be written.
 
     Parameters
     ----------
@@ -62,11 +61,7 @@ class JsonLines:
     """
 
     def __init__(
-        self,
-        folder: Folder,
-        *,
-        every: float = 10.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, folder: Folder, *, every: float = 10.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._folder, self._every = folder.sub(NAME), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
@@ -88,7 +83,7 @@ class JsonLines:
         return self._folder.url
 
     def __call__(self, event: Event) -> None:
-        """Write one event; after an OSError it is written with a later one."""
+        """Write an event; after an OSError it is written together with a later one."""
         if event.get("event") == UNSTORED:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))
@@ -131,7 +126,7 @@ class JsonLines:
 
     def _append(self) -> None:
         if self._file is None and self._text:
-            # A scheduler that has lost the job may still write: each writer has its own parts.
+            # A scheduler that has lost the job may still write, so each writer has its own parts.
             while not self._folder.create(_name(self._number), b""):
                 self._number += 1
             path = self._folder.path(_name(self._number))
@@ -159,7 +154,6 @@ class JsonLines:
 
     @staticmethod
     def is_in(folder: Folder) -> bool:
-        """Return whether there are events in a folder."""
         return bool(_parts(folder.sub(NAME)))
 
     @staticmethod
@@ -170,7 +164,7 @@ class JsonLines:
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
-        """Return at most ``most`` of the last events; no part is read after ``most_bytes``."""
+        """Return the last events, at most ``most``; read no further part after ``most_bytes``."""
         found: deque[dict[str, Any]] = deque()
         parts, n_bytes = folder.sub(NAME), 0
         for number in sorted(_parts(parts), reverse=True):
@@ -189,19 +183,19 @@ class Tail:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._number = self._offset = 0
-        """Last part that was read, and how far."""
+        """Last part that was read, and the position in it."""
 
     def new(self) -> Iterator[dict[str, Any]]:
         """Yield the events since the last call, of complete lines; all of them at first.
 
-        Raises FileNotFoundError if there are none, or none any more.
+        Raises FileNotFoundError if there are no events (any more).
         """
         parts = sorted(_parts(self._folder.sub(NAME)))
         if not parts:
             raise FileNotFoundError(f"{self._folder.url} holds no events.")
         for number in (number for number in parts if number >= self._number):
             if number != self._number:
-                # A line that a kill has torn at the end of the last part stays torn.
+                # A torn line at the end of the last part is skipped.
                 self._number, self._offset = number, 0
             text = self._folder.read_from(f"{NAME}/{_name(number)}", self._offset)
             whole = text.rfind(b"\n") + 1
@@ -220,7 +214,7 @@ def _parts(folder: Folder) -> list[int]:
 
 
 def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
-    """Yield the event of a complete line; raise OutputError if a later version's format begins."""
+    """Yield the event in a complete line; raise OutputError if a newer format begins."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -1,11 +1,11 @@
-"""Emit events of a fit as JSON, and show its progress on one line.
+"""Emit the events of a fit as JSON, and print its progress.
 
 An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (UTC) and the fields
 of its kind:
 
 ========== =====================================================================================
 chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
-started    ``format`` of the events that follow, ``version`` of the package, ``n_rows``,
+started    ``format`` of the following events, ``version`` of the package, ``n_rows``,
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
            (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
            ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
@@ -20,16 +20,16 @@ step       the history record (``step cost rows n_changed shift converged extra`
            ``cache_bytes`` (held by workers or threads), ``retries`` and ``rebuilt`` (chunks),
            ``evictions``, ``rows_per_second`` (of the seconds without ``compile``), ``elapsed``,
            ``share`` (of ``max_time`` or ``max_iter``), ``eta_s`` (seconds left at most)
-worker     one worker, ``address``: its ``change`` is "joined" or "left" (gone, silent or without
-           memory), "slow" (others waited for it, and it gets no chunks for a while) or "back";
-           ``chunks`` that it has now, or had until then
-sizes      number of rows per cluster (or weight) of the model at the end: ``n_empty`` clusters; of
-           the others ``least``, ``median``, ``mean``, ``most``, and ``counts`` of those in each of
-           32 bins on a log scale, between 33 ``edges``
+worker     a worker with this ``address``: its ``change`` is "joined" or "left" (gone, silent or
+           out of memory), "slow" (others waited for it, and it gets no chunks for a while) or
+           "back"; number of ``chunks`` that it has, or had
+sizes      rows (or weight) per cluster of the final model: the number ``n_empty`` of empty
+           clusters; of the others ``least``, ``median``, ``mean``, ``most``, and ``counts`` in
+           each of 32 bins on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
-best       of several starts, after the last: which ``start`` (from 0) of how many ``starts``, its
+best       after the last of several starts: the best ``start`` (from 0) of ``starts``, its
            ``n_iter`` and exact ``value``, the ``reason`` and ``elapsed`` of the whole fit
 ========== =====================================================================================
 """
@@ -62,7 +62,7 @@ __all__ = [
 ]
 
 FORMAT = 1
-"""Format of events; those of the earliest versions lack it."""
+"""Format of events; the earliest versions wrote none."""
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,9 @@ Sink = Callable[[Event], None]
 
 
 class Events:
-    """Send every event to every sink, each with the fields of ``context``.
+    """Send each event to all sinks, with the fields of ``context``.
 
-    A sink that fails stays, with one warning for as long as it fails.
+    A sink that fails is kept; one warning is given until it succeeds again.
     """
 
     def __init__(
@@ -92,13 +92,12 @@ class Events:
         return self._context.get("start", 0), self._context.get("starts", 1)
 
     def with_context(self, **context: Any) -> Events:
-        """Return the same sinks with more fields in every event."""
+        """Return the same sinks with more fields in each event."""
         inner = Events((), {**self._context, **context})
         inner._sinks, inner._failing = self._sinks, self._failing
         return inner
 
     def emit(self, kind: str, **values: Any) -> None:
-        """Send one event."""
         event = {
             "event": kind,
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
@@ -106,7 +105,7 @@ class Events:
             **values,
         }
         if kind == "warning" and not self._sinks:
-            # A quiet fit without a folder still logs warnings.
+            # Without sinks warnings go to the log.
             logger.warning(values["message"])
         for sink in self._sinks:
             try:
@@ -120,7 +119,7 @@ class Events:
                     self._failing.remove(sink)
 
     def close(self) -> None:
-        """Close every sink that can be closed; warn of events that are lost."""
+        """Close all sinks that can be closed; warn of lost events."""
         for sink in self._sinks:
             close = getattr(sink, "close", None)
             if close is None:
@@ -143,7 +142,7 @@ def plain(value: Any) -> Any:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Return whether a value is a finite number that a float holds."""
+    """Return whether a value is a finite number that fits in a float."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return abs(value) <= sys.float_info.max
@@ -162,7 +161,7 @@ LINE_SECONDS = 10.0
 
 
 class ProgressLine:
-    """Sink that shows a fit as lines of text: at most one step per ten seconds, and the last."""
+    """Sink that prints a fit as lines: the last step, and at most one per ten seconds."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -175,7 +174,6 @@ class ProgressLine:
         self._objective = INERTIA
 
     def __call__(self, event: Event) -> None:
-        """Show one event, if it is time to."""
         kind = event["event"]
         if kind == "started":
             self._objective = objective_in(event)
@@ -195,7 +193,7 @@ class ProgressLine:
         self._line, self._shown_at = "", self._clock()
 
     def _end(self, event: Event) -> None:
-        """Write a summary; of several starts only for the best."""
+        """Print a summary; with several starts only after the last."""
         self._show_step()
         if event["event"] == "stopped" and "start" in event:
             return
@@ -217,7 +215,7 @@ def compiling_words(left: float | None) -> str:
 
 
 def step_words(event: Event, objective: Objective) -> str:
-    """Describe a step: its number, and its figures as far as they are numbers."""
+    """Describe a step: its number, and those of its figures that are numbers."""
     extra, sample = event.get("extra"), event.get("sample")
     where = f" on a sample of {sample:,.0f} rows" if is_number(sample) else ""
     figures = {**event, "energy": extra.get("energy") if isinstance(extra, Mapping) else None}
@@ -225,14 +223,14 @@ def step_words(event: Event, objective: Objective) -> str:
         "step": lambda v: f"{v:,.0f}",
         "cost": lambda v: f"{objective.of_step} {v:.8g}{where}",
         # It may differ from the cost.
-        "energy": lambda v: f"energy {v:.8g} a row",
+        "energy": lambda v: f"energy {v:.8g} per row",
         "n_changed": lambda v: f"{v:,.0f} rows changed",
         "rows_per_second": lambda v: f"{human_count(v)} rows/s",
         "eta_s": lambda v: f"at most {human_seconds(v)} left",
-        # Of a step without retries it is not said that there were none.
-        "retries": lambda v: f"{v:,.0f} chunks handed out again" if v else "",
+        # Only if there were any.
+        "retries": lambda v: f"{v:,.0f} chunks retried" if v else "",
         "rebuilt": lambda v: f"{v:,.0f} rebuilt" if v else "",
         "evictions": lambda v: f"{v:,.0f} evictions" if v else "",
     }
-    told = (text(v) for name, text in words.items() if is_number(v := figures.get(name)))
-    return ", ".join(filter(None, told))
+    texts = (text(v) for name, text in words.items() if is_number(v := figures.get(name)))
+    return ", ".join(filter(None, texts))

@@ -1,4 +1,4 @@
-"""Label every row and compute exact sums, in one pass over all rows.
+"""Label all rows and compute exact sums, in one pass.
 
 The problem (``algorithms.problem``) defines labels and sums. This module groups chunks, keeps
 labels in memory or storage, and resumes a killed run.
@@ -28,12 +28,12 @@ from largek_dask.passes.chunks import ChunkView
 __all__ = ["label_rows", "model_hashes", "seconds_of_last_pass", "sizes_of"]
 
 TRIAL_ROWS = 2_048
-"""Rows on which the time of the last pass is measured, as the best of some trials."""
+"""Rows on which the time of the last pass is measured; the fastest of some trials counts."""
 TRIALS = 3
 BINS = 32
 """Bins of a histogram of cluster sizes."""
 MORE = 1.25
-"""Factor for reading rows and keeping or writing labels; not tuned."""
+"""Factor of the estimate for reading rows and keeping or writing labels; not tuned."""
 
 
 @dataclass
@@ -45,9 +45,7 @@ class LabelTotal(Additive):
 
     @classmethod
     def of(cls, lengths: Mapping[str, int]) -> LabelTotal:
-        """Return empty sums of these lengths."""
         sums = {name: ExactSums(length) for name, length in lengths.items()}
-        # Rows with NaN or infinity.
         sums["n_bad"] = ExactSums(1)
         return cls({}, sums)
 
@@ -80,10 +78,10 @@ def label_rows(
     out: LabelStore | None = None,
     report: Callable[[int], None] | None = None,
 ) -> Labelled:
-    """Label every row, in one pass; with ``labels=False`` compute only the sums.
+    """Label all rows in one pass; with ``labels=False`` compute only the sums.
 
-    Labels are written to ``out``, resuming what is there; without it they are returned. ``report``
-    is called with the number of rows done, after every group of chunks.
+    Labels are written to ``out``, which resumes earlier ones, or returned without it. ``report`` is
+    called with the number of rows done after each group of chunks.
     """
     table = passes.rows.chunk_table
     done, first = LabelTotal.of(labelling.sums), 0
@@ -127,7 +125,7 @@ def model_hashes(labelling: Labelling) -> dict[str, str]:
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the fields of an event for the rows (or weights) of every cluster; {} if none has any.
+    """Return the fields of the event "sizes" from rows (or weights) per cluster; {} if all are 0.
 
     Examples
     --------
@@ -142,7 +140,6 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
     if not len(found):
         return {}
     least, most = float(found.min()), float(found.max())
-    # If all clusters are equal one bin is as good as any.
     edges = np.geomspace(least, most if most > least else 2 * least, BINS + 1)
     # Rounding must not leave a cluster outside.
     edges[0], edges[-1] = least, max(most, edges[-1])
@@ -159,10 +156,9 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
 
 
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
-    """Estimate the time of :func:`label_rows` by a trial on a few rows.
+    """Estimate the time of :func:`label_rows` by trials on a few rows.
 
-    The first trial also makes what skipping centres needs (``kernels.bounds.pruned``); the fastest
-    one counts.
+    The fastest trial counts, as the first one also prepares ``kernels.bounds.pruned``.
     """
     if labelling.expect is not None:
         labelling.expect(passes.n_rows, *labelling.broadcast)
@@ -178,7 +174,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
 
 
 def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
-    """Return rows spread over those in memory, or over the first chunk, read whole anyway."""
+    """Return rows spread over those in memory, or over the first chunk, which is read anyway."""
     here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
     here = min(max(here, TRIAL_ROWS), passes.n_rows)
     n = min(here, TRIAL_ROWS)

@@ -61,8 +61,6 @@ ANSWER_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
-    """Result of a fit."""
-
     arrays: ModelArrays
     labels: NDArray[np.int32] | None
     """(n,) labels, -1 for skipped rows; None if they were not wanted in memory."""
@@ -76,7 +74,7 @@ class FitResult:
     n_distinct: int | None
     """Number of distinct rows if there are fewer than clusters, else None."""
     seconds: float
-    """From the first look at the rows to the model, earlier runs included."""
+    """Time from the first access to the rows to the model, including earlier runs."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
 
@@ -120,7 +118,7 @@ def fit(
 ) -> FitResult:
     """Cluster rows, on a Dask client's cluster or on threads of this process.
 
-    After Ctrl-C and after a time limit the result is that of the last complete step.
+    After Ctrl-C or a time limit the result is that of the last complete step.
 
     Parameters
     ----------
@@ -137,9 +135,9 @@ def fit(
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled : callable, optional
-        Called often before the last pass; true stops the fit.
+        Called often before the last pass; a true result stops the fit.
     held : callable, optional
-        Called often, also in the last pass; true leaves all as it is in the checkpoint.
+        Called often, also in the last pass; a true result stops the fit for a later resume.
 
     Raises
     ------
@@ -148,7 +146,7 @@ def fit(
     CheckpointError, DataChangedError
         The folder holds another job, or this one with other data.
     NoModelError
-        Cancelled, or out of time waiting for workers, before there was a model; or held.
+        Cancelled, or out of time waiting for workers, before there was a model; or suspended.
 
     Warns
     -----
@@ -200,7 +198,7 @@ def _never() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _FitRun:
-    """A fit whose options are checked and whose outputs are open."""
+    """A fit with checked options and open outputs."""
 
     rows: Rows
     options: FitOptions
@@ -237,9 +235,8 @@ class _FitRun:
             else nullcontext()
         )
         try:
-            # Cancelling works from the first moment: the cluster may have no workers yet.
+            # Cancelling works from the beginning, as the cluster may have no workers yet.
             def is_late() -> bool:
-                # Workers that are there get a moment to answer.
                 return clock.is_over() and clock.seconds() > ANSWER_SECONDS
 
             with helper, self._open_passes(lambda: asked() or is_late()) as passes:
@@ -261,10 +258,10 @@ class _FitRun:
                 with checked_by(passes.raise_if_stopped):
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
-            # The loop handles later ones: it has a model to return.
+            # The step loop handles later cancels, as it has a model to return.
             raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
-            # The traceback would fill a screen and tell nothing.
+            # A long traceback would not help.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()
@@ -285,7 +282,7 @@ class _FitRun:
         )
 
     def _check(self, statistics: Statistics) -> None:
-        """Check what is known only after the scan of the rows."""
+        """Check conditions that depend on the statistics of the rows."""
         k = self.options.n_clusters
         check_rows_that_count(k, statistics)
         check_scale(statistics)
@@ -330,7 +327,7 @@ class _FitRun:
             "stop": stop_rules_of(self.options),
             "data": data,
             "versions": versions(),
-            # Equal bits are promised for one version only.
+            # Equal bits are guaranteed only within one version.
             **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
@@ -364,18 +361,18 @@ def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
     if not isinstance(algorithm, Auto):
         if not algorithm.takes_starts and n_init > 1:
             raise ParameterError(
-                f"n_init={n_init}: {type(algorithm).__name__} makes starts of its own. "
-                "Take n_init=1, and effort='best' where it has one."
+                f"n_init={n_init}: {type(algorithm).__name__} makes its own starts. Use n_init=1, "
+                "and effort='best' if it has this parameter."
             )
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, options.n_clusters, options.init)
-    # Given centres make every start the same.
+    # With given centres all starts are equal.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
 
 
 def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
-    """Return the problem; options are fields of its class, by name."""
+    """Return the problem, whose fields are options of the same names."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

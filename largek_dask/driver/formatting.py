@@ -8,7 +8,7 @@ __all__ = ["count_of", "human_count", "human_seconds", "printable", "short_numbe
 def printable(text: object) -> str:
     """Replace control characters, which could forge a line or control a terminal, by blanks."""
     words = str(text)
-    # Fast path: a page has thousands of texts.
+    # Fast path, as a page has thousands of texts.
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 

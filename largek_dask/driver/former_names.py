@@ -1,8 +1,8 @@
-"""Read the former names and settings of algorithms in stored jobs and models.
+"""Convert former names and settings of algorithms in stored jobs and models.
 
 In jobs of format 1, and in models of formats 1 and 2, ``vrkm`` was two algorithms by its parameter
-``table``, ``dcdbundle`` two by ``metric``, ``nmbatch`` and ``vc-gmm`` two by whether they were
-published forms, and ``dcclust`` one of its own. In jobs of formats 1 and 2 ``nmbatch`` had a
+``table``, and ``dcdbundle`` two by ``metric``; ``nmbatch`` and ``vc-gmm`` were also their published
+forms; and ``dcclust`` was a separate algorithm. In jobs of formats 1 and 2 ``nmbatch`` had a
 parameter ``bounds``, and ``lloyd`` more values of it; no result depends on them.
 """
 
@@ -62,6 +62,7 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
     return name, {key: value for key, value in given.items() if key in own}
 
 
+<<<<<<< HEAD
 def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current settings of an algorithm by those of format 2."""
     given = dict(parameters)
@@ -74,6 +75,10 @@ def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
     """Return ``parameters_of`` an algorithm for what it was in a job of format ``number``."""
+=======
+def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert ``parameters_of`` an algorithm from a former format."""
+>>>>>>> 0df5906f (Service, driver and command line: messages, help, comments and docstrings in plain words; tests check values instead of sentences)
     given = dict(described)
     former = given.pop("name").lower()
     if number > 1:
@@ -85,7 +90,7 @@ def current_description(described: Mapping[str, Any], number: int = 1) -> dict[s
 
 
 def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the provenance of a model with the current names of algorithms."""
+    """Convert the provenance of a model from a former format."""
     found = dict(provenance)
     if "engine" in found:
         found["engine"] = current_description(found["engine"])
@@ -96,11 +101,16 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_state(tree: Any) -> Any:
-    """Return the encoded state of a former class as that of its successor.
+    """Convert the encoded state of a former class to that of its successor.
 
+<<<<<<< HEAD
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
     same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
     state of ``nmbatch`` had bounds, and one of ``vc-gmm`` a second coreset.
+=======
+    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); now it begins with one, by the
+    same centres. A state of ``dcd-bundle`` also had evaluations and a last step, for figures.
+>>>>>>> 0df5906f (Service, driver and command line: messages, help, comments and docstrings in plain words; tests check values instead of sentences)
     """
     match tree:
         case {"class": "VCGMMState", "fields": dict(old)}:

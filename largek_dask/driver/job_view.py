@@ -1,7 +1,8 @@
-"""The state of a job or a fit, read from its events: status, totals, and series to draw.
+"""Derive the state of a job or fit from its events: status, totals, and series to draw.
 
-Pure: no clock and no I/O. Events may come from files that anybody or a newer version wrote. Kinds
-and fields that are unknown, of another type or not finite are ignored; nothing raises.
+This module is pure: no clock and no I/O. Events may come from untrusted files, or from a newer
+version. Kinds and fields that are unknown, of another type or not finite are ignored; no event
+raises an error.
 """
 
 from __future__ import annotations
@@ -46,21 +47,21 @@ PASS_ENDS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
 MOST_SUMMED = 1e18
-"""Larger figures are not added: sums stay numbers that floats and JSON hold."""
+"""Larger figures are not added, so that sums fit in floats and JSON."""
 MOST_STARTS = 12
-"""Starts with a line each; the latest are kept."""
+"""Maximum number of starts with curves; the latest are kept."""
 MOST_MARKS = 60
-"""Marks of one kind; the latest are kept."""
+"""Maximum number of marks of one kind; the latest are kept."""
 MOST_TEXT = 240
 MOST_VALUES = 100
-"""Numbers of a list in an event."""
+"""Maximum length of a list in an event."""
 MOST_WARNINGS = 3
 MOST_WORKERS = 100_000
-"""Workers whose addresses are kept."""
+"""Maximum number of workers whose addresses are kept."""
 MOST_POINTS = 512
 """Maximum number of regular points of a series; there are up to three more."""
 A_START, MOST_KEY = float(2**32), float(2**53)
-"""Keys reserved for each start, and the largest key."""
+"""Range of keys of each start, and the largest key."""
 
 Points = NDArray[np.float64]
 """One point per row."""
@@ -69,13 +70,13 @@ Point = tuple[float, ...]
 KEY, X, Y = range(3)
 
 FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback": None}
-"""Fields of the event of a failed job, where they are missing."""
+"""Defaults of the fields of the event "failed"."""
 
 
 class Series:
-    """A figure against time: every s-th point, the lowest, the highest and the last.
+    """A figure over time: every s-th point, the lowest, the highest and the last.
 
-    s is the smallest power of two that leaves at most ``MOST_POINTS``, which is even.
+    s is the smallest power of two that leaves at most ``MOST_POINTS`` points, which is even.
 
     Examples
     --------
@@ -95,7 +96,7 @@ class Series:
         self._n, self._stride = 0, 1
 
     def add(self, point: Point) -> None:
-        """Add a point, of finite numbers, after all others."""
+        """Append a point of finite numbers."""
         if self._n == 0:
             self.lowest = self.highest = point
         if self._n % self._stride == 0:
@@ -111,7 +112,6 @@ class Series:
             self.highest = point
 
     def points(self) -> Points:
-        """Return all points that are kept, in order."""
         table = np.concatenate([self._table(), [self.lowest, self.highest, self.last]])
         return table[np.unique(table[:, KEY], return_index=True)[1]]
 
@@ -126,39 +126,38 @@ class Series:
 
 
 class CurveKey(NamedTuple):
-    """The line of the cost that a step belongs to."""
+    """Key of a curve of the cost: a start, on all rows or on samples."""
 
     start: int | None
-    """The start, where there are several."""
+    """None if there is only one."""
     on_sample: bool
-    """Whether it is of the rows of a sample."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event that is marked on the axis of time."""
+    """An event that charts mark on the time axis."""
 
     elapsed: float
-    """Seconds that the fit had taken."""
+    """Seconds used by the fit."""
     seconds: float
-    """Time of day, in seconds since 1970; 0 if unknown."""
+    """Seconds since 1970; 0 if unknown."""
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
 
 
 class JobView:
-    """A job or a fit, as its status and its events describe it.
+    """State of a job or fit according to its status and events.
 
-    Memory is bounded: series are thinned (see :class:`Series`) and all lists have a maximum.
-    ``status`` is that of ``Job.status``, or what is known of a fit before it begins.
+    Memory is bounded: series are thinned (see :class:`Series`), and all lists have a maximum.
+    ``status`` is that of ``Job.status``, or has the known fields of a fit before it begins.
 
     Attributes
     ----------
     started, chosen, compiling : mapping
-        The last event of this kind; "compiling" until a step has been made.
+        The last event of this kind; "compiling" only until the next step.
     labelled : float or None
-        Fraction of the rows whose labels are written; None before that begins.
+        Fraction of the rows whose labels are written; None before the last pass.
     costs : dict
         Series of the objective by :class:`CurveKey`.
     series : dict
@@ -183,13 +182,13 @@ class JobView:
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
         self._from_events: dict[str, Any] = {}
-        """State and result, used where no status gives them."""
+        """State and result, used if the status has none."""
         self._status: dict[str, Any] | None = None
         self._is_job = False
-        """Whether a scheduler runs it: its end is an event of its own, after that of the fit."""
+        """Whether a scheduler runs it: then the job's end follows that of the fit."""
         self._last: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
-        """``n_rows``, ``start`` of ``starts``, ``sizes``, as far as they are known."""
+        """The known ones of ``n_rows``, ``start``, ``starts`` and ``sizes``."""
         self._progress: dict[str, Any] | None = None
         self._share = 0.0
         self.sums: dict[str, float] = dict.fromkeys(SUMMED, 0)
@@ -202,7 +201,7 @@ class JobView:
         self.drop_series()
 
     def drop_series(self) -> None:
-        """Drop everything whose size grows with steps or workers; status and sums stay."""
+        """Drop everything whose size grows with steps or workers; keep status and sums."""
         self.costs: dict[CurveKey, Series] = {}
         self.series: dict[str, Series] = {}
         self._workers: dict[str, None] = {}
@@ -213,13 +212,13 @@ class JobView:
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
-        """Take a newer status; fields of the last step stay, as a new scheduler knows none."""
+        """Take a newer status; keep figures of the last step, which a new scheduler lacks."""
         known = self.status
         kept = {n: known[n] for n in (*STEP_FIGURES, "energy", "objective") if n in known}
         self._given, self._status = {**kept, **status}, None
 
     def update(self, event: object) -> None:
-        """Take an event, whatever it is."""
+        """Update from an event; ignore anything else."""
         if not isinstance(event, Mapping):
             return
         kind = event.get("event")
@@ -234,7 +233,6 @@ class JobView:
             take(event)
 
     def update_all(self, events: Iterable[object]) -> Self:
-        """Take events, the oldest first."""
         for event in events:
             self.update(event)
         return self
@@ -243,21 +241,20 @@ class JobView:
 
     @property
     def status(self) -> Mapping[str, Any]:
-        """The latest status, with the figures of events since."""
+        """The latest status, with the figures of later events."""
         if self._status is None:
+            # Keys in the order of the given status.
             found = {**self.figures(), **self._from_events, **self._given}
-            # In the order of what is given.
             self._status = {**self._given, **found}
         return self._status
 
     @property
     def title(self) -> str:
-        """Title: that of a fit, or the id of a job."""
+        """Title of a fit, or the id of a job."""
         return str(self.status.get("title") or f"Job {self.status.get('id')}")
 
     @property
     def objective(self) -> Objective:
-        """Objective of the fit."""
         return objective_in(self.status)
 
     @property
@@ -272,17 +269,16 @@ class JobView:
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        """Fields of the last event "sizes"; empty before there is one."""
+        """Fields of the last event "sizes"; empty before it."""
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
 
     @property
     def warnings(self) -> list[str]:
-        """The last warnings."""
         return [mark.text for mark in self._marks.get("warning", ())][-MOST_WARNINGS:]
 
     def share_done(self) -> float | None:
-        """Return the fraction of ``max_time`` or ``max_iter`` done; None if neither limits it."""
+        """Return the used fraction of ``max_time`` or ``max_iter``; None without such a limit."""
         if self.state == "finished":
             return 1.0
         share = number_in(self.status, "share")
@@ -318,7 +314,7 @@ class JobView:
 
     @property
     def n_chunks(self) -> int:
-        """Chunks of the rows; 1 before that is known."""
+        """Number of chunks of the rows; 1 while unknown."""
         return max(1, int(number_in(self.started, "n_chunks") or 1))
 
     def marks(self) -> list[Mark]:
@@ -370,12 +366,12 @@ class JobView:
             names = (str(name)[:MOST_TEXT] for name in workers[:MOST_WORKERS])
             self._workers = dict.fromkeys(names)
         if (n_iter := number_in(event, "n_iter") or 0.0) > 0:
-            self._mark("running", f"goes on after step {n_iter:,.0f}", event)
+            self._mark("running", f"resumes after step {n_iter:,.0f}", event)
 
     def _on_step(self, event: Event) -> None:
         self.compiling = None
         last = {name: _stored(event[name]) for name in STEP_FIGURES if name in event}
-        # A run that resumes from a checkpoint repeats steps: the fraction done never falls.
+        # A resumed run repeats steps; the fraction done never decreases.
         if (share := number_in(event, "share")) is not None:
             self._share = last["share"] = max(self._share, share)
         if (energy := number_in(event.get("extra"), "energy")) is not None:
@@ -430,14 +426,14 @@ class JobView:
     # --- series -----------------------------------------------------------------------------------
 
     def _add_step(self, event: Event) -> None:
-        """Add a point to each series that the step has a figure of."""
+        """Add a point to each series of which the step has a figure."""
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return
         self._elapsed = max(self._elapsed, elapsed or 0.0)
         start = max(0.0, number_in(event, "start") or 0.0)
         key = min(MOST_KEY, start * A_START + min(step, A_START - 1))
-        # A run that resumes from a checkpoint repeats steps, with equal figures.
+        # A resumed run repeats steps, with equal figures.
         if key <= self._key:
             return
         self._key = key
@@ -478,7 +474,7 @@ class JobView:
 
 def number_in(about: object, name: str) -> float | None:
     """Return a field of an event or status as a float; None if it is no finite number."""
-    # A plain dictionary, which nearly all are, costs least to ask for.
+    # Checking for a plain dictionary, the usual case, is fastest.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
     return float(value) if is_number(value) else None
 
@@ -493,5 +489,5 @@ def _stored(value: object) -> Any:
 
 
 def _is_summed(value: object) -> TypeGuard[float]:
-    """Whether a figure can be added to a counter, which never falls."""
+    """Return whether a figure can be added to a counter, which never decreases."""
     return is_number(value) and 0 <= value <= MOST_SUMMED

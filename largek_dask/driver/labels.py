@@ -1,8 +1,8 @@
 """Store labels in a Zarr array that grows group by group and can be resumed.
 
-While it is incomplete, ``labels.zarr.progress.json`` lies beside ``labels.zarr``: the owner of the
+While it is incomplete, ``labels.zarr.progress.json`` beside ``labels.zarr`` has the owner of the
 labels, the number of chunks done, and the exact sums over them. ``labels.npy``, ``.csv`` or
-``.parquet`` is made from an array ``labels.npy.partial.zarr`` at the end, whole or not at all.
+``.parquet`` is made atomically from an array ``labels.npy.partial.zarr`` at the end.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
 
 FORMAT = 1
 GROUP_ROWS = 1 << 22
-"""Rows per group: what a killed run may lose, and what the driver may hold at once."""
+"""Rows per group, which a killed run may lose and the driver may hold in memory."""
 LABEL_BYTES = 4
 PIECE_ROWS = 1 << 20
-"""Rows of a stored piece if the chunk table is not regular, and of a piece of a file."""
+"""Rows of a stored chunk if the chunk table is not regular, and of one write to a file."""
 SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
-"""A suffix begins with a letter; a version or a date in a name is not one."""
+"""A suffix begins with a letter, unlike a version or a date in a name."""
 TEXT_BYTES = {"i": 12, "f": 26}
 """Maximum bytes of a number in a CSV file, by the kind of its type."""
 
@@ -62,13 +62,11 @@ def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Ite
 
 
 def sums_to_json(sums: ExactSums) -> dict[str, Any]:
-    """Encode exact sums."""
     values, exponent = sums.integers()
     return {"integers": [f"{value:x}" for value in values], "exponent": exponent}
 
 
 def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
-    """Decode exact sums."""
     values = [int(text, 16) for text in packed["integers"]]
     sums = ExactSums(len(values))
     limb = (packed["exponent"] + ORIGIN) // LIMB
@@ -103,7 +101,7 @@ def are_whole(place: Folder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LabelWriter:
-    """Write labels where they are computed; sent to workers."""
+    """Writer of labels that is sent to the workers that compute them."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -162,13 +160,13 @@ WRITERS: Mapping[str, Callable[[Any, Any, str], None]] = {
 
 
 def _suffix_of(url: str) -> str | None:
-    """Return the suffix of a file that is written; None: a Zarr store."""
+    """Return the supported suffix of a file; None: a Zarr store."""
     found = SUFFIX.search(url)
     suffix = None if found is None else f".{found[1].lower()}"
     if suffix not in (None, ".zarr", *WRITERS):
         raise ParameterError(
-            f"{url} ends in {suffix!r}, which is not written here: name it .zarr (or without a "
-            "suffix), .npy, .csv or .parquet."
+            f"{url} ends in {suffix!r}, which is not supported: use .zarr (or no suffix), .npy, "
+            ".csv or .parquet."
         )
     if suffix == ".parquet":
         require("pyarrow.parquet", "parquet", ".parquet files")
@@ -180,7 +178,7 @@ class LabelStore:
 
     ``owner`` is JSON that identifies model and data: unfinished labels of the same owner are
     resumed. Raises OutputError if anything else is there, or it cannot be written, and
-    ParameterError if files with the suffix of ``place`` are not written.
+    ParameterError if the suffix of ``place`` is not supported.
     """
 
     def __init__(
@@ -205,7 +203,7 @@ class LabelStore:
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
-        # Workers write only if no two chunks share a stored piece.
+        # Workers write only if no two chunks share a stored one.
         reachable = not self.url.startswith("memory://")
         self._writer = LabelWriter(self.url, place.storage_options)
         self.writer = self._writer if regular and reachable else None
@@ -243,23 +241,27 @@ class LabelStore:
             ) from error
         if owner != self._owner:
             raise OutputError(
-                f"{self.url} holds unfinished labels of another model or other data; remove it "
+                f"{self.url} has unfinished labels of another model or of other data; remove it "
                 f"and {self._progress}, or choose another output."
             )
         return record  # type: ignore[no-any-return]
 
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
-        """Return the number of chunks done and the sums over them; create the array if none are.
+        """Return the number of chunks done and the sums over them; create the array for none.
 
-        ``model`` is its hash; only labels of the same model are resumed.
+        ``model`` is a hash; only labels of the same model are resumed.
         """
         record = self._unfinished()
         self._model = model
-        goes_on = record is not None and record["done"] > 0 and record["centers"] == model
-        if record is not None and goes_on and self._are_there(record["done"]):
+        if (
+            record is not None
+            and record["done"] > 0
+            and record["centers"] == model
+            and self._are_there(record["done"])
+        ):
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
-        # The record comes first: an array without one would be refused.
+        # The record first, because an array without one would be refused.
         self.record(0, {})
         with writing(self.url):
             retry_io(self._make)
@@ -302,7 +304,7 @@ class LabelStore:
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            # Named when centres were the only kind of model.
+            # The name is older than other kinds of models.
             "centers": self._model,
             "done": done,
             "sums": packed,

@@ -4,7 +4,7 @@
 against them (``tests/driver/test_options.py``). Where a fit runs and what it writes (client,
 threads, checkpoint, labels, events, callbacks) are parameters of ``driver.fit.fit``.
 
-Nothing heavy is imported at the top: ``largek --help`` reads this module.
+Imports at the top are light, because ``largek --help`` reads this module.
 """
 
 # ruff: noqa: RUF009
@@ -54,28 +54,26 @@ __all__ = [
 
 Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
 """Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. An "array"
-is missing from the command line and the document of a job.
+is available neither on the command line nor in the document of a job.
 """
 Part = Literal["job", "mixture", "algorithm", "stop", "means"]
-"""What an option belongs to.
+"""Role of an option.
 
 job
-    The identity of a job: a checkpoint is resumed only with the same values.
+    Part of the identity of a job: a checkpoint is resumed only with equal values.
 mixture
-    The same, of mixtures only.
+    The same, for mixtures only.
 algorithm
     The same, as a parameter of the algorithm object.
 stop
-    When a fit ends: a checkpoint may be resumed with other values.
+    Stop rule: a checkpoint may be resumed with another value.
 means
-    Resources; they affect no result and are not recorded.
+    Resource: it affects no result, and is not recorded.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Description of an option."""
-
     kind: Kind
     part: Part
     help: str
@@ -87,7 +85,6 @@ class Option:
 
     @property
     def is_required(self) -> bool:
-        """Whether there is no default."""
         return self.default is MISSING
 
 
@@ -120,93 +117,87 @@ class FitOptions:
 
     # A plain field, so that type checkers know that it is required.
     n_clusters: int = field(
-        metadata={
-            "option": Option(
-                "integer", "job", "Clusters to form, and centres to find.", MISSING, least=1
-            )
-        }
+        metadata={"option": Option("integer", "job", "Number of clusters.", MISSING, least=1)}
     )
     algorithm: str | Algorithm[Any, Any] | Auto = _option(
         "algorithm",
         "job",
         "auto",
-        'How the clusters are found: "auto", "dcd-bundle", "incremental", "lloyd", '
-        '"minibatch", "nmbatch", "nmbatch-paper", "partition-path", "truncated", "vc-gmm", '
-        '"vc-gmm-paper" or "vrkm".',
+        'Algorithm: "auto", "dcd-bundle", "incremental", "lloyd", "minibatch", "nmbatch", '
+        '"nmbatch-paper", "partition-path", "truncated", "vc-gmm", "vc-gmm-paper" or "vrkm".',
     )
     effort: Effort = _option(
         "choice",
         "algorithm",
         DEFAULT_EFFORT,
-        'How long the algorithms "auto" and "partition-path" look for a lower inertia; an '
-        "algorithm object says its own.",
+        'How long the algorithms "auto" and "partition-path" search for a lower inertia; '
+        "algorithm objects have their own.",
         choices=EFFORTS,
     )
     init: str | NDArray[Any] = _option(
         "init",
         "job",
         "auto",
-        'How the first centres are chosen: "random", "two-level", "k-means++", '
-        '"greedy-k-means++", "k-means||", "afk-mc2", or "auto", one of these by the number of '
-        "clusters.",
+        'Method for the initial centres: "random", "two-level", "k-means++", "greedy-k-means++", '
+        '"k-means||", "afk-mc2", or "auto", one of these by the number of clusters.',
     )
     mixture: Covariance | None = _option(
         "choice",
         "mixture",
         None,
-        "Fit a mixture of Gaussians, not k-means, and what its components' covariances are: "
-        '"iso", one variance for all, and equal weights; "isoflex", one variance each; "diag", '
-        'one variance each and feature. The ways to begin are then "k-means", "two-level", '
-        '"afk-mc2" and "random", and a fit ends when F rises by less than half of tol, in nats '
-        "a row and feature.",
+        "Fit a mixture of Gaussians instead of k-means, with these covariances: "
+        '"iso", one variance for all components, and equal weights; "isoflex", one variance per '
+        'component; "diag", one variance per component and feature. Values of init are then '
+        '"k-means", "two-level", "afk-mc2" and "random", and a fit ends when F rises by less than '
+        "half of tol, in nats per row and feature.",
         choices=(None, *COVARIANCES),
     )
     weights_init: NDArray[Any] | None = _option(
-        "array", "mixture", None, "Weights of the first components."
+        "array", "mixture", None, "Weights of the initial components."
     )
     precisions_init: NDArray[Any] | None = _option(
         "array",
         "mixture",
         None,
-        'Inverse variances of the first components: one each, or of "diag" one each and feature.',
+        'Inverse variances of the initial components, one each; with "diag" one per feature.',
     )
     dither: Dither | None = _option(
         "choice",
         "mixture",
         None,
-        '"uniform": noise in [0, 1) is added to rows of integers, such as images, which have '
-        "no density without it; part of the model.",
+        '"uniform": add noise in [0, 1) to rows of integers, such as images, which have no density '
+        "without it; part of the model.",
         choices=(None, *DITHER),
     )
     n_init: int = _option(
         "integer",
         "job",
         1,
-        "Starts with different first centres, at least; the best one is kept.",
+        "Minimum number of starts with different initial centres; the best one is kept.",
         least=1,
     )
     max_iter: int = _option(
         "integer",
         "stop",
         300,
-        "Steps of one start at most. Every step assigns rows once: all of them, or those of "
-        "the batch or sample whose turn it is.",
+        "Maximum number of steps of one start. Each step assigns rows once: all of them, or those "
+        "of the current batch or sample.",
         least=1,
     )
     tol: float = _option(
         "number",
         "stop",
         1e-4,
-        "Stop when the squared movement of the centres is at most this share of the mean "
-        "variance of the features. 0: when no label changes.",
+        "Stop when the squared movement of the centres, relative to the mean variance of the "
+        "features, is at most this. 0: when no label changes.",
         least=0,
     )
     max_time: float | str | None = _option(
         "seconds",
         "stop",
         None,
-        'Stop after so many seconds, or a time such as "90s", "30m" or "6h"; the time of '
-        "runs before a resume, of the last pass and of compiling kernels counts.",
+        'Stop after this time: seconds, or a text such as "90s", "30m" or "6h"; includes runs '
+        "before a resume, the last pass and compiling kernels.",
         least=0,
     )
     seed: int = _option(
@@ -216,30 +207,29 @@ class FitOptions:
         "choice",
         "job",
         "relocate",
-        "What becomes of a centre without rows: it moves to the rows farthest from theirs, or "
-        "stays.",
+        "Whether a centre without rows moves to the rows farthest from their centres, or stays.",
         choices=EMPTY_CLUSTERS,
     )
     on_bad_rows: OnBadRows = _option(
         "choice",
         "job",
         "raise",
-        "What becomes of rows with NaN or infinity; skipped ones get the label -1.",
+        "How to treat rows with NaN or infinity; skipped ones get the label -1.",
         choices=ON_BAD_ROWS,
     )
     normalize: Normalize | None = _option(
         "choice",
         "job",
         None,
-        '"l2": every row is given unit length; part of the model.',
+        '"l2": scale each row to unit length; part of the model.',
         choices=(None, *NORMALIZE),
     )
     memory_limit: int | str | None = _option(
         "bytes",
         "means",
         None,
-        "Most that a process keeps for its rows from step to step (labels, bounds): bytes, or "
-        'a size such as "2GiB". It changes speed only.',
+        "Maximum row state (labels, bounds) that a process keeps between steps: bytes, or a size "
+        'such as "2GiB". It affects only speed.',
         least=1,
     )
 
@@ -264,7 +254,7 @@ class FitOptions:
         init = self.init
         if not isinstance(init, str) and init.ndim == 3 and len(init) != self.n_init:
             raise ParameterError(
-                f"init has the centres of {len(init)} starts (its shape is {init.shape}), and "
+                f"init has the centres of {len(init)} starts (its shape is {init.shape}), but "
                 f"n_init={self.n_init}: give n_init={len(init)}."
             )
 
@@ -278,12 +268,10 @@ class FitOptions:
 
     @property
     def memory_bytes(self) -> int | None:
-        """``memory_limit`` as a number."""
         return None if self.memory_limit is None else parse_memory(self.memory_limit)
 
     @property
     def stop(self) -> StopRules:
-        """Stop rules."""
         return StopRules(self.max_iter, self.tol, self.max_time)
 
 
@@ -293,7 +281,7 @@ OPTIONS: MappingProxyType[str, Option] = MappingProxyType(
 
 
 def _checked(name: str, value: Any, option: Option) -> Any:
-    """Validate and convert a value; ``StopRules`` checks its own."""
+    """Validate and convert a value; ``StopRules`` validates its own fields."""
     if option.kind == "choice":
         check_choice(name, value, option.choices)
     elif option.kind == "integer":
@@ -320,18 +308,16 @@ def _as_array(name: str, value: Any) -> NDArray[Any]:
 
 
 def check_integer(name: str, value: Any, least: int) -> None:
-    """Raise ParameterError unless ``value`` is an integer of at least ``least``."""
     if not is_integer(value) or value < least:
         raise ParameterError(f"{name} must be an integer of at least {least}, got {value!r}.")
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether it is an integer; True and False are not."""
+    """Return whether the value is an integer; True and False are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
-    """Raise ParameterError unless ``value`` is one of ``choices``."""
     if not (value is None or isinstance(value, str)) or value not in choices:
         allowed = ", ".join(repr(choice) for choice in choices)
         raise ParameterError(f"{name} must be one of {allowed}, got {value!r}.")

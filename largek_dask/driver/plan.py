@@ -50,18 +50,19 @@ def check_problem(
     k = problem.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
-            f"n_clusters={k} is more than there are rows (n_samples={rows.n_rows}): ask for fewer."
+            f"n_clusters={k} is more than the number of rows (n_samples={rows.n_rows}): ask for "
+            "fewer."
         )
     problem.check(rows)
     check_memory(k, rows, n_threads, client)
 
 
 def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
-    """Raise ParameterError if fewer rows than clusters have a weight and no NaN."""
+    """Raise ParameterError if there are fewer valid rows than clusters."""
     if n_clusters > statistics.n_rows:
         raise ParameterError(
-            f"n_clusters={n_clusters} is more than there are rows of positive weight without NaN "
-            f"or infinity (n_samples={statistics.n_rows}): ask for fewer."
+            f"n_clusters={n_clusters} is more than the number of rows of positive weight without "
+            f"NaN or infinity (n_samples={statistics.n_rows}): ask for fewer."
         )
 
 
@@ -75,8 +76,7 @@ def check_scale(statistics: Statistics) -> None:
         origin = "the mean of its column" if statistics.shift.any() else "0"
         raise DataError(
             f"no value is farther than {extent:.3g} from {origin}: squared distances underflow "
-            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, and divide what "
-            "is found by it"
+            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, and divide the result by it"
         )
 
 
@@ -89,11 +89,10 @@ def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
 
 
 def beyond_reach(centers: NDArray[Any]) -> DataError:
-    """Return the error about rows whose squared distances overflow."""
     return DataError(
         f"rows lie too far from the centres of the model: squares of distances above "
-        f"{_reach(centers):.3g} overflow {centers.dtype}. Leave such rows out, or divide the data "
-        "by a constant, also those that made the centres."
+        f"{_reach(centers):.3g} overflow {centers.dtype}. Remove such rows, or divide these data "
+        "and those of the fit by a constant."
     )
 
 
@@ -109,7 +108,7 @@ def memory_needed(
 
     Six copies of the centres (the model before and after a step, packed, sent, written), and 64-bit
     sums and weights: one per thread, one retained and one merged. Wide sums (see
-    ``kernels.fixed_point``) have two limbs, which are once more read as one.
+    ``kernels.exact.fixed_point``) have two limbs, and a copy that combines these.
     """
     sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
     return n_clusters * (n_features * 6 * itemsize + sums)
@@ -126,8 +125,8 @@ def check_memory(
             why = " (weights, or rows, differ so much that sums are twice as large)" if wide else ""
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
-                f"{format_bytes(needed)} with {threads} threads{why}, and {where} has "
-                f"{format_bytes(available)}. Ask for fewer clusters, use fewer threads, or a "
+                f"{format_bytes(needed)} with {threads} threads{why}, but {where} has "
+                f"{format_bytes(available)}. Ask for fewer clusters, or use fewer threads or a "
                 "machine with more memory."
             )
 
@@ -147,20 +146,20 @@ class ProcessMemory:
 
     @property
     def needed(self) -> int:
-        """All but the cache."""
+        """Bytes without the cache."""
         return self.model + self.chunks + self.row_state
 
 
 @dataclass(frozen=True, slots=True)
 class FitMemory:
-    """Bytes that a fit takes, before it is known where it runs."""
+    """Bytes that a fit takes, independent of the processes that compute it."""
 
     model: int
     """Centres and sums, without those of threads."""
     sums: int
     """Sums of one thread."""
     chunk: int
-    """Largest chunk; each thread has one, and two are read ahead."""
+    """Size of the largest chunk; each thread has one, and two are prefetched."""
     data: int
     row_state: int
     """Row state of all rows, if it fits."""
@@ -170,8 +169,7 @@ class FitMemory:
     ) -> ProcessMemory:
         """Return the memory of one of the processes, which may use ``available`` bytes.
 
-        ``memory_limit`` are the bytes of row state that the fit may keep in each; None: the
-        default.
+        ``memory_limit`` is the maximum row state in each, in bytes; None: the default.
         """
         return ProcessMemory(
             model=self.model + n_threads * self.sums,
@@ -197,7 +195,7 @@ def footprint_of(
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     """Compute the memory of a fit; a pass keeps the row state of the one before for a retry."""
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
-    # Weights may need wide sums, which is known only after a scan.
+    # Weights may need wide sums; only a scan can tell.
     wide = rows.weight is not None
     model = memory_needed(n_clusters, d, itemsize, 0, wide)
     own = footprint.row_bytes
@@ -213,7 +211,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
 
 
 FILES = 1 << 20
-"""Bytes of all small files: events, descriptions, the last piece of each array."""
+"""Estimated bytes of all small files; not tuned."""
 
 
 def state_needed(rows: Rows, n_clusters: int, footprint: Footprint) -> int:
@@ -228,13 +226,14 @@ def _center_bytes(rows: Rows, n_clusters: int) -> int:
 def space_needed(
     rows: Rows, n_clusters: int, footprint: Footprint, *, n_init: int, labels: bool
 ) -> int:
-    """Estimate the bytes that a fit writes: checkpoints of every start, a model, perhaps labels.
+    """Estimate the bytes that a fit writes: checkpoints of each start, a model, perhaps labels.
 
-    One checkpoint more than are kept: the next is complete before an old one is removed.
+    Assumes one checkpoint more than are kept, because an old one is removed after the next is
+    complete.
     """
+    # Replacing a model takes the space of two.
     state, models = state_needed(rows, n_clusters, footprint), 2 * _center_bytes(rows, n_clusters)
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
-    # Replacing a model takes the space of two.
     written = n_init * kept * state + models
     return written + FILES + (rows.n_rows * LABEL_BYTES if labels else 0)
 
@@ -242,12 +241,12 @@ def space_needed(
 def check_output_fits(
     shape: tuple[int, int], itemsize: int, advice: str = "Take fewer rows at a time."
 ) -> None:
-    """Raise NotEnoughMemoryError if an array does not fit in memory; ``advice`` says what to do."""
+    """Raise NotEnoughMemoryError, which ends in ``advice``, if an array does not fit in memory."""
     needed = shape[0] * shape[1] * itemsize
     available = _available()
     if needed > available:
         raise NotEnoughMemoryError(
-            f"An array of shape {shape} needs {format_bytes(needed)}, and this machine has "
+            f"An array of shape {shape} needs {format_bytes(needed)}, but this machine has "
             f"{format_bytes(available)}. {advice}"
         )
 
@@ -257,7 +256,7 @@ def _available() -> int:
 
 
 def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, int, int]]:
-    """Return the name, threads and available bytes of every process that computes."""
+    """Return the name, threads and available bytes of each process that computes."""
     if client is None:
         return [("this machine", n_threads or available_cpus(), _available())]
     from largek_dask.passes.network import workers_known_to

@@ -1,4 +1,4 @@
-"""Describe where a model comes from, and compute its digest."""
+"""Describe the provenance of a model, and compute its digest."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _version_of = cache(version)
 
 
 def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a model, the fields of a dataclass, by name."""
+    """Return the fields of a model's dataclass by name."""
     return {f.name: getattr(arrays, f.name) for f in fields(arrays)}
 
 
 def digest_of(arrays: Any) -> str:
-    """Return the sha256 of a model's arrays, by type, shape and little-endian bytes.
+    """Return the sha256 of a model's arrays: their types, shapes and little-endian bytes.
 
-    Equal digests are equal bits. The origin about which kernels compute, ``shift``, is left out.
+    Equal digests mean equal bits. ``shift``, the origin of the kernels' coordinates, is left out.
     """
     digest = hashlib.sha256()
     for name, array in sorted(named_arrays(arrays).items()):
@@ -59,7 +59,7 @@ def digest_of(arrays: Any) -> str:
 
 
 def describe(value: Any) -> Any:
-    """Convert a parameter to JSON: arrays as shape, dtype and hash."""
+    """Convert a parameter to JSON: arrays to shape, dtype and hash."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -83,7 +83,7 @@ def parameters_of(algorithm: Any) -> dict[str, Any]:
 
 
 def identity_of(options: FitOptions) -> dict[str, Any]:
-    """Return what a checkpoint must agree with to be resumed, as JSON.
+    """Return, as JSON, the parameters that must be equal for a resume.
 
     ``effort`` is among the parameters of the algorithm.
     """
@@ -94,7 +94,6 @@ def identity_of(options: FitOptions) -> dict[str, Any]:
 
 
 def stop_rules_of(options: FitOptions) -> dict[str, Any]:
-    """Return the stop rules as JSON."""
     return _described(options, "stop")
 
 

@@ -1,7 +1,4 @@
-"""The step loop: history, checkpoints, events and stop rules.
-
-It does not know what an algorithm computes, or where.
-"""
+"""The step loop: history, checkpoints, events and stop rules, for any algorithm and any passes."""
 
 from __future__ import annotations
 
@@ -66,25 +63,23 @@ Callback = Callable[[Snapshot], object]
 
 
 class Reserve(NamedTuple):
-    """Seconds that a time limit reserves for the last pass."""
+    """Seconds of a time limit that are reserved for the last pass."""
 
     last_pass: float = 0.0
     """Estimated time."""
     kept_back: float = 0.0
-    """How much earlier the steps end; less if the pass does not fit, and can be left out."""
+    """Time by which the steps end earlier; less if the pass does not fit, but can be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Generic[State]):
-    """Result of a run."""
-
     arrays: ModelArrays
     n_iter: int
     history: tuple[StepRecord, ...]
     stop_reason: StopReason
     state: State
     seconds: float
-    """Used, earlier runs included."""
+    """Time used, including earlier runs."""
     begun: float
     """``time.monotonic()`` from which these seconds count."""
     reserve: Reserve
@@ -101,7 +96,7 @@ def _never() -> bool:
 
 @dataclass(slots=True)
 class Run(Generic[State]):
-    """Run that steps until a stop rule applies, from the newest checkpoint if there is one.
+    """Step an algorithm until a stop rule applies, from the newest checkpoint if there is one.
 
     Parameters
     ----------
@@ -116,8 +111,8 @@ class Run(Generic[State]):
     seconds_used : float
         Time used before this run (a scan of the rows, other starts).
     last_pass : callable, optional
-        Returns what to reserve of ``max_time`` for a model and the seconds left; called once, and
-        only if there is a limit.
+        Returns the time to reserve of ``max_time``, for a model and the seconds left; called once,
+        and only if there is a limit.
     watch : CompileWatch, optional
         Of the whole fit.
     """
@@ -136,8 +131,8 @@ class Run(Generic[State]):
     watch: CompileWatch = field(default_factory=lambda: CompileWatch(Events()))
     clock: Clock = field(init=False)
     progress: Progress[State] | None = field(init=False)
-    """After the last complete step; None before the first state. Replaced as a whole, so that an
-    interrupt finds either the new one or the one before.
+    """After the last complete step; None before the first state. Replaced atomically, so that an
+    interrupt finds the new or the previous one.
     """
     reserve: Reserve = field(default_factory=Reserve, init=False)
     meter: _Meter = field(init=False)
@@ -156,9 +151,8 @@ class Run(Generic[State]):
     def result(self) -> RunResult[State]:
         """Run, and return the result of the last complete step; an interrupted one is discarded.
 
-        It is the best so far if no step makes the objective worse. Raises NoModelError or
-        KeyboardInterrupt if the time limit, a cancel or Ctrl-C came before there was any state, or
-        at a second Ctrl-C.
+        Raises NoModelError or KeyboardInterrupt if the time limit, a cancel or Ctrl-C came before
+        there was any state, or at a second Ctrl-C.
         """
         self._report_start()
         reason: StopReason
@@ -222,7 +216,7 @@ class Run(Generic[State]):
         return reason
 
     def _reason(self) -> StopReason | None:
-        """Return why to stop between two steps."""
+        """Return the reason to stop between two steps, if any."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
@@ -233,8 +227,8 @@ class Run(Generic[State]):
     def _advance(self, state: State, info: Info) -> Progress[State]:
         """Return the progress after a step.
 
-        Successive ones share one growing history, of which each counts its own steps only. It is
-        shortened when it has twice the maximum.
+        Successive objects share one growing history, of which each counts only its own steps. It is
+        shortened once it has twice the maximum.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
@@ -244,7 +238,7 @@ class Run(Generic[State]):
         return Progress(state, n_iter, history, seconds)
 
     def _call_callbacks(self) -> bool:
-        """Call every callback, even if one before it stops the fit."""
+        """Call all callbacks, even if one stops the fit; return whether one does."""
         if not self.callbacks:
             return False
         now, algorithm = self._now, self.algorithm
@@ -266,10 +260,10 @@ class Run(Generic[State]):
         try:
             is_new = checkpoints.save(self._now)
         except OSError as error:
-            # A fit is worth more than its checkpoints.
+            # The fit continues without checkpoints.
             if always or not checkpoints.has_failed:
-                then = "" if always else "; it is tried again until one is written"
-                message = f"no checkpoint after step {n_iter}: {error}{then}"
+                then = "" if always else "; it will be retried"
+                message = f"the checkpoint after step {n_iter} is not written: {error}{then}"
                 self.events.emit("warning", topic="checkpoint", message=message)
             checkpoints.has_failed = True
             return
@@ -300,10 +294,10 @@ class Run(Generic[State]):
     def _share_and_left(
         self, now: Progress[State], sample: int | None
     ) -> tuple[float, float | None]:
-        """Return how much of the limits is used up, and the seconds until then at most.
+        """Return the used fraction of the limits, and the maximum of seconds left.
 
-        Both shares never decrease. Steps on a sample that grows say nothing of the time of others;
-        mini-batches have one size.
+        The fraction never decreases. The time left is unknown while samples grow, because later
+        steps take longer; mini-batches have a fixed size.
         """
         start, starts = self.events.start
         by_time = now.seconds / self.stop.seconds
@@ -340,7 +334,7 @@ class Run(Generic[State]):
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:
-    """Return the error of a stop that came before there was a model."""
+    """Return the error of a stop before there was a model."""
     if clock.is_over():
         return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
@@ -348,15 +342,11 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
             "'random'.",
             "max_time",
         )
-    return NoModelError(
-        "The fit was cancelled before there was a model: fit again, from a checkpoint if it has "
-        "one.",
-        "cancelled",
-    )
+    return NoModelError("The fit was cancelled before there was a model: fit again.", "cancelled")
 
 
 class Clock:
-    """Seconds used so far, and whether they exceed the limit."""
+    """Seconds used so far, with a limit."""
 
     def __init__(self, used_before: float, stop: StopRules) -> None:
         self.begun = time.monotonic() - used_before
@@ -366,13 +356,12 @@ class Clock:
         """Seconds reserved after the last step."""
 
     def seconds(self) -> float:
-        """Return the seconds used so far."""
         return time.monotonic() - self.begun
 
     def is_over(self) -> bool:
-        """Return whether the limit is reached, or compiling a kernel would exceed it.
+        """Return whether the limit is reached, or would be by compiling a kernel.
 
-        Once True it stays so: the kernel that was left out is missing.
+        Once True it stays True, because the kernel that was not compiled is missing.
         """
         if not self._was_over and self._limit < math.inf:
             wanted = self.kept_back + seconds_ahead()

@@ -1,4 +1,4 @@
-"""Run the starts of a fit (``n_init``) in turn, and keep the best; read it from checkpoints."""
+"""Run the starts of a fit (``n_init``) in turn, and return the best; read it from checkpoints."""
 
 from __future__ import annotations
 
@@ -59,27 +59,22 @@ ENDS_FIT = (
     "interrupted",
 )
 """Reasons to stop that end the whole fit, not only one start."""
-
-
 SLACK, SLACK_SECONDS = 1.05, 0.05
-"""How far beyond its time limit a fit may end: a factor of it, or seconds."""
+"""A fit may exceed its time limit by this factor or these seconds; not tuned."""
 MOST_KEPT = 0.8
-"""Maximum fraction of the remaining time that is reserved for a last pass that does not fit.
-Not tuned."""
+"""Maximum fraction of the remaining time reserved for a last pass that does not fit; not tuned."""
 LONG = 60.0
-"""Minimum seconds of a last pass for which its lateness is reported."""
+"""Minimum seconds of a last pass whose lateness is reported; not tuned."""
 ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
 FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
 """Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
-"""Reasons to stop after which the last pass is left out if it does not fit."""
+"""Reasons to stop after which the last pass is skipped if it does not fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartResult:
-    """Result of a start that has ended."""
-
     stream: int
     run: RunResult[Any]
     reason: StopReason
@@ -90,7 +85,7 @@ class StartResult:
     labelled: bool = False
     """Labels are in ``final``, or in storage."""
     seconds: float = 0.0
-    """Used by all runs of the fit, with reading, compiling and the last pass."""
+    """Time used by all runs of the fit, including reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,7 @@ class Starts:
         return problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run every start, after ``seconds`` of other work, and return the best."""
+        """Run all starts, after ``seconds`` of other work, and return the best."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
         objective = self._problem.objective
@@ -155,14 +150,14 @@ class Starts:
         return replace(best, seconds=time.monotonic() - begun)
 
     def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
-        """Return a fallback model if the time limit passed before there was a model, else None."""
+        """Return a fallback model if time was over before there was a model, else None."""
         if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
             return None
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.options.seed, stream).generator(0, "unsearched")
-        # The fit may have waited for workers all the time.
+        # A new deadline, as waiting for workers may have used up all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
             rows = sample_stored_rows(self.passes, self._problem.n_clusters, draws)
@@ -221,7 +216,7 @@ class Starts:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
                 # A resume computes it again.
-                message = f"the {objective.words} of start {stream} is not noted: {error}"
+                message = f"the {objective.words} of start {stream} is not saved: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
 
@@ -233,14 +228,14 @@ class Starts:
         return self.algorithm.bind(replace(self._problem, init=init[stream]))
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
-        """Return what to reserve for the last pass, or labels without it, of ``left`` seconds."""
+        """Return the time to reserve for the last pass, or for labels without it, of ``left``."""
         full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
         if not 0 < left < full:
             return Reserve(full, full)
-        # It ends late in any case; steps make the labels better.
+        # The fit ends late in any case; steps improve the labels.
         if full >= LONG:
             self._warn_late(full, left)
         return Reserve(full, most)
@@ -249,14 +244,14 @@ class Starts:
         """Warn that the last pass alone exceeds the time limit."""
         limit = self.options.stop.seconds
         warn(
-            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} of it are left "
-            f"and the last pass over all rows alone takes about {human_seconds(full)}. Stop it and "
-            f"allow more than {human_seconds(limit - left + full)}, or take fewer clusters.",
+            f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} are left, and "
+            f"the last pass over all rows alone takes about {human_seconds(full)}. Stop and allow "
+            f"more than {human_seconds(limit - left + full)}, or ask for fewer clusters.",
             ParameterWarning,
         )
 
     def _share_without(self) -> float | None:
-        """Return the cost of labels without the last pass, as a share of it; None: impossible."""
+        """Return the cost of labels without the last pass, relative to it; None: impossible."""
         if not self.labels or self.out is not None:
             return None
         return self.label_share
@@ -302,7 +297,6 @@ def sample_stored_rows(passes: BasePasses, k: int, draws: np.random.Generator) -
 
 
 def kind_of_problem(algorithm: Algorithm[Any, Any], mixture: str | None) -> type[Problem]:
-    """Return the class of an algorithm's problem: a mixture if one is asked for."""
     return algorithm.solves if mixture is None else MixtureProblem
 
 
@@ -315,7 +309,7 @@ class SavedStart:
     n_iter: int
     history: tuple[StepRecord, ...]
     seconds: float
-    """Used up to there, by all runs."""
+    """Time used so far, by all runs."""
     objective: Objective
     value: float | None
     """The objective over all rows; None unless the start has ended."""
@@ -324,8 +318,8 @@ class SavedStart:
 def best_saved(folder: Folder) -> SavedStart | None:
     """Return the start that a fit would return if it were stopped now; None without a checkpoint.
 
-    It is the best of the starts that have ended, or else the first, as in ``Starts.best``. Neither
-    rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
+    It is the best of the ended starts, or else the first, as in ``Starts.best``. Neither rows nor
+    workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
     """
     about = description_in(folder)
     mixture = None if about is None else about["job"].get("mixture")
@@ -349,9 +343,9 @@ def best_saved(folder: Folder) -> SavedStart | None:
 
 
 def keep_last_checkpoints(folder: Folder) -> None:
-    """Remove all checkpoints but the last intact one of each start, from which to resume.
+    """Remove all checkpoints but the last intact one of each start, for a resume.
 
-    Raises LostJobError if another scheduler has the job. Other failures do no harm, and warn.
+    Raises LostJobError if another scheduler has the job. Other failures only give a warning.
     """
     try:
         for _, place in _starts_in(folder):
@@ -363,7 +357,7 @@ def keep_last_checkpoints(folder: Folder) -> None:
 
 
 def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
-    """Yield the numbers and folders of the starts, which were made in turn."""
+    """Yield the numbers and folders of the starts."""
     yield 0, folder
     for stream in itertools.count(1):
         if not (place := folder.sub(f"starts/{stream:02d}")).names():
@@ -390,4 +384,4 @@ def _counted_value(folder: Folder, n_iter: int, objective: Objective) -> float |
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, DamagedError):
-        return None  # torn: it is counted again
+        return None  # torn: it is computed again

@@ -1,7 +1,7 @@
 """Rules that end a fit, and records of its steps.
 
-Every rule is a function of the last step's record, the number of steps and the seconds used, so a
-resumed fit decides as an uninterrupted one, and may be given other rules.
+A rule depends only on the last step's record, the number of steps and the seconds used. So a
+resumed fit decides as an uninterrupted one does, and may be given other rules.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ StopReason = Literal[
     "cancelled",
     "interrupted",
 ]
-"""Why a fit ended; if several apply, the first in this order.
+"""Reason why a fit ended; if several apply, the first in this order.
 
 converged
     No label changed: a fixed point.
@@ -61,10 +61,10 @@ max_time_without_last_pass
     One of these, without time for the last pass over all rows and centres: labels and the
     objective are those of a search that compared rows with few centres.
 max_time_without_search
-    The time was over before there was any model. The centres (or means) are the ``init`` array, or
-    sampled rows, as of ``init="random"``.
+    Time was over before there was any model. The centres (or means) are the ``init`` array, or
+    sampled rows, as with ``init="random"``.
 callback
-    A callback returned true.
+    A callback returned a true value.
 cancelled
     A stop was requested.
 interrupted
@@ -81,7 +81,7 @@ class StepRecord(TypedDict):
     """Objective in this step (of k-means: the inertia); None if it is not finite."""
     rows: int
     seconds: float
-    """From the start of the fit to the end of this step, earlier runs included."""
+    """Time from the start of the fit to the end of this step, including earlier runs."""
     n_changed: int | None
     """Number of rows whose label changed; None if unknown."""
     shift: float | None
@@ -92,7 +92,6 @@ class StepRecord(TypedDict):
 
 
 def record_of(step: int, info: Info, seconds: float) -> StepRecord:
-    """Return the history entry of a step."""
     return StepRecord(
         step=step,
         cost=_finite(info.cost),
@@ -110,15 +109,15 @@ def _finite(value: float) -> float | None:
 
 
 def last_steps(history: Sequence[StepRecord], n_iter: int) -> list[StepRecord]:
-    """Return the records of the first ``n_iter`` steps, of more than ``MOST_STEPS`` the last."""
+    """Return the last ``MOST_STEPS`` records of the first ``n_iter`` steps."""
     return [record for record in history if n_iter - MOST_STEPS < record["step"] <= n_iter]
 
 
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
     """Return the number of rows in a step's sample; None if the step was over all rows.
 
-    The cost of such a step is scaled from the sample to all rows. Centres are fitted to the sample,
-    so the cost of all rows is higher.
+    The cost of such a step is scaled from the sample to all rows. It is lower than the cost of all
+    rows, as the centres are fitted to the sample.
     """
     extra = record.get("extra") or {}
     on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
@@ -135,9 +134,9 @@ class StopRules:
         Maximum number of steps of one start, at least 1. Each step assigns rows once: all of them,
         or those of the current batch or sample.
     tol : float
-        Stop when the change in a step (``Algorithm.change``) is at most this. Of k-means:
-        when the squared movement of the centres is at most ``tol`` times the mean variance of the
-        features (scikit-learn's ``tol``). 0: when no label changes.
+        Stop when the change in a step (``Algorithm.change``) is at most this; in k-means, when the
+        squared movement of the centres is at most ``tol`` times the mean variance of the features
+        (scikit-learn's ``tol``). 0: when no label changes.
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"30m"`` or ``"6h"``. Includes the time before a
         resume, and the estimated time of the last pass. An interrupted step is discarded.
@@ -165,7 +164,7 @@ class StopRules:
     def reason(
         self, record: StepRecord | None, n_iter: int, seconds: float, figure: str = "shift"
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
-        """Return why to stop after a step's record (None before the first); None to continue.
+        """Return the reason to stop after a step (its record; None before the first), if any.
 
         ``figure`` is compared with ``tol``: see ``Algorithm.change``.
         """

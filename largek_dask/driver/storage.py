@@ -1,8 +1,8 @@
 """Read and write small files and arrays in a folder behind any fsspec URL.
 
-A kill at any moment leaves either the old state or the new one: arrays are written first, then one
-small file that names them with their checksums. On a local disk the same holds for a power failure:
-a call that has returned has synced everything.
+A kill at any moment leaves the old state or the new one: arrays are written first, then one small
+file that names them with their checksums. On a local disk this holds for a power failure too, as
+each call syncs everything before it returns.
 """
 
 from __future__ import annotations
@@ -42,21 +42,19 @@ from largek_dask.errors import LargekError, OutputError
 __all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
 
 SMALL_FILE = 256 << 20
-"""Maximum bytes of a small file that is read as a whole."""
+"""Maximum bytes of a small file."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
-"""Protocols for which making a folder does nothing, or makes a misspelt bucket."""
+"""Protocols for which making a folder does nothing, or would make a misspelt bucket."""
 ARRAY_CHUNK = 64 << 20
-"""Bytes of one stored piece of an array."""
+"""Bytes of a stored chunk of an array."""
 LARGEST_ARRAY = 64 << 30
-"""Maximum bytes of an array that is read."""
+"""Maximum bytes of an array to read."""
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
 PROBE = ".writable-"
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
 """Names of files that a killed write leaves."""
-
-
 T = TypeVar("T")
 
 
@@ -65,12 +63,11 @@ class DamagedError(LargekError):
 
 
 def canonical_json(value: Any) -> bytes:
-    """Encode JSON with sorted keys."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def is_torn(document: bytes) -> bool:
-    """Return whether a JSON document is empty or cut off, as a power failure may leave it."""
+    """Return whether a JSON document is empty or cut off, as after a power failure."""
     try:
         json.loads(document)
     except (ValueError, RecursionError) as error:
@@ -121,7 +118,6 @@ class Folder:
         return other
 
     def sub(self, name: str) -> Folder:
-        """Return a folder inside this one."""
         return self._with(url=f"{self.url}/{name}", root=self.path(name))
 
     def parent(self) -> tuple[Folder, str]:
@@ -133,16 +129,16 @@ class Folder:
     def guarded(self, may_write: Callable[[], None]) -> Folder:
         """Return this folder with a check, which raises to forbid a write.
 
-        It is called before every write and removal, also in folders inside this one.
+        It is called before each write and removal, also in folders inside this one.
         """
         return self._with(_may_write=may_write)
 
     def private(self) -> Folder:
-        """Return this folder; what is created on a local disk is accessible to its user only."""
+        """Return this folder; only its user can access what it creates on a local disk."""
         return self._with(_is_private=True)
 
     def path(self, name: str) -> str:
-        """Return the path of ``name`` on the file system; of the folder itself without a name."""
+        """Return the path of ``name`` on the file system; without a name, of the folder itself."""
         return posixpath.join(self.root, name) if name else self.root
 
     def names(self) -> list[str]:
@@ -173,12 +169,12 @@ class Folder:
         for about in found:
             name = posixpath.basename(str(about["name"]).rstrip("/"))
             if not LEFTOVER.fullmatch(name):
-                # All that a driver returns: time, number, hash, version.
+                # All fields that a file system returns, such as time, inode, hash or version.
                 stamps[name] = hash(tuple(sorted((key, str(about[key])) for key in about)))
         return stamps
 
     def exists(self, name: str = "") -> bool:
-        """Return whether ``name`` is there, as a file or as a folder, or raise OSError."""
+        """Return whether ``name`` exists, as a file or folder, or raise OSError."""
 
         def ask() -> bool:
             self.fs.invalidate_cache()
@@ -187,7 +183,7 @@ class Folder:
         return retry_io(ask)
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder if it is there; raise OSError if that is impossible now.
+        """Remove a file or folder if it exists; raise OSError if that is impossible now.
 
         Raises OutputError if the disk does not sync the removal.
         """
@@ -198,21 +194,21 @@ class Folder:
                     sync_folder(os.path.dirname(self.path(name)))
             except OSError as error:
                 raise OutputError(
-                    f"{self.url}/{name} may come back after a power failure: {error}; check the "
-                    "disk."
+                    f"the removal of {self.url}/{name} is not synced and may be undone by a power "
+                    f"failure: {error}; check the disk."
                 ) from error
 
     def check_space(self, n_bytes: int, what: str) -> None:
-        """Raise OutputError if a local disk has not enough room for ``what``."""
+        """Raise OutputError if a local disk has not enough space for ``what``."""
         if self.is_local:
             check_space(self.root, n_bytes, what)
 
     def _removed(self, name: str) -> bool:
-        """Remove what is there; return False if that is nothing."""
+        """Remove a file or folder; return False if it does not exist."""
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError):
             if self.is_local and os.path.isfile(description := f"{path}/zarr.json"):
-                # A partly removed array must not look complete.
+                # Its description first: a partly removed array must not look complete.
                 os.remove(description)
                 sync_folder(path)
             if not self.exists(name):
@@ -233,7 +229,7 @@ class Folder:
             folder = found.pop()
             with contextlib.suppress(FileNotFoundError):
                 entries = self.fs.ls(folder, detail=True)
-                # Skip a file that was written again meanwhile.
+                # Skip a path that has become a file meanwhile.
                 if not any(entry["name"] == folder for entry in entries):
                     folders.append(folder)
                     found += [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
@@ -252,7 +248,7 @@ class Folder:
     def _unfinished(
         self, target: str, write: Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> Iterator[str]:
-        """Write a file under another name on the same local disk; it is removed afterwards."""
+        """Write a file under a temporary name on the same local disk, removed afterwards."""
         name = f"{target}.{uuid.uuid4().hex}.partial"
         mode = 0o600 if self._is_private else 0o666
         try:
@@ -271,7 +267,7 @@ class Folder:
     def publish(
         self, name: str, data: bytes | Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> None:
-        """Write a file that appears whole or not at all, or replaces another.
+        """Write a file that appears atomically, perhaps in place of another.
 
         On a local disk a temporary file is renamed; an object store takes one PUT. A long file is
         written by a function ``data(file)``, to a local disk first, and again on a retry. Unless
@@ -306,7 +302,7 @@ class Folder:
             os.remove(unfinished)
 
     def _sent(self, source: str, target: str) -> None:
-        """Upload a file: in one request to an object store; elsewhere under another name first."""
+        """Upload a file: in one request to an object store; elsewhere via a temporary name."""
         if self._has_no_folders:
             self.fs.put_file(source, target)
             return
@@ -316,12 +312,12 @@ class Folder:
         self.fs.mv(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file exclusively; of several writers one succeeds.
+        """Create a small file exclusively: of several writers one succeeds.
 
-        By a hard link on a local disk, or without links by an exclusive file that is then replaced
-        (a kill between both leaves it empty); by a conditional PUT on S3. Some other file systems
-        only check before they write. Returns False if it exists; after a retry it may be of this
-        writer, so check its content.
+        Uses a hard link on a local disk, or without links an exclusive file that is then replaced
+        (a kill in between leaves it empty), and a conditional PUT on S3. Some other file systems
+        only check before they write. Returns False if it exists; after a retry that may be this
+        writer's own file, so check its content.
         """
         self._may_write()
         target = self.path(name)
@@ -340,7 +336,7 @@ class Folder:
             if not _exists_already(error):
                 raise
             if self.is_local:
-                # Its writer may not have synced yet; it may be our own first try.
+                # Its writer, perhaps our own first try, may not have synced yet.
                 sync_folder(os.path.dirname(target))
             return False
         return True
@@ -377,7 +373,6 @@ class Folder:
         self.remove(name)
 
     def store(self, name: str, *, read_only: bool = False) -> LocalStore | FsspecStore:
-        """Return the Zarr store at ``name``."""
         if self.is_local:
             return LocalStore(self.path(name), read_only=read_only)
         return remote_store(f"{self.url}/{name}", self.storage_options, read_only=read_only)
@@ -385,20 +380,20 @@ class Folder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Write arrays as one Zarr group, which replaces what was there, or raise OutputError.
+        """Write arrays as one Zarr group, in place of any earlier one, or raise OutputError.
 
-        Returns the record of every array (dtype, shape, sha256) for :meth:`read_arrays`.
+        Returns the record of each array (dtype, shape, sha256) for :meth:`read_arrays`.
         """
         self._may_write()
         with writing(f"{self.url}/{name}"):
             group = retry_io(lambda: self._new_group(name))
-            # Retry each array by itself: on a flaky store all at once never succeed.
+            # Retry arrays one by one, as on a flaky store all together would never succeed.
             records = {
                 key: retry_io(partial(_write_array, group, key, array))
                 for key, array in arrays.items()
             }
             if self.is_local:
-                # No retry: after a failed sync a second one reports success for lost data.
+                # No retry: a second sync would report success although data are lost.
                 sync_tree(self.path(name))
             return records
 
@@ -411,11 +406,11 @@ class Folder:
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Read the arrays of a group, each verified by its record; they are read-only.
+        """Read the arrays of a group, verify each by its record, and make them read-only.
 
-        The chunks of all arrays are checked before any is read, so a small store that claims
-        gigabytes takes neither memory nor time. Raises DamagedError if an array differs from its
-        record or lacks chunks, and OSError if they cannot be read now.
+        The chunks of all arrays are checked before any is read, so a small store that claims to
+        have gigabytes takes neither memory nor time. Raises DamagedError if an array differs from
+        its record or lacks chunks, and OSError if they cannot be read now.
         """
         where = f"{self.url}/{name}"
         opened = {
@@ -432,17 +427,20 @@ class Folder:
         return arrays
 
     def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
-        """Return the stored array of a record; all of its chunks are there."""
+        """Return the stored array of a record, after checking that it has all chunks."""
         where = f"{self.url}/{name}/{key}"
         shape, dtype = _checked_record(record)
         stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
         if stored.shape != shape or stored.dtype != dtype.newbyteorder("="):
-            raise DamagedError(f"{where} is not the array that was recorded.")
+            raise DamagedError(
+                f"{where} has shape {stored.shape} and dtype {stored.dtype}, but {shape} and "
+                f"{dtype} were recorded."
+            )
         piece = math.prod(stored.chunks) * dtype.itemsize
         if piece > max(ARRAY_CHUNK, math.prod(shape) * dtype.itemsize) or (
             stored.compressors or stored.filters
         ):
-            raise DamagedError(f"{where} is stored in a way this version never does.")
+            raise DamagedError(f"{where} is compressed, or has larger chunks than allowed.")
         counts = [-(-n // size) for n, size in zip(shape, stored.chunks, strict=True)]
         self.fs.invalidate_cache()
         for place in np.ndindex(*counts):
@@ -470,12 +468,15 @@ def _writer_of(data: bytes | Callable[[BinaryIO], object]) -> Callable[[BinaryIO
 
 
 def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """Return the shape and type of a recorded array, or raise DamagedError."""
+    """Return the shape and dtype of a recorded array, or raise DamagedError."""
     shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
     if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
-        raise DamagedError(f"there is an array of {dtype} with shape {list(shape)}")
+        raise DamagedError(f"{dtype} and {list(shape)} are not dtype and shape of a stored array")
     if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
-        raise DamagedError(f"an array of shape {list(shape)} is too large to be read")
+        raise DamagedError(
+            f"an array of {dtype} with shape {list(shape)} is too large: at most {LARGEST_ARRAY} "
+            "bytes are read"
+        )
     return shape, dtype
 
 
@@ -492,7 +493,7 @@ def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, 
         compressors=None,
         filters=None,
         config={"write_empty_chunks": True},
-        # It may have been begun by a try that failed.
+        # A failed try may have created it.
         overwrite=True,
     )
     stored[...] = array
@@ -504,7 +505,7 @@ def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:
 
 
 def _intact(where: str, ask: Callable[[], T]) -> T:
-    """Call ``ask`` with retries; errors that a torn or corrupt file causes become DamagedError."""
+    """Call ``ask`` with retries; raise DamagedError for errors that a corrupt file causes."""
     try:
         return retry_io(ask)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -514,13 +515,13 @@ def _intact(where: str, ask: Callable[[], T]) -> T:
 
 
 def _exists_already(error: OSError) -> bool:
-    """Return whether the file to be created exists; s3fs recognizes this for AWS only."""
+    """Return whether the file to be created exists; s3fs recognizes this only for AWS."""
     answer = getattr(error.__cause__, "response", {}).get("Error", {})
     return isinstance(error, FileExistsError) or answer.get("Code") == "PreconditionFailed"
 
 
 def _become(unfinished: str, target: str) -> None:
-    """Rename a file, or raise FileExistsError; on some file systems it has both names then."""
+    """Rename a file, or raise FileExistsError; on some file systems it then has both names."""
     try:
         os.link(unfinished, target)
     except OSError as error:
@@ -531,4 +532,4 @@ def _become(unfinished: str, target: str) -> None:
 
 
 def _always() -> None:
-    """Allow writing."""
+    """Forbid nothing."""

@@ -1,6 +1,6 @@
-"""Jobs on a Dask cluster that go on when the notebook that submitted them is closed.
+"""Jobs on a Dask cluster, which continue when the notebook that submitted them is closed.
 
 ``client.py`` and ``job.py`` run in the client's process; ``plugin.py`` and ``jobs.py`` answer them
-on the scheduler. ``queue.py`` has the jobs in memory (``job_state.py``) and begins them, and
-``runner.py`` runs one. ``store.py`` has the records, and ``lease.py`` the right to write.
+on the scheduler. ``queue.py`` holds the jobs in memory (``job_state.py``) and starts them;
+``runner.py`` runs one. ``store.py`` stores their records; ``lease.py`` gives the right to write.
 """

@@ -41,12 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["EventPrinter", "Job", "line_of"]
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
-"""Seconds between questions about a job: of which nothing is new, longer each time."""
+"""Seconds between two polls of a job; they grow by a factor as long as nothing is new."""
 STATUS_SECONDS = 1.0
-"""Least time between two looks at the status of a job that is being watched."""
-
+"""Minimum time between two requests for the status of a watched job."""
 STEP_SECONDS = 10.0
-"""Least time between two lines of steps."""
+"""Minimum time between two lines of steps."""
 QUIET = ("step", "sizes")
 """Kinds of events that are not shown one by one."""
 
@@ -64,24 +63,23 @@ class Job:
         self.id = job_id
 
     def status(self) -> dict[str, Any]:
-        """Return what is known of the job now.
+        """Return the current status of the job.
 
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` (what it
-            waits for: storage, workers, memory, credentials, version), ``note`` (the same as text),
-            ``needs`` (storage options to be supplied), what was submitted (of a mixture also
-            ``mixture``, its covariances; ``workers_asked``, where it says which ones), ``versions``
-            of this package that have computed it, and while and after it runs on this scheduler:
-            ``n_rows``, ``step`` (of several starts of ``start``, from 0, of ``starts``), ``cost``
-            (of a mixture also ``energy``),
-            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
-            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind),
-            ``state_bytes`` and ``cache_bytes`` held now, addresses of its ``workers``,
-            ``progress`` of the pass that runs (chunks ``done`` of ``n_chunks``; None where it is
-            short), ``sizes`` of clusters, ``last_event`` (time of the last sign, UTC), and in the
-            end ``result`` and ``ended`` (when, UTC).
+            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` for
+            waiting (storage, workers, memory, credentials, version), ``note`` (the same as text),
+            ``needs`` (storage options to be supplied), the submitted fields (``mixture``, the
+            covariances, only of a mixture; ``workers_asked`` only if workers were chosen),
+            ``versions`` of this package that have computed it. While and after it runs on this
+            scheduler also ``n_rows``, ``step`` (with several starts: of ``start``, from 0, of
+            ``starts``), ``cost`` (of a mixture also ``energy``), ``rows_per_second``, ``elapsed``
+            and ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
+            ``rebuilt``, ``evictions``, ``seconds`` by kind), current ``state_bytes`` and
+            ``cache_bytes``, addresses of its ``workers``, ``progress`` of the pass (chunks ``done``
+            of ``n_chunks``; None if it is short), ``sizes`` of clusters, ``last_event`` (its time,
+            UTC), and in the end ``result`` and ``ended`` (time, UTC).
         """
         return self._status()
 
@@ -101,17 +99,17 @@ class Job:
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield all events so far, then each as it comes, until the job has ended.
+        """Yield all events so far, then further ones until the job has ended.
 
         Parameters
         ----------
         follow : bool
-            False: only those so far.
+            False: only the events so far.
 
         Yields
         ------
         dict
-            ``event`` (its kind), ``time`` (UTC), and what its kind adds: see
+            ``event`` (its kind), ``time`` (UTC), and the fields of its kind. Kinds are those of
             ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
             cancelling, finished, failed, cancelled.
         """
@@ -122,7 +120,7 @@ class Job:
         epoch: str | None = None
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
-        # Another scheduler numbers events from the start, and repeats the earlier ones.
+        # Another scheduler numbers events from the start, and repeats earlier ones.
         while True:
             found = self._service.ask_with_retry("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
@@ -146,30 +144,30 @@ class Job:
             yield None
 
     def watch(self, stream: TextIO | None = None) -> str:
-        """Show the job until it has ended: what it has told so far, then what comes.
+        """Print the events so far, then further ones until the job has ended.
 
-        Ctrl-C ends the watching; the job goes on.
+        Ctrl-C ends only the watching; the job continues.
 
         Parameters
         ----------
         stream : text stream, optional
-            Where to show it; standard output by default.
+            Standard output by default.
 
         Returns
         -------
         str
-            How it ended: "finished", "failed" or "cancelled".
+            "finished", "failed" or "cancelled".
 
         Raises
         ------
         SchedulerAwayError
-            The scheduler has been away for longer than the service waits (``away`` of
-            :func:`connect`); the job goes on when it is back.
+            The scheduler has been away for longer than ``away`` of :func:`connect`; the job
+            continues when it is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
         show = EventPrinter(view, stream)
         try:
-            # A scheduler that is away shows in the view; Dask's own log would tear it apart.
+            # Dask's log would break up the lines.
             with silence_logging_cmgr(logging.CRITICAL):
                 for event in self._news(follow=True):
                     if event is not None:
@@ -180,23 +178,22 @@ class Job:
                     show(event)
                 view.set_status(self._status())
         except KeyboardInterrupt as error:
-            error.add_note(f"Job {self.id} goes on; its cancel() ends it.")
+            error.add_note(f"Job {self.id} continues; cancel() ends it.")
             raise
         return view.state
 
     def plot(self) -> Plot:
-        """Return all events so far as charts: see :class:`Plot`.
+        """Return charts of all events so far: see :class:`Plot`.
 
         A notebook shows them; ``plot().figure().savefig("job.png")`` writes a picture.
         """
-        events = self.events(follow=False)
-        return plot_of(self.id, self.status(), events)
+        return plot_of(self.id, self.status(), self.events(follow=False))
 
     def logs(self) -> list[str]:
         """Return all events so far as lines of text: time (UTC), kind and text.
 
-        Below warnings and errors, indented, is where they come from: the traceback, and the last
-        warnings in the log of the process. ``client.get_worker_logs()`` has all lines of workers.
+        Warnings and errors are followed by indented lines: the traceback, and the last warnings in
+        the log of the process. ``client.get_worker_logs()`` has the complete logs of workers.
         """
         objective = objective_in(self.status())
         return [
@@ -207,21 +204,21 @@ class Job:
 
     @without_causes
     def wait(self, timeout: float | str | None = None) -> str:
-        """Wait until the job has ended; how it did.
+        """Wait until the job has ended, and return its state.
 
         Raises
         ------
         TimeoutError
-            It has not, as far as the scheduler could be asked.
+            It has not ended, or the scheduler could not be asked; the job continues.
         SchedulerAwayError
-            The scheduler has been away for longer than the service waits.
+            The scheduler has been away for longer than ``away`` of :func:`connect`.
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         pause = LEAST_PAUSE
         while (state := self._state_by(until)) not in ENDS:
             left = pause if until is None else min(pause, until - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"job {self.id} is {state}; it goes on.")
+                raise TimeoutError(f"job {self.id} is {state}; it continues.")
             time.sleep(left)
             pause = min(GROWTH * pause, MOST_PAUSE)
         return state
@@ -234,7 +231,7 @@ class Job:
         except SchedulerAwayError as error:
             if until is None or time.monotonic() < until:
                 raise
-            raise TimeoutError(f"job {self.id} cannot be seen: {error}") from None
+            raise TimeoutError(f"job {self.id}: no status in time: {error}") from None
 
     @without_causes
     def result(self, timeout: float | str | None = None) -> Model:
@@ -243,17 +240,17 @@ class Job:
         Raises
         ------
         TimeoutError
-            The job goes on.
+            It has not ended; it continues.
         CancelledJobError
-            It was cancelled; :meth:`model` may have a best one so far.
+            It was cancelled; :meth:`model` may return the best model so far.
         Exception
-            What it failed with, with the scheduler's and the worker's traceback.
+            The error it failed with, with the scheduler's and the worker's traceback.
         """
         state = self.wait(timeout)
         if state == "cancelled":
             raise CancelledJobError(
-                f"job {self.id} was cancelled: model() is the best so far, if there is one; "
-                "submit(resume=...) goes on."
+                f"job {self.id} was cancelled: model() returns the best model so far, if there is "
+                "one; submit(resume=...) resumes the job."
             )
         status = self.status()
         if state == "failed":
@@ -289,17 +286,17 @@ class Job:
         Parameters
         ----------
         outputs : bool
-            Whether its model and labels are deleted as well; otherwise they stay where they are.
+            Whether to delete its model and labels as well.
 
         Returns
         -------
         bool
-            False if it is gone already.
+            False if it had been deleted already.
 
         Raises
         ------
         ParameterError
-            It has not ended, or the values of storage options are needed for it.
+            It has not ended, or values of storage options are needed to delete it.
         """
         try:
             self._service.ask("delete", job_id=self.id, outputs=bool(outputs))

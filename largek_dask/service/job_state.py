@@ -1,4 +1,4 @@
-"""The state of a job on its scheduler: its record, recent events, what it runs or waits for."""
+"""State of a job on its scheduler: its record, recent events, its run or the reason to wait."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ STATES = (*ACTIVE, *ENDS)
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""What a running fit waits for, by the topic of its warning."""
+"""Reason why a running fit waits, by the topic of its warning."""
 MOST_UNWRITTEN = 1_000
 """Maximum number of events that the next run will write; older ones are dropped."""
-GOES_ON = ("workers", "retry", "back")
+CONTINUES = ("workers", "retry", "back")
 """Topics of warnings of a fit that does not wait."""
-OF_LAST_STEP = ("step", "cost", "share", "rows_per_second", "eta_s")
-"""Figures that a list shows of a job that runs."""
+LISTED_FIGURES = ("step", "cost", "share", "rows_per_second", "eta_s")
+"""Figures of a running job in a list."""
 
 
 class Waiting(NamedTuple):
@@ -70,41 +70,36 @@ class JobState:
     scheduler has run the job.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        secrets: Mapping[str, Any],
-        is_new: bool,
-    ) -> None:
+    def __init__(self, record: Record, secrets: Mapping[str, Any], is_new: bool) -> None:
         self.record = record
         self.is_saved = True
-        """Whether the record is in the store as it is here."""
+        """Whether the stored record is up to date."""
         self.is_removed = False
         """Whether the record has been removed, so that it must not be written again."""
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
-        """Known values of its storage options, and what leaves them out."""
+        """Known values of its storage options, and their redactor."""
         self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
         """Begin of the run in progress, in seconds since 1970; None after its first step."""
         self.note = ""
-        """Which scheduler has the job, where it is not this one."""
+        """Reason why the job does not start, such as another scheduler that has it."""
         self.waiting: Waiting | None = None
         self.shortage: Waiting | None = None
         self.reserved_memory: ProcessMemory | None = None
-        """Memory of each worker that it takes while it runs; None if unknown."""
+        """Memory that it takes on each worker while it runs; None if unknown."""
         self.not_before = 0.0
-        """When it is tried again, at the soonest (``time.monotonic``)."""
+        """Earliest time of the next attempt (``time.monotonic``)."""
         self.tries = 0
-        """Number of attempts in a row that ended in waiting, without progress."""
+        """Number of successive attempts that ended in waiting, without progress."""
         self.waiting_since = 0.0
-        """When the first of these attempts began to wait (``time.monotonic``)."""
+        """End of the first of these attempts (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.has_run = not is_new
-        """What it needs was there once, so it is worth waiting for."""
+        """Whether its data and output existed once, so that waiting for them makes sense."""
         self.lease: Lease | None = None
-        """The last lease, which could perhaps not be given back."""
+        """The last lease; releasing it may have failed."""
         self.claimant: Claimant | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
@@ -132,16 +127,16 @@ class JobState:
                 while not self.is_saved and not self.is_removed:
                     save(record := self.record)
                     with self._lock:
-                        # What has changed meanwhile is written as well.
+                        # Changes meanwhile are written in the next round.
                         self.is_saved = record is self.record
         except Exception as error:  # drivers raise errors of their own kinds
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
 
     def was_overwritten(self, is_stored: Callable[[Record], bool]) -> bool:
-        """Return whether the stored record was changed by another scheduler.
+        """Return whether another scheduler has changed the stored record; then call :meth:`save`.
 
-        Then :meth:`save` has to follow. What is still to be kept is not compared.
+        A record that is not saved yet is not compared.
         """
         with self._writing:
             if not self.is_saved or self.is_removed or is_stored(self.record):
@@ -223,7 +218,7 @@ class JobState:
         kind, topic = event["event"], event.get("topic")
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
-        elif kind in ("started", "step", "labels") or (kind == "warning" and topic in GOES_ON):
+        elif kind in ("started", "step", "labels") or (kind == "warning" and topic in CONTINUES):
             self.has_run = True
             self.waiting = None
         at: tuple[float, ...] = ()
@@ -234,7 +229,7 @@ class JobState:
         elif kind == "labels":
             at = (*self._farthest[:1], math.inf, float(event["rows"]))
         if at > self._farthest:
-            # What is only done again is no progress, or a job could try for ever.
+            # Repeated steps are no progress; otherwise a job could be retried for ever.
             self._farthest, self.tries = at, 0
 
     def postpone(self, reason: Reason, text: str) -> float:
@@ -312,34 +307,28 @@ class JobState:
             row["share"] = float(result.state == "finished")
         elif self.running:
             figures = self.feed.figures()
-            row |= {name: figures[name] for name in OF_LAST_STEP if name in figures}
+            row |= {name: figures[name] for name in LISTED_FIGURES if name in figures}
             row |= {"seconds": figures.get("elapsed"), "workers": figures["workers"]}
         return row
 
     def status(self) -> dict[str, Any]:
         """Return everything known, as plain values: see ``Job.status``."""
-        record, result = self.record, self.record.result
-        about = {
+        record, spec, result = self.record, self.record.spec, self.record.result
+        asked = None if spec.workers is None else spec.workers.model_dump(mode="json")
+        return {
             **self.about(),
             "note": self.explanation,
             "needs": self.needs() if result is None else [],
             "run": record.run,
-            **({} if record.spec.mixture is None else {"mixture": record.spec.mixture}),
-            # How far each of them is, is told as "workers".
-            **(
-                {}
-                if (asked := record.spec.workers) is None
-                else {"workers_asked": asked.model_dump(mode="json")}
-            ),
-            "max_iter": record.spec.max_iter,
-            "max_time": record.spec.max_time,
+            **({} if spec.mixture is None else {"mixture": spec.mixture}),
+            **({} if asked is None else {"workers_asked": asked}),
+            "max_iter": spec.max_iter,
+            "max_time": spec.max_time,
             "versions": list(record.versions),
-            **record.spec.objective.describe(),
+            **spec.objective.describe(),
             **self.feed.figures(),
+            **({} if result is None else {"result": result.model_dump(mode="json")}),
         }
-        if result is not None:
-            about["result"] = result.model_dump(mode="json")
-        return about
 
 
 def utc_text(moment: float) -> str:
@@ -348,7 +337,7 @@ def utc_text(moment: float) -> str:
 
 
 MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
-"""Events kept, and bytes of those that are read; older ones are in the job's folder."""
+"""Maximum number of events in memory, and of bytes read; older ones are in the job's folder."""
 
 
 class JobMetrics(NamedTuple):
@@ -375,7 +364,7 @@ class Feed:
         self._lock = threading.Lock()
         self.view = JobView()
         self._last: str | None = None
-        self.ready = JobMetrics()
+        self.metrics = JobMetrics()
 
     def __call__(self, event: Event) -> None:
         with self._lock:
@@ -384,7 +373,7 @@ class Feed:
             self._last = stamp
             at = seconds_of({"time": stamp})
             figures = {**self.view.metrics(), "last_event_timestamp_seconds": int(at)}
-            self.ready = JobMetrics(at, figures, self.view.metric_seconds())
+            self.metrics = JobMetrics(at, figures, self.view.metric_seconds())
             if event["event"] == UNSTORED:
                 return
             self._add({**plain(event), "time": stamp})
@@ -441,8 +430,4 @@ class Feed:
     def figures(self) -> dict[str, Any]:
         """Return figures of the last step, and sums: see ``Job.status``."""
         with self._lock:
-            return {
-                **self.view.figures(),
-                "last_event": self._last,
-                "n_events": self._next,
-            }
+            return {**self.view.figures(), "last_event": self._last, "n_events": self._next}

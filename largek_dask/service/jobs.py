@@ -48,14 +48,14 @@ if TYPE_CHECKING:
 __all__ = ["CHANGEABLE", "Jobs"]
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""Fields that may change when a job is resumed: none that changes bits."""
+"""Fields that may change when a job is resumed: they do not affect bits."""
 
 MOST_EVENTS = 1_000
-"""Events of one answer."""
+"""Maximum number of events per reply."""
 READERS = 2
-"""Threads that read events for the page: a store that does not answer holds up one of them."""
+"""Threads that read events for the page; a store that hangs blocks one of them."""
 MOST_NUMBERS = 10_000_000
-"""Numbers of a model's centres up to which the scheduler makes its report."""
+"""Maximum number of coordinates of a model on which the scheduler makes a report."""
 
 
 class Jobs(Queue):
@@ -106,7 +106,7 @@ class Jobs(Queue):
         # Called on the scheduler's event loop, so without the lock.
         return sum(_usable_workers(job, seconds) for job in self.jobs())
 
-    # --- what a client may ask --------------------------------------------------------------------
+    # --- operations of clients --------------------------------------------------------------------
 
     def hello(self) -> dict[str, str]:
         """Return version and store, once this scheduler has loaded its jobs."""
@@ -121,7 +121,7 @@ class Jobs(Queue):
         """
         spec, secrets = JobSpec.parse(document), dict(secrets)
         if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options has no value for {', '.join(absent)}: give it.")
+            raise ParameterError(f"storage_options lacks values: supply {', '.join(absent)}.")
         options, owner = options_of(spec, secrets), printable(owner)[:200]
         self.wait_until_ready()
         try:
@@ -130,7 +130,7 @@ class Jobs(Queue):
             records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # After a crash here the job continues, and no unknown one has claimed its folder.
+                # Claimed after the record exists, so that a crash leaves no unknown owner.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
@@ -138,7 +138,7 @@ class Jobs(Queue):
         except Exception as error:
             raise _without_secrets(error, Redactor(options)) from None
         job = JobState(record, secrets, True)
-        # Sent before it can begin, so that this is its first event.
+        # Before the job can start, so that this is its first event.
         job.emit({"event": "queued", "run": record.run, "owner": owner})
         self.add(job, records)
         return record.id
@@ -160,7 +160,7 @@ class Jobs(Queue):
             if name not in CHANGEABLE:
                 raise ParameterError(
                     f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
-                    "new job for that."
+                    "new job instead."
                 )
         with self.exclusively(job, "resumed", "wait until it has ended"):
             job.supply(dict(secrets))
@@ -180,7 +180,7 @@ class Jobs(Queue):
                 result=None,
                 ended=None,
             )
-            # It begins when this thread releases it.
+            # It can start once this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
@@ -232,14 +232,14 @@ class Jobs(Queue):
         events are numbered from the start.
         """
         job = self.find(job_id)
-        # An event of an end comes before its run is over.
+        # The run may still emit events after its end.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
         return {"epoch": self._store_lease.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
-        # Storage that a job waits for is not read again by every viewer.
+        # Viewers do not retry storage that the job waits for.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
@@ -256,20 +256,19 @@ class Jobs(Queue):
             if job.state in ENDS:
                 return job.state
             job.change_unsaved(cancel=True)
-            # What ends it sends the event of the end.
+            # The end has an event of its own.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.reset_retries()
             if job.running:
                 job.ask_to_stop("cancel")
-            # It may end at any moment from here on.
             state = job.state
             self.changed.notify_all()
-        # It ends now, even if the store cannot be written.
+        # The job ends even if the store cannot be written.
         self.save(job)
         return state
 
-    # --- what the page shows ----------------------------------------------------------------------
+    # --- the page ---------------------------------------------------------------------------------
 
     def view(self, job_id: str) -> tuple[JobView, str]:
         """Return a copy of a job's view, and a sentence on missing events; empty without any.
@@ -279,7 +278,7 @@ class Jobs(Queue):
         """
         job = self.find(job_id)
         status = job.status()
-        # With needs its folder cannot be reached now.
+        # The folder cannot be reached while storage options are missing.
         lack = "" if job.feed.is_loaded or status["needs"] else self._read(job)
         view = job.feed.copy_view()
         view.set_status(status)
@@ -291,7 +290,7 @@ class Jobs(Queue):
         if reading is None:
             self._reading[job.record.id] = self._readers.submit(self._recall, job)
         elif reading.done():
-            # The next viewer has it read again.
+            # The next viewer starts another read.
             del self._reading[job.record.id]
             if (error := reading.exception()) is not None:
                 text = job.redact(f"{type(error).__name__}: {error}")
@@ -306,16 +305,14 @@ class Jobs(Queue):
         if model.n_clusters * model.n_features > MOST_NUMBERS:
             output = printable(self.find(job_id).record.spec.output)
             raise ParameterError(
-                f"the model of job {job_id} has more than {MOST_NUMBERS:,} numbers: make its page "
-                f"where you are, with `largek report {output}`."
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} coordinates: make its "
+                f"report on your machine, with `largek report {output}`."
             )
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
         """Return a redactor of these secrets and those of all jobs."""
-        with self.changed:
-            jobs = self.jobs()
-        return Redactor.joined([Redactor(secrets), *(job.redact for job in jobs)])
+        return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:
         """Return the final model of a job or the best so far, or raise NoModelError."""
@@ -330,7 +327,7 @@ class Jobs(Queue):
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
-            # It was there: it is torn, or was removed by hand or by an interrupted deletion.
+            # The model is torn, or was removed by hand or by an interrupted deletion.
             if job.record.result is not None and job.record.result.digest is not None:
                 raise ModelFormatError(
                     f"{error} Use submit(resume={job_id!r}) to compute it again."
@@ -342,12 +339,12 @@ class Jobs(Queue):
         result = job.record.result
         if result is not None and result.digest not in (None, model.digest()):
             raise OutputError(
-                f"{folder.url}/{MODEL} is not the model that job {job_id} has written "
-                f"(digest {model.digest()}, not {result.digest})."
+                f"{folder.url}/{MODEL} is not the model that job {job_id} has written: its digest "
+                f"is {model.digest()}, not {result.digest}."
             )
         return model
 
-    # --- what a submit checks ---------------------------------------------------------------------
+    # --- checks of a submit -----------------------------------------------------------------------
 
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory of the fit."""
@@ -366,14 +363,14 @@ class Jobs(Queue):
         memory = worker_memory(spec, takes, None if workers is None else WorkerPool(workers))
         if (why := why_never_fits(memory)) is not None:
             raise NotEnoughMemoryError(
-                f"the job can never begin on these workers: {why}. Ask for fewer clusters or a "
-                "smaller memory_limit, use fewer threads a worker, or workers with more memory."
+                f"the job can never run on these workers: {why}. Ask for fewer clusters or a "
+                "smaller memory_limit, or use fewer threads or more memory per worker."
             )
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
             raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
-        advice = "Choose another output, or go on with its job by submit(resume=id)."
+        advice = "Choose another output, or resume its job with submit(resume=id)."
         check_output_folder(folder, advice, may_be_begun=False)
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels

@@ -1,15 +1,16 @@
-"""The right of one scheduler to a job, and to a store of jobs: the highest claim has it.
+"""Leases of schedulers on jobs and stores: the highest claim holds the lease.
 
-A job's folder holds ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
-that one scheduler gets each number. The holder of the highest one writes the job; the number is its
-fencing token. A claim names its job, so that no other job is written into this folder; the first
-one is made when the job is submitted, and released at once. The holder renews the lease by changing
-``claims/000002.beat``. A scheduler that sees the same beat for longer than a patience, by its own
-clock, may claim the next number; the holder before has then lost the job, notices it before its
-next write, and stops. A store of jobs is held in the same way.
+A job's folder has ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
+that each number belongs to one scheduler. The holder of the highest one writes the job; the number
+is its fencing token. A claim names its job, so that no other job is written into this folder; the
+first one is made when the job is submitted, and released at once. The holder renews the lease by
+heartbeats, which change ``claims/000002.beat``. A scheduler that sees the same heartbeat for longer
+than ``service.patience-seconds``, by its own clock, may claim the next number. The former holder
+has then lost the job; it notices this before its next write, and stops. A store is leased likewise.
 
-Between that check and the write a stopped process may have lost the job. So what is published once
-must be created exclusively (``Folder.create``), and everything else kept under the token.
+A process that is stopped between that check and the write may have lost the job meanwhile. So what
+is published once must be created exclusively (``Folder.create``), and everything else be written
+under the token.
 """
 
 from __future__ import annotations
@@ -59,9 +60,7 @@ CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
 REMEMBERED = 20
-"""Number of earlier claims whose owners are known to have lost the lease."""
-
-
+"""Number of earlier claims whose owners are remembered as former owners."""
 STORE = "the store of a scheduler"
 """Job named by the claims of a store."""
 
@@ -116,7 +115,7 @@ def reserve(folder: Folder, job: str, owner: str) -> None:
         raise OutputError(str(error)) from None
     if lease is None:
         raise OutputError(
-            f"{folder.url} has become the output of another job this moment: choose another."
+            f"{folder.url} has just become the output of another job: choose another folder."
         )
     lease.release()
 
@@ -129,7 +128,7 @@ class Lease:
     token: int
     owner: str
     taken_from: str | None = None
-    """Owner before, if it was silent for too long and has not released the lease."""
+    """Former owner, if it did not release the lease but timed out."""
 
     def check(self) -> None:
         """Check the lease; call this before every write.
@@ -206,7 +205,7 @@ class Claimant:
         self._seen: tuple[int, bytes] = (0, b"")
         self._since = clock()
         self.holder = ""
-        """Who holds it, once that one has been seen to give a sign of life."""
+        """Owner of the lease, once one of its heartbeats has been seen."""
 
     def claim(self) -> Lease | None:
         """Return the lease if the job is free or its holder's heartbeats have timed out, else None.
@@ -232,7 +231,7 @@ class Claimant:
         claim = {"format": 1, "job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
         document = json.dumps(claim).encode()
         name = f"{token:06d}.json"
-        # What failed and was tried again may be there by the first try.
+        # After a retry the claim may be there from the first try.
         if not self._folder.create(name, document) and self._folder.read(name) != document:
             check_job(self._job_folder, self._job)
             return None
@@ -240,7 +239,7 @@ class Claimant:
         try:
             lease.renew()
         except LostJobError:
-            # With less patience than a write takes, even a first sign can come too late.
+            # If a write takes longer than the patience, even the first heartbeat is too late.
             return None
         return lease
 
@@ -263,9 +262,8 @@ class LeaseRenewer(threading.Thread):
                 self._lost()
                 return
             except Exception as error:
-                # The store does not answer: before each write it is looked whether the job has
-                # been lost meanwhile, so that going on does no harm. (What a driver says may hold
-                # secrets: its words stay here.)
+                # Continuing is safe, as the lease is checked before each write. The message may
+                # hold secrets, so only its type is logged.
                 kind = type(error).__name__
                 logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
 
@@ -292,12 +290,12 @@ class StoreLease:
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
         beat = float(config.get("service.beat-seconds"))
         patience = float(config.get("service.patience-seconds"))
-        # Twice: a sign of life that comes a little late is no death.
+        # Twice, so that a late heartbeat is no timeout.
         if not patience >= 2.0 * beat:
             raise ParameterError(
-                f"largek.service.patience-seconds ({patience:g}) has to be at least twice "
-                f"largek.service.beat-seconds ({beat:g}), on all schedulers of a store: or one "
-                "that lives would seem dead, and lose its jobs to another."
+                f"largek.service.patience-seconds ({patience:g}) must be at least twice "
+                f"largek.service.beat-seconds ({beat:g}) on all schedulers of a store; otherwise "
+                "one that is alive may lose its jobs to another."
             )
         self.records = records
         self.holder = ""
@@ -338,7 +336,7 @@ class StoreLease:
     def _note_holder(self, owner: str) -> None:
         with self._changed:
             if owner and not self.holder:
-                logger.warning("The jobs in %s are those of %s", self.records.url, owner)
+                logger.warning("The store %s is held by %s", self.records.url, owner)
             self.holder = owner
             self._changed.notify_all()
 
@@ -352,12 +350,12 @@ class StoreLease:
         """Return the error that names the scheduler to connect to instead."""
         if not self.holder:
             return ClusterError(
-                f"the jobs in {self.records.url} cannot be read at the moment: try later."
+                f"the jobs in {self.records.url} cannot be read at the moment: try again later."
             )
         patience = float(config.get("service.patience-seconds"))
         return OtherSchedulerError(
-            f"the jobs in {self.records.url} are those of {self.holder}: connect to that "
-            f"scheduler. (This one takes over when the other has been silent for {patience:g} s.)"
+            f"the store {self.records.url} is held by {self.holder}: connect to that scheduler. "
+            f"(This one takes over once the other has been silent for {patience:g} s.)"
         )
 
     def stop_claiming(self) -> None:

@@ -1,7 +1,7 @@
-"""Figures of jobs for Prometheus, on the page ``/metrics`` of the scheduler.
+"""Prometheus metrics of jobs, on the page ``/metrics`` of the scheduler.
 
-They are collected on the scheduler's event loop, so nothing here blocks on a lock. Without
-``prometheus-client`` (extra ``metrics``) there are none.
+They are collected on the scheduler's event loop, so nothing here blocks on a lock. They need
+``prometheus-client`` (extra ``metrics``).
 """
 
 from __future__ import annotations
@@ -24,35 +24,35 @@ __all__ = ["JOB_METRICS", "JobsCollector"]
 
 MOST_NAME = 64
 MOST_JOBS, ENDED_SECONDS = 100, 600.0
-"""Jobs shown, and time for which one that has ended is shown, so that it is scraped."""
+"""Maximum number of jobs, and seconds for which an ended job is shown, to be scraped."""
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
     "failed": ("gauge", "1 when the job has failed; absent otherwise."),
     "before_first_step_seconds": (
         "gauge",
-        "How long the run in progress has made no step; absent after its first one.",
+        "Time of the run in progress before its first step; absent after it.",
     ),
     "cost": ("gauge", "The objective after the last step."),
-    "steps": ("counter", "Steps, those made again included."),
-    "rows": ("counter", "Rows that steps went through."),
+    "steps": ("counter", "Steps, including repeated ones."),
+    "rows": ("counter", "Rows processed by steps."),
     "bytes": ("counter", "Bytes read or moved."),
-    "retries": ("counter", "Chunks handed out again."),
+    "retries": ("counter", "Chunks that were retried."),
     "rebuilt": ("counter", "Chunks whose row state was rebuilt."),
-    "evictions": ("counter", "Times that row state did not fit."),
+    "evictions": ("counter", "Chunks whose row state was evicted for lack of memory."),
     "state_bytes": ("gauge", "Row state held by workers."),
-    "eta_seconds": ("gauge", "Time left, at most; absent where unknown."),
-    "last_event_timestamp_seconds": ("gauge", "When the last sign was."),
+    "eta_seconds": ("gauge", "Maximum time left; absent if unknown."),
+    "last_event_timestamp_seconds": ("gauge", "Time of the last event."),
     "workers": ("gauge", "Workers; 0 if the scheduler computes."),
 }
-"""Figures of a job: kind and what they say. Those of a counter end in ``_total``."""
-SECONDS = "Seconds of work by kind, summed over threads; total is on the wall."
+"""Kind and description of each metric of a job. Prometheus appends ``_total`` to counters."""
+SECONDS = "Seconds of work by kind, summed over threads; total is wall time."
 
 
 class JobsCollector:
     """Prometheus collector of the jobs that ``jobs`` returns."""
 
     newest: JobsCollector | None = None
-    """The one of the newest scheduler of this process, which alone is registered."""
+    """The registered one: that of the newest scheduler of this process."""
 
     def __init__(
         self, jobs: Callable[[], Iterable[JobState]], clock: Callable[[], float] = time.time
@@ -90,7 +90,7 @@ class JobsCollector:
         for state, n in counts.items():
             states.add_metric((state,), n)
         yield states
-        about = _family("largek_job_info", "gauge", "What a job is: 1.",
+        about = _family("largek_job_info", "gauge", "Description of a job, as labels; always 1.",
                         ("job_id", "name", "algorithm", "n_clusters"))  # fmt: skip
         seconds = _family("largek_job_seconds", "counter", SECONDS, ("job_id", "kind"))
         families = {
@@ -103,7 +103,7 @@ class JobsCollector:
             about.add_metric((job_id, name, spec.algorithm.name, str(spec.n_clusters)), 1)
             for name, value in _figures(job, now).items():
                 families[name].add_metric((job_id,), value)
-            for kind, value in job.feed.ready.seconds.items():
+            for kind, value in job.feed.metrics.seconds.items():
                 seconds.add_metric((job_id, kind), value)
         yield from (about, *families.values(), seconds)
 
@@ -117,16 +117,16 @@ def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
 
 def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
     """Return running jobs, then those that ended shortly ago; within each, the latest first."""
-    latest = sorted(jobs, key=lambda job: job.feed.ready.at, reverse=True)
+    latest = sorted(jobs, key=lambda job: job.feed.metrics.at, reverse=True)
     running = [job for job in latest if job.running and job.state not in ENDS]
     since = now - ENDED_SECONDS
-    ended = [job for job in latest if job.state in ENDS and job.feed.ready.at >= since]
+    ended = [job for job in latest if job.state in ENDS and job.feed.metrics.at >= since]
     return [*running, *ended][:MOST_JOBS]
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:
     """Return the known figures of a job, by the names of :data:`JOB_METRICS`."""
-    figures, state, began = dict(job.feed.ready.figures), job.state, job.began
+    figures, state, began = dict(job.feed.metrics.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0
     elif began is not None:

@@ -1,7 +1,7 @@
 """Scheduler plugin that runs jobs and answers clients.
 
-Slow work runs in threads, and the jobs' own Dask client has its own event loop: the scheduler's is
-never blocked, and arrays are packed there only for a model that a client asks for.
+Slow work runs in threads, and the jobs' Dask client has an event loop of its own. So the
+scheduler's loop is never blocked; it packs arrays only for a model that a client requests.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from largek_dask.service.metrics import JobsCollector
 from largek_dask.service.process_log import WatchPlugin
 from largek_dask.service.queue import WorkerInfo
 from largek_dask.service.scheduler_file import tls_files
-from largek_dask.service.serialization import message_of_error, message_of_model
+from largek_dask.service.serialization import message_of_model
 from largek_dask.service.store import Records
 from largek_dask.service.web.hosts import Hosts
 from largek_dask.version import __version__
@@ -53,32 +53,30 @@ __all__ = ["HANDLER", "JobsPlugin"]
 logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
-AWAY = "going away, will be back"
 TARGET = "adaptive_target"
 """Handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
-"""Maximum number of requests for files of one job once the first has taken this many seconds."""
+"""Maximum number of concurrent requests for files of a job whose first took this many seconds."""
 OPERATIONS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "model", "news"), "files"),
     **dict.fromkeys(("hello", "listed", "status", "cancel", "supply"), "answer"),
 }
-"""Methods of ``Jobs`` that a client may call, by the pool of threads that answers.
+"""Methods of ``Jobs`` that clients may call, with the thread pool that answers.
 
-A submit waits for every worker, others for files of a job: those of one pool do not delay the
-others.
+Pools are separate because a submit waits for all workers, and others for a job's files.
 """
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_SECRETS = 64 << 10
-"""Maximum characters of all secrets of a request: each is looked for in every text."""
+"""Maximum characters of all secrets of a request: every text is searched for each."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Run clustering jobs on a Dask scheduler.
 
-    Register it by ``client.register_plugin(JobsPlugin(store=...))``, or load it with the scheduler:
+    Register it with ``client.register_plugin(JobsPlugin(store=...))``, or start the scheduler with
     ``dask scheduler --preload largek_dask.service.preload``.
 
     Parameters
@@ -121,8 +119,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         try:
             self._jobs = await self._in_pool("answer", self._open, url, owner)
         except LargekError as error:
-            # Dask shows a traceback of a hundred lines.
-            logger.error("largek cannot begin with jobs in %s: %s", url, error)
+            # One line, before Dask's traceback of a hundred.
+            logger.error("largek cannot run jobs in %s: %s", url, error)
             raise
         self._has_begun = True
         self.store = url
@@ -168,8 +166,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
         # Not in a pool, whose threads may all be waiting.
-        for left in await asyncio.to_thread(self._jobs.close, seconds):
-            logger.warning("%s did not stop in time; it goes on from its last checkpoint", left)
+        for name in await asyncio.to_thread(self._jobs.close, seconds):
+            logger.warning("%s did not stop in time; it will resume from a checkpoint", name)
         self._metrics.close()
         process_log.unwatch(self.scheduler)
         if self._client is not None:
@@ -178,7 +176,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _worker_infos(self) -> list[WorkerInfo]:
-        # The copy of the table is one step of the interpreter.
+        # Copying the table is atomic.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
             WorkerInfo(
@@ -228,17 +226,16 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return answer
 
     async def _refuse(self, operation: str, arguments: str = "{}") -> dict[str, str]:
-        return {"away": f"the scheduler at {self.scheduler.address} is {AWAY}"}
+        return {"away": f"the scheduler at {self.scheduler.address} is shutting down"}
 
     def _do(self, operation: str, arguments: str) -> dict[str, Any]:
-        # Unreadable secrets are in no text.
         secrets: Any = None
         try:
             given, pool = read_arguments(arguments), OPERATIONS.get(operation)
             secrets = given.get("secrets")
             if pool is None:
                 raise ParameterError(
-                    f"this scheduler has largek_dask {__version__}, which does not know "
+                    f"this scheduler has largek_dask {__version__}, which has no operation "
                     f"{operation!r}: install the same version on both sides."
                 )
             with self._limited(given.get("job_id") if pool == "files" else None):
@@ -253,7 +250,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
                 # Indented, so that no text can forge a line of the log.
                 shown = textwrap.indent(text, "    ", lambda line: True)
                 logger.error("largek %s failed:\n%s", operation, shown)
-            return message_of_error(error, redact)
+            return {"error": type(error).__name__, "message": redact(str(error))}
 
     @contextlib.contextmanager
     def _limited(self, job_id: Any) -> Iterator[None]:
@@ -267,8 +264,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             waited = now - begun[0] if begun else 0.0
             if job_id is not None and len(begun) >= MOST_OF_A_JOB and waited >= HANGS_SECONDS:
                 raise OutputError(
-                    f"the folder of job {key[:80]} has not answered for {waited:.0f} s: its "
-                    "storage hangs; try again later."
+                    f"the storage of job {key[:80]} has not answered for {waited:.0f} s: try again "
+                    "later."
                 )
             begun.append(now)
         try:
@@ -283,11 +280,13 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 def read_arguments(arguments: str) -> dict[str, Any]:
     """Parse the arguments of a request, within the limits of its size."""
     if len(arguments) > MOST_ARGUMENTS:
-        raise ParameterError(f"a request may have at most {MOST_ARGUMENTS:,} letters.")
+        raise ParameterError(
+            f"a request has {len(arguments):,} characters: at most {MOST_ARGUMENTS:,} are allowed."
+        )
     given: dict[str, Any] = dict(json.loads(arguments))
     if len(json.dumps(given.get("secrets"))) > MOST_SECRETS:
         raise ParameterError(
-            f"the values of storage_options may have {MOST_SECRETS:,} letters together."
+            f"the values of storage_options may have at most {MOST_SECRETS:,} characters in all."
         )
     return given
 
@@ -298,7 +297,7 @@ def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
     Errors are only logged: jobs matter more than their page.
     """
     application: Any = getattr(scheduler, "http_application", None)
-    # Dask's pages, below the prefix of all paths, which Dask keeps nowhere else.
+    # Dask stores the prefix of all paths only here.
     pages = [one for one in getattr(application, "applications", ()) if hasattr(one, "prefix")]
     if not pages or not config.get("observe.dashboard"):
         return None
@@ -312,7 +311,7 @@ def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
         hosts = Hosts(partial(dashboard_of, scheduler))
         return Page(application, pages[0].prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
-        logger.exception("The dashboard has no page of jobs, which go on without it")
+        logger.exception("The page of jobs cannot be added; jobs run without it")
         return None
 
 
@@ -320,7 +319,7 @@ def dashboard_of(scheduler: Any) -> str | None:
     """Return the URL of a scheduler's dashboard; None without one."""
     if not getattr(scheduler, "http_server", None):
         return None
-    # Others cannot reach a wildcard address.
+    # Replace a wildcard address, which others cannot reach.
     host = scheduler.http_server.address
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)

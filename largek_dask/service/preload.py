@@ -1,8 +1,8 @@
-"""``dask scheduler --preload largek_dask.service.preload``: jobs live on this scheduler.
+"""Run jobs on a scheduler: ``dask scheduler --preload largek_dask.service.preload``.
 
-JupyterLab's Dask extension lists pages of the dashboard that are documents of Bokeh under a name
-that begins with ``individual-``. So there is one for the page of jobs, which only leads there. It
-is added when this module is imported: ``dask_setup`` is called when Dask has its pages already.
+JupyterLab's Dask extension lists Bokeh documents of the dashboard whose names begin with
+``individual-``. So one such document redirects to the page of jobs. It is added when this module is
+imported, because Dask has made its pages before it calls ``dask_setup``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if config.get("observe.dashboard"):
 @click.option(
     "--largek-store",
     metavar="URL",
-    help="Folder where jobs are kept, so that a restarted scheduler goes on with them.",
+    help="Folder where jobs are stored, so that a restarted scheduler continues them.",
 )
 def dask_setup(scheduler: Any, largek_store: str | None) -> None:
     """Add the plugin; called by Dask with the scheduler that is starting."""

@@ -1,7 +1,7 @@
-"""The log of a process: lines name their job, and the last warnings are kept for its events.
+"""Name the job in log lines, and keep the last warnings of each process for its events.
 
-A worker that dies takes its log along. So each worker sends its warnings to the scheduler as
-Dask's events, and jobs add the last ones to the events that are about this worker.
+The log of a worker is lost when it dies. So each worker sends its warnings to the scheduler as
+events of Dask, and jobs add the last ones to their own events about this worker.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from largek_dask.version import __version__
 __all__ = ["TOPIC", "JobFilter", "LastWarnings", "WatchPlugin", "last_warnings", "unwatch", "watch"]
 
 TOPIC = "largek-warnings"
-"""Topic of Dask's events with the address of a worker and lines of its log."""
+"""Topic of Dask's events; each has the address of a worker and lines of its log."""
 MOST_LINES, MOST_LETTERS = 50, 400
-"""Warnings kept of a process, and characters of each."""
+"""Maximum number of warnings kept per process, and of characters of each."""
 AT_ONCE, PAUSE_SECONDS = 10, 1.0
-"""Warnings that a worker sends as they come in this time; of more, the last ones at its end."""
+"""Warnings that a worker sends at once in this period; it sends the last others at its end."""
 LOGGERS = ("", "distributed")
-"""Dask's logger does not propagate to the root."""
+"""The root, and Dask's logger, which does not propagate to it."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -48,7 +48,7 @@ class JobFilter(logging.Filter):
             record.job_id = job_id
             record.msg, record.args = redacted_line(f"[{job_id}] {_message_of(record)}"), ()
             if record.exc_info:
-                # Formatters take this text, if there is one.
+                # Formatters use this text instead of formatting the exception.
                 text = logging.Formatter().formatException(record.exc_info)
                 record.exc_text = redacted_line(text)
         return True
@@ -78,7 +78,6 @@ class LastWarnings(logging.Handler):
             if not hasattr(record, "largek_kept"):
                 record.largek_kept = True
                 self.lines.append(line := redacted_line(self.format(record))[:MOST_LETTERS])
-                # Logging holds this handler's lock.
                 self._unsent.append(line)
                 if self._n_sent < AT_ONCE:
                     self._n_sent += 1
@@ -115,7 +114,7 @@ def watch(node: Any) -> None:
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
-        # Python prints warnings only as long as there is no handler at all.
+        # Without any handler Python uses this one; adding another would disable it.
         root.addHandler(logging.lastResort)
     if (shown := getattr(node, "_deque_handler", None)) is not None:
         root.addHandler(shown)
@@ -150,7 +149,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
         if hasattr(node, "get_events")
         for _, event in node.get_events(TOPIC)
     ]
-    # Any client may have sent an event.
+    # Validated, because any client may have sent an event.
     lines = [
         str(line)[:MOST_LETTERS]
         for event in events

@@ -1,4 +1,4 @@
-"""The jobs of a store on its scheduler: read, begun first come, first served, kept, deleted."""
+"""Queue of the jobs in a store: load them, start them first come, first served, delete them."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 END_SECONDS = 30.0
-"""Timeout of a job's cleaning up after its last event."""
+"""Timeout of the cleanup that follows a job's last event, in seconds."""
 START_SECONDS = 60.0
 """Timeout of requests to a scheduler that is starting."""
 MOST_FEEDS = 10
-"""Jobs that have ended whose events are kept in memory; those of others are read when asked for."""
+"""Ended jobs whose events are kept in memory; those of others are loaded on request."""
 CHECK_PAUSE = 50.0
-"""Pause between two checks of all records, in durations of a check."""
+"""Pause between two checks of all records, relative to the duration of a check."""
 
 
 class Queue:
@@ -76,23 +76,20 @@ class Queue:
         self._stamps: dict[str, int] = {}
         self._unreadable: frozenset[str] = frozenset()
         self._busy: dict[str, str] = {}
-        """Jobs that one thread has for itself, and what it does with them."""
+        """Jobs that a thread holds exclusively, with a participle of what it does."""
         self._workers_seen: WorkerPool | None = None
         self._runners: set[Runner] = set()
         self._closing = False
         self._next_check = 0.0
         beat = partial(config.get, "service.beat-seconds")
-        turns: dict[str, tuple[Any, ...]] = {
-            "largek-queue": (
-                self._start_due_jobs,
-                lambda: TICK_SECONDS,
-                "The jobs in %s have to wait: %s",
-            ),
-            "largek-records": (self._maintain_records, beat, "No look after records in %s: %s"),
-        }
+        tick, late = lambda: TICK_SECONDS, "The jobs in %s have to wait: %s"
+        unchecked = "The records in %s cannot be checked: %s"
         self._threads = [
             threading.Thread(target=self._repeat, args=args, name=name, daemon=True)
-            for name, args in turns.items()
+            for name, *args in (
+                ("largek-queue", self._start_due_jobs, tick, late),
+                ("largek-records", self._maintain_records, beat, unchecked),
+            )
         ]
 
     def start(self) -> None:
@@ -131,7 +128,7 @@ class Queue:
                 turn()
                 trouble = ""
             except Exception as error:
-                # Whatever it is, it must not be the end of all jobs.
+                # No error may end the thread, as all jobs depend on it.
                 records = self._store_lease.records
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)
@@ -140,7 +137,7 @@ class Queue:
                 if not self._closing:
                     self.changed.wait(seconds())
 
-    # --- the store comes and goes -----------------------------------------------------------------
+    # --- the store --------------------------------------------------------------------------------
 
     def acquire(self) -> None:
         """Claim the store and load its jobs, unless that is done or another scheduler has it."""
@@ -158,7 +155,7 @@ class Queue:
 
     def _load(self) -> None:
         records = self._store_lease.records
-        # What is written while they are read is looked at again.
+        # Taken first, so that later writes are noticed.
         stamps = records.stamps()
         with handle_warnings(lambda message, _: logger.warning(message)):
             found = records.all()
@@ -167,7 +164,6 @@ class Queue:
             if not self._store_lease.is_held or self._store_lease.records is not records:
                 return
             self._jobs.update(jobs)
-            # Records that are none stay where they are.
             self._unreadable = frozenset(stamps) - set(jobs)
             self._stamps = stamps
             self.loaded.set()
@@ -182,7 +178,7 @@ class Queue:
             if not self.loaded.is_set():
                 raise self._store_lease.refusal()
 
-    # --- who is in it -----------------------------------------------------------------------------
+    # --- jobs -------------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
         """Return all jobs, without blocking."""
@@ -207,7 +203,7 @@ class Queue:
         with self.changed:
             if job_id not in self._jobs:
                 raise JobNotFoundError(
-                    f"there is no job {job_id}; the jobs there are: "
+                    f"there is no job {job_id}; the latest jobs: "
                     f"{', '.join(list(self._jobs)[-5:]) or 'none'}."
                 )
             return self._jobs[job_id]
@@ -224,16 +220,14 @@ class Queue:
         """Hold an ended job for one thread, or raise ParameterError with this advice."""
         job_id = job.record.id
         with self.changed:
-            # Its thread has to have ended too, which gives its lease back last.
+            # Its thread must have ended as well, after releasing the lease.
             if job.state in ENDS:
                 self.changed.wait_for(lambda: not job.running, END_SECONDS)
             if doing := self._busy.get(job_id):
-                raise ParameterError(
-                    f"job {job_id} is just being {doing}: try again when that is done."
-                )
+                raise ParameterError(f"job {job_id} is being {doing}: try again afterwards.")
             if self._jobs.get(job_id) is not job:
                 raise JobNotFoundError(
-                    f"there is no job {job_id} any more: see jobs() for those there are."
+                    f"job {job_id} has been deleted: see jobs() for existing ones."
                 )
             if job.state not in ENDS or job.running:
                 raise ParameterError(f"job {job_id} is {job.state}: {otherwise}.")
@@ -254,7 +248,6 @@ class Queue:
         job = self.find(job_id)
         with self.exclusively(job, "deleted", "cancel it first"):
             records = self._store_lease.records
-            # As long as the store is this scheduler's.
             folder = job.folder().guarded(records.check)
             for name in _files(job, folder, outputs):
                 folder.remove(name)
@@ -262,7 +255,7 @@ class Queue:
             with self.changed:
                 self._jobs.pop(job_id, None)
 
-    # --- their records ----------------------------------------------------------------------------
+    # --- records ----------------------------------------------------------------------------------
 
     def save(self, job: JobState) -> None:
         """Write the record of a job; a failed write is retried later."""
@@ -284,14 +277,14 @@ class Queue:
                 is_none = job is None and job_id not in self._unreadable
             if job is not None and job.was_overwritten(records.is_stored):
                 logger.warning(
-                    "The record of %s was changed by a scheduler that has lost it: it is written "
-                    "anew", job_id,
+                    "The record of %s was overwritten by a scheduler that has lost the store; it "
+                    "is restored", job_id,
                 )  # fmt: skip
                 self.save(job)
             elif is_none and not records.is_new(job_id) and records.quarantine(job_id):
                 logger.warning(
-                    "The record of %s came from a scheduler that has lost %s: it is in late/ there "
-                    "now, and none of a job", job_id, records.url,
+                    "The record of %s is from a scheduler that has lost the store %s; it is moved "
+                    "to late/", job_id, records.url,
                 )  # fmt: skip
         self._stamps = stamps
 
@@ -302,7 +295,7 @@ class Queue:
         for job in self.jobs():
             if not job.is_saved:
                 self.save(job)
-        # Soon, as the next scheduler would take a record that came late for a job.
+        # Often, because the next scheduler would load a late record as a job.
         if (begun := time.monotonic()) >= self._next_check:
             self.check_records()
             now = time.monotonic()
@@ -313,14 +306,14 @@ class Queue:
         if self._scheduler_file is not None:
             publish_address(self._store_lease, self._scheduler_file)
 
-    # --- whose turn it is -------------------------------------------------------------------------
+    # --- starting jobs ----------------------------------------------------------------------------
 
     def _start_due_jobs(self) -> None:
         self.acquire()
         with self.changed:
             if self.loaded.is_set() and not self._closing:
                 self._update_shortages()
-                # Again, as the place of one that cannot begin now is another's.
+                # Repeat, as another takes the place of one that could not start.
                 while jobs := self.due():
                     for job in jobs:
                         self._start_job(job)
@@ -333,10 +326,10 @@ class Queue:
         for job in waiting:
             before, job.shortage = job.shortage, _shortage_of(job, self._workers_seen)
             if before is None and job.shortage is not None and job.feed.is_loaded:
-                # Once, however the number changes.
+                # One event, even if the number of workers changes.
                 reason, text = job.shortage
-                told = {"run": job.record.run, "reason": reason, "message": text}
-                job.emit({"event": "waiting", **told})
+                run = job.record.run
+                job.emit({"event": "waiting", "run": run, "reason": reason, "message": text})
 
     def due(self) -> list[JobState]:
         """Return the jobs to begin now."""
@@ -348,7 +341,7 @@ class Queue:
             if job.state in ACTIVE and now >= job.not_before and not job.running
             if job.record.cancel or not job.needs()
         ]
-        # Ending a job takes no place of one that computes.
+        # Cancelling a job needs no free place.
         chosen = [job for job in waiting if job.record.cancel]
         waiting = [job for job in waiting if not (job.record.cancel or job.shortage)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
@@ -384,24 +377,24 @@ class Queue:
         try:
             runner.start()
         except Exception as error:
-            # Such as no thread to be had: others may have more luck, and this one next time.
+            # For example, no thread is available now.
             self._runners.discard(runner)
             job.running = False
             job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
-            logger.warning("Job %s cannot begin now: %s", job.record.id, error)
+            logger.warning("Job %s cannot start now: %s", job.record.id, error)
 
     def _ended_run(self, runner: Runner) -> None:
         with self.changed:
             self._runners.discard(runner)
             self.changed.notify_all()
-            # Of a job with a runner the last event is still to be told, a moment after its state.
+            # Jobs with a runner are about to emit their last event.
             self.unload_feeds([other.job for other in self._runners])
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     """Return a job's files in its folder, in the order of their deletion."""
     if claimed_for(folder) not in (None, job.record.id):
-        # A job that failed because its folder belongs to another one leaves that folder alone.
+        # The job failed because its folder belongs to another one.
         return []
     found = set(folder.names())
     if not outputs:
@@ -477,8 +470,8 @@ def why_never_fits(memory: ProcessMemory | None) -> str | None:
     if memory is None or memory.needed <= memory.available:
         return None
     return (
-        f"it takes {format_bytes(memory.needed)} of a worker (model and sums "
-        f"{format_bytes(memory.model)}, chunks {format_bytes(memory.chunks)}, kept per row "
+        f"it needs {format_bytes(memory.needed)} per worker (model and sums "
+        f"{format_bytes(memory.model)}, chunks {format_bytes(memory.chunks)}, row state "
         f"{format_bytes(memory.row_state)}), and the smallest that it may use has "
         f"{format_bytes(memory.available)}"
     )
@@ -498,8 +491,7 @@ def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | Non
     if taken + memory.needed + cache <= memory.available:
         return None
     return (
-        f"{count_of(len(others), 'job')} that {'runs' if len(others) == 1 else 'run'} "
-        f"take{'s' if len(others) == 1 else ''} {format_bytes(taken)} of a worker, this one "
-        f"{format_bytes(memory.needed)}, the rows that stay in memory {format_bytes(cache)}, "
-        f"and the smallest that it may use has {format_bytes(memory.available)}"
+        f"per worker, {count_of(len(others), 'running job')} take {format_bytes(taken)}, this one "
+        f"needs {format_bytes(memory.needed)} and the cache of chunks {format_bytes(cache)}, and "
+        f"the smallest that it may use has {format_bytes(memory.available)}"
     )

@@ -1,4 +1,4 @@
-"""One run of one job, in its own thread on the scheduler, and what it leaves in its folder."""
+"""Run a job in a thread of the scheduler, and write model and labels into its folder."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Runner(threading.Thread):
             job.running = False
             self._done()
 
-    # --- waiting ----------------------------------------------------------------------------------
+    # --- errors that may pass ---------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
         """Return the reason to wait after an error; None if waiting would not help.
@@ -140,7 +140,7 @@ class Runner(threading.Thread):
         The result is then in the scheduler's records only, as the output cannot be written.
         """
         job = self.job
-        # What comes here is about its output, which was written to when it was submitted.
+        # The error concerns the output, which existed when the job was submitted.
         reason = self._reason_to_wait(error, was_there=True)
         if reason is None:
             self._keep(self._failure(error, 0))
@@ -150,7 +150,7 @@ class Runner(threading.Thread):
             is_new = job.waiting is None or job.waiting.reason != reason
             waited = job.postpone(reason, self._redact(str(error)))
             if waited > 3600 * float(config.get("service.retry-hours")):
-                error.add_note(f"It was tried again for {waited / 3600:.1f} hours.")
+                error.add_note(f"It was retried for {waited / 3600:.1f} hours.")
                 self._keep(self._failure(error, 0))
             elif is_new and job.feed.is_loaded:
                 self._emit("waiting", reason=reason, message=str(error))
@@ -161,12 +161,12 @@ class Runner(threading.Thread):
             about |= {"digest": model.digest(), "figures": plain(model.fit_figures()) or None}
         return Result(job=record.id, run=record.run, token=token, state=state, **about)
 
-    # --- telling ----------------------------------------------------------------------------------
+    # --- events -----------------------------------------------------------------------------------
 
     def _feed(self, event: Event) -> None:
-        told = self._redact(_with_log(event))
-        self.job.update_waiting(told)
-        self.job.feed(told)
+        redacted = self._redact(_with_log(event))
+        self.job.update_waiting(redacted)
+        self.job.feed(redacted)
 
     def _emit(self, kind: str, **values: Any) -> None:
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -182,14 +182,14 @@ class Runner(threading.Thread):
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self.job
         if job.lease is not None:
-            # Where nobody else has it, it need not be waited for.
+            # A later attempt then need not wait for a timeout.
             job.lease.release()
         check_job(folder, job.record.id)
         job.load_events(folder)
-        standing = read_result(folder, job.record.id, job.record.run)
-        if standing is not None:
-            # It ended while this scheduler was away, or elsewhere.
-            self._keep(standing)
+        result = read_result(folder, job.record.id, job.record.run)
+        if result is not None:
+            # It ended while this scheduler was away, or on another one.
+            self._keep(result)
             return
         if job.claimant is None:
             patience = float(config.get("service.patience-seconds"))
@@ -198,7 +198,7 @@ class Runner(threading.Thread):
         with at("claim"):
             lease = job.claimant.claim()
         if lease is None:
-            self._leave("another scheduler has it, or had it a moment ago")
+            self._leave("another scheduler holds it, or did so a moment ago")
             return
         job.claimant, job.lease = None, lease
         renewer = LeaseRenewer(lease, lambda: job.ask_to_stop("lost"))
@@ -230,8 +230,8 @@ class Runner(threading.Thread):
                 self.job.change_unsaved(versions=(__version__,))
                 self.job.save(self._records.update)
             taken = {} if lease.taken_from is None else {"taken_from": lease.taken_from}
-            told = {"format": FORMAT, "version": __version__, "token": lease.token}
-            self._emit("running", **told, owner=self._owner, **taken)
+            about = {"format": FORMAT, "version": __version__, "token": lease.token, **taken}
+            self._emit("running", owner=self._owner, **about)
             result = self._outcome(folder, lease, options)
             if result is None:
                 self._emit("interrupted", reason=self.job.stopped_for)
@@ -252,7 +252,7 @@ class Runner(threading.Thread):
 
         def write(event: Event) -> None:
             nonlocal failed
-            # Before it what nobody could write when it was told.
+            # First the events that were emitted without a log.
             for each in (*self.job.unwritten(), event):
                 try:
                     log(self._redact(_with_log(each)))
@@ -274,9 +274,9 @@ class Runner(threading.Thread):
             return self._result_of_checkpoint(folder, lease)
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
-                f"it was computed by largek_dask {versions[-1]}, and this is {__version__}: the "
-                "bits of its result may be others if it goes on, which submit(resume=id, "
-                "accept_version=True) accepts"
+                f"the job was computed by largek_dask {versions[-1]}, and this is {__version__}: "
+                "bits may differ if it continues; accept that with submit(resume=id, "
+                "accept_version=True)"
             )
             return self._failure(error, lease.token)
         try:
@@ -285,7 +285,7 @@ class Runner(threading.Thread):
             raise
         except NoModelError as error:
             if error.reason == "max_time":
-                # It may have waited for workers, and an earlier run may have a model.
+                # An earlier run may have a model.
                 found = self._result_of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
             return (
@@ -296,7 +296,7 @@ class Runner(threading.Thread):
                 if job.stopped_for == "cancel":
                     return self._result_of_checkpoint(folder, lease)
                 raise
-            # Having lost the job may show itself in any way: nothing more is said of it then.
+            # The error may be due to the loss of the job; then it is not reported.
             lease.check()
             return self._failure(error, lease.token)
 
@@ -316,7 +316,8 @@ class Runner(threading.Thread):
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 raise
-            self._on_warning(f"no model of the last checkpoint: {error}", RecoveryWarning)
+            message = f"the last checkpoint cannot be made a model: {error}"
+            self._on_warning(message, RecoveryWarning)
             return result
         if found is None:
             return result
@@ -385,22 +386,20 @@ class Runner(threading.Thread):
         """Write the result into the output's folder, unless there is one already."""
         try:
             with at("publish"):
-                standing = write_result(folder, result)
+                result = write_result(folder, result)
         except LostJobError:
             raise
         except Exception as error:
-            if result.state == "finished" and self._reason_to_wait(error) is not None:
-                raise
-            is_told = result.state in ("failed", "cancelled")
-            self._keep(result if is_told else self._failure(error, result.token))
-            return
-        self._keep(standing)
+            if result.state == "finished":
+                if self._reason_to_wait(error) is not None:
+                    raise
+                result = self._failure(error, result.token)
+        self._keep(result)
 
     def _keep(self, result: Result) -> None:
         """Write the result into the scheduler's record of the job."""
         job = self.job
         job.change_unsaved(result=result, ended=time.time())
-        # A scheduler that comes back finds the result where the output is, too.
         job.save(self._records.update)
         shown = result.model_dump(mode="json", exclude={"format", "job", "run"})
         if result.state != "failed":
@@ -435,7 +434,7 @@ def _remove_unusable_labels(folder: Folder) -> None:
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        # What else is wrong with it the fit that continues it says.
+        # The fit that continues it reports other defects.
         with contextlib.suppress(RecursionError, KeyError, TypeError):
             of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:
@@ -444,7 +443,7 @@ def _remove_unusable_labels(folder: Folder) -> None:
         torn = True
     if torn:
         warn(
-            f"{folder.url}/{LABELS} is not whole, as after a power failure: the labels are "
+            f"{folder.url}/{LABELS} is incomplete, as after a power failure: the labels are "
             "written again.",
             RecoveryWarning,
         )
@@ -461,7 +460,7 @@ def fit_into(
     labels: bool,
     client: Client | None = None,
     n_threads: int | None = None,
-    **told: Any,
+    **more: Any,
 ) -> tuple[Model, FitResult]:
     """Fit, and write model and labels; continue what an earlier run has left there.
 
@@ -480,12 +479,12 @@ def fit_into(
         n_threads=n_threads,
         checkpoint=folder,
         labels=out if labels and not labelled else False,
-        **told,
+        **more,
     )
     model = Model.of(result)
     changed = before is None or before.digest() != model.digest()
     if labelled and changed:
-        # Never labels of another model than the one beside them, not even for a moment.
+        # Remove them first: labels must never lie beside another model.
         folder.remove(LABELS)
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
@@ -527,13 +526,11 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
     saved = best_saved(folder)
     if about is None or saved is None:
         return None
+    data = dict(about["data"])
+    names, _ = data.pop("feature_names", None), data.pop("stamps", None)
     provenance = {
         "parameters": about["job"],
-        "data": {
-            key: value
-            for key, value in about["data"].items()
-            if key not in ("stamps", "feature_names")
-        },
+        "data": data,
         "versions": about["versions"],
         "n_iter": saved.n_iter,
         **({} if stop_reason is None else {"stop_reason": stop_reason}),
@@ -549,13 +546,13 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
         asked["on_bad_rows"],
         saved.history,
         provenance,
-        None if (names := about["data"].get("feature_names")) is None else tuple(names),
+        None if names is None else tuple(names),
     )
     return model, saved
 
 
 def _save(model: Model, folder: Folder, before: Model | None) -> None:
     if before is None:
-        # Half of one may be there, which nobody but an earlier run of this job has written.
+        # A killed run of this job may have left an incomplete model.
         folder.remove(MODEL)
     model.save(folder.sub(MODEL), overwrite=True)

@@ -1,8 +1,8 @@
 """Find a scheduler by its address or by the file in its store, and connect to it.
 
-``STORE/scheduler.json`` says which scheduler has the store. It is replaced as a whole, and nobody
-removes it: a scheduler that ends late would remove that of the next one. A client that has lost its
-connection reads it again. ``dask worker --scheduler-file`` reads the same file.
+``STORE/scheduler.json`` names the scheduler that has the store. It is replaced atomically and never
+removed, because a scheduler that ends late would remove that of its successor. A client that has
+lost its connection reads it again. ``dask worker --scheduler-file`` reads it too.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ __all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "publish_addr
 NAME = "scheduler.json"
 """The file's name in a store."""
 MOST_BYTES = 1 << 16
-"""Bytes of such a file; of a larger one no more is read."""
+"""Maximum size of such a file."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
-"""Protocols of Dask's addresses; any other one is that of a file."""
+"""Protocols of Dask's addresses; others are those of files."""
 PROBE_SECONDS = 3.0
-"""Timeout of the look whether an address speaks TLS."""
+"""Timeout of the check whether an address speaks TLS."""
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
@@ -108,7 +108,6 @@ class Finder:
         try:
             return self._read() != self.found
         except (LargekError, OSError):
-            # It says nothing: then what it said before stands.
             return False
 
     def _read(self) -> dict[str, Any]:
@@ -118,21 +117,21 @@ class Finder:
         except OSError as error:
             raise ClusterError(
                 f"{self.place} cannot be read ({type(error).__name__}: {error}): a scheduler "
-                "writes it into its store (--largek-store) once it has its jobs; check the path, "
-                "or give the scheduler's address"
+                "writes it into its store (--largek-store) once it has loaded its jobs; check the "
+                "path, or give the scheduler's address"
             ) from error
         except (ValueError, LookupError, TypeError, RecursionError, DamagedError):
             is_right = False
         if not is_right:
             raise ParameterError(
-                f"{self.place} is no {NAME} of a scheduler: give the one in its store, or its "
-                "address (tcp://host:8786)."
+                f"{self.place} is not the {NAME} of a scheduler: give the file in its store, or "
+                "its address (tcp://host:8786)."
             )
         return about
 
     def no_answer(self, error: BaseException) -> SchedulerAwayError:
         """Return the error for an address that does not answer; ``error`` was raised instead."""
-        # Dask says that it timed out; TLS says why, at the end of the chain.
+        # Dask reports a timeout; the reason is at the end of the chain.
         while (cause := error.__cause__) is not None:
             error = cause
         quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
@@ -144,9 +143,9 @@ class Finder:
         about = {name: printable(text) for name, text in self.found.items() if text is not None}
         what = f"job {about['slurm_job']} of SLURM" if "slurm_job" in about else "it"
         return SchedulerAwayError(
-            f"{self.place} says {about['address']} since {about.get('started')}, nobody answers "
-            f"there ({quoted}): is {what} still running? If not, start it again: its jobs go on "
-            "then"
+            f"the scheduler at {about['address']}, which {self.place} names since "
+            f"{about.get('started')}, does not answer ({quoted}): check that {what} is running, "
+            "or start it again; its jobs continue then"
         )
 
 
@@ -158,7 +157,7 @@ def why_no_answer(address: str) -> str:
     scheme, _, place = address.rpartition("://")
     is_tls = scheme in ("tls", "wss")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Whose certificate it is does not matter here.
+    # Any certificate will do for this check.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
@@ -175,8 +174,8 @@ def why_no_answer(address: str) -> str:
     if speaks_tls:
         return f"it speaks TLS: use tls://{place}, and certificates that DASK_CONFIG names"
     if is_tls:
-        return f"it speaks no TLS: use tcp://{place}, or start the scheduler with TLS"
-    return "it speaks no TLS either: look at the log of the scheduler"
+        return f"it does not speak TLS: use tcp://{place}, or start the scheduler with TLS"
+    return "neither side speaks TLS: check the log of the scheduler"
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
@@ -205,13 +204,13 @@ def publish_address(
     except (FileNotFoundError, DamagedError):
         standing = b""
     if standing != wanted:
-        # The scheduler that has taken the store writes its own.
+        # A scheduler that has claimed the store writes its own.
         with contextlib.suppress(LostJobError):
             records.folder.guarded(records.check).publish(NAME, wanted)
 
 
 TRY_SECONDS = 5.0
-"""Timeout of one attempt at an address from a file, which may name another one by then."""
+"""Timeout of one attempt at an address from a file, which is then read again."""
 PAUSE_SECONDS = 0.1
 
 
@@ -243,7 +242,7 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
         try:
             return new_client(address, left if finder.is_file else seconds, security)
         except (TypeError, ValueError) as error:
-            # A TypeError without certificates.
+            # Dask raises TypeError if certificates are missing.
             raise finder.no_answer(error) from None
 
     def limit(error: Exception) -> float | None:

@@ -1,13 +1,14 @@
 """Messages between a scheduler and its clients: plain values and arrays, never pickles.
 
-Errors travel by name and text; only classes of this package, and Python's own, are made of them.
+Errors are sent as name and text, and restored only to classes of this package and of Python.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import FailedJobError, ModelFormatError
 from largek_dask.model.base import Model, kind_named, restored
 
-__all__ = ["error_of", "message_of_error", "message_of_model", "model_of"]
+__all__ = ["error_of", "message_of_model", "model_of"]
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
@@ -42,7 +43,7 @@ def message_of_model(model: Model) -> dict[str, Any]:
 
 
 def model_of(message: Mapping[str, Any]) -> Model:
-    sent = "What the scheduler has sent"
+    sent = "The scheduler's message"
     try:
         kind = kind_named(message["kind"], sent)
         return restored(kind, message["arrays"], json.loads(message["notes"]))
@@ -52,25 +53,17 @@ def model_of(message: Mapping[str, Any]) -> Model:
         ) from error
 
 
-def message_of_error(error: BaseException, redact: Callable[[str], str]) -> dict[str, str]:
-    return {"error": type(error).__name__, "message": redact(str(error))}
-
-
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
     """Return the error of this name; an unknown one becomes a ``FailedJobError``.
 
     The error shows the remote ``traceback`` as a note.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
-    found: Exception | None = None
+    found: Exception = FailedJobError(f"{name}: {message}")
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
-        try:
+        # Some classes take more than a text.
+        with contextlib.suppress(TypeError):
             found = kind(message)
-        except TypeError:
-            # One that takes more than a text.
-            found = None
-    if found is None:
-        found = FailedJobError(f"{name}: {message}")
     if traceback:
         found.add_note(f"On the scheduler and its workers:\n{traceback}")
     return found

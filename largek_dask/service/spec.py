@@ -1,8 +1,8 @@
-"""The description of a job: one strict, versioned document, checked by client and scheduler.
+"""The document of a job: strict and versioned; client and scheduler both validate it.
 
-It holds no code: algorithms are found by name, their parameters are plain numbers and words. It
-holds no secret: of storage options only the names of environment variables are written; values
-given in memory are replaced by a mark, and have to be supplied again after a restart.
+It contains no code: algorithms are named, and their parameters are numbers and words. It contains
+no secrets: of storage options it has the names of environment variables, or a mark in place of a
+value that is kept in memory and must be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -64,9 +64,9 @@ __all__ = [
 FORMAT: Literal[2] = 2
 """Format 1 has algorithms by their former names."""
 MOST_BYTES = 1 << 20
-"""A larger document is refused unread."""
+"""Maximum size of a document; a larger one is refused unread."""
 MOST_FAULTS = 2_000
-"""Characters of a message about a document."""
+"""Maximum characters of a message about a document."""
 MOST_CLUSTERS = 10_000_000
 MOST_WORKERS = 1_000_000
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,7 +76,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=Fal
 def _plain_text(text: str) -> str:
     """Refuse text that could forge a line of a log."""
     if not text.isprintable() or text != text.strip():
-        raise ValueError("has control characters, or spaces at an end")
+        raise ValueError("has control characters, or blanks at an end")
     return text
 
 
@@ -88,7 +88,7 @@ def _address(url: str) -> str:
         raise ValueError("is a relative path, which workers cannot follow; give a URL")
     check_no_secret(url)
     if ".." in url.split("/"):
-        raise ValueError("leads out of its folder by '..'")
+        raise ValueError("must not contain '..'")
     return url
 
 
@@ -110,9 +110,9 @@ class StorageOption(BaseModel):
     model_config = _STRICT
 
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
-    """Name of the environment variable, where the data are opened, that holds the value."""
+    """Environment variable with the value, in the process that opens the data."""
     memory: Literal[True] | None = None
-    """The value was given in memory and is nowhere else."""
+    """The value is kept in memory only."""
 
     @model_validator(mode="after")
     def _one_place(self) -> StorageOption:
@@ -174,7 +174,7 @@ class WorkersSpec(BaseModel):
     min: NumberOfWorkers = 1
     max: NumberOfWorkers | None = None
     tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
-    """Names of Dask's worker resources, all of which each of its workers has."""
+    """Names of Dask's worker resources; each worker must have all of them."""
 
     @model_validator(mode="after")
     def _in_order(self) -> WorkersSpec:
@@ -196,11 +196,11 @@ def _of(name: str, **limits: Any) -> Any:
 
 
 class JobSpec(BaseModel):
-    """Everything that a job needs but its secrets.
+    """Document of a job, without secrets.
 
     Fields are those of ``service.submit``: the options of a fit (``driver.options``; ``effort`` is
-    a parameter of ``algorithm``), and what makes a job of it. Unknown fields, other types and
-    absurd sizes are refused.
+    a parameter of ``algorithm``), and those of a job. Unknown fields, other types and absurd sizes
+    are refused.
     """
 
     model_config = _STRICT
@@ -224,9 +224,9 @@ class JobSpec(BaseModel):
     normalize: Normalize | None = _of("normalize")
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
-    """Bytes a worker. Documents of earlier versions may say 0, which is as good as 1."""
+    """Bytes per worker. Documents of earlier versions may have 0, which means 1."""
     workers: WorkersSpec | None = None
-    """None: all that there are."""
+    """None: all."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
 
@@ -235,7 +235,10 @@ class JobSpec(BaseModel):
         """Parse a document; the ParameterError names every wrong field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
-                raise ParameterError(f"the job document may have {MOST_BYTES} bytes at most.")
+                raise ParameterError(
+                    f"the job document has {len(document):,} bytes: at most {MOST_BYTES:,} are "
+                    "allowed."
+                )
             try:
                 document = json.loads(document, object_pairs_hook=unique_keys)
             except (ValueError, RecursionError) as error:
@@ -283,10 +286,10 @@ def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return storage options as a document may hold them, and the values that stay in memory.
+    """Return storage options for a document, and the values that are kept in memory only.
 
-    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is a
-    secret, since nobody can know which are not.
+    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is treated
+    as a secret.
     """
     public: dict[str, Any] = {}
     secret: dict[str, Any] = {}
@@ -310,14 +313,14 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise ParameterError(f"this is no job: {faults_of(error)}.") from None
+        raise ParameterError(f"invalid job: {faults_of(error)}.") from None
 
 
 def faults_of(error: ValidationError) -> str:
     """Describe the wrong fields of a document, without their values, which may be secret."""
     faults = dict.fromkeys(
         f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
-        + {"extra_forbidden": "is not known"}.get(one["type"], one["msg"])
+        + {"extra_forbidden": "is not a known field"}.get(one["type"], one["msg"])
         for one in error.errors(include_url=False)
     )
     text = "; ".join(faults).replace("Value error, ", "").replace("Input should", "must")
@@ -336,8 +339,8 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
         if option.env is not None:
             if option.env not in os.environ:
                 raise MissingOptionError(
-                    f"storage_options[{name!r}]: the environment of the scheduler has no "
-                    f"variable {option.env}: start it with that one."
+                    f"storage_options[{name!r}]: the scheduler's environment has no variable "
+                    f"{option.env}: start the scheduler with it."
                 )
             options[name] = os.environ[option.env]
         elif name in secrets:

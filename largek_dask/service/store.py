@@ -1,14 +1,14 @@
-"""Jobs in storage, which outlive the scheduler: one small record per job, one result per run.
+"""Store jobs so that they outlive the scheduler: one small record per job, one result per run.
 
 The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
 
-    jobs/lk-3f9c0d21ab.json     what the job is, which run it is at, and how that ended
-    claims/000001.json          which scheduler has the store
+    jobs/lk-3f9c0d21ab.json     the job, the number of its run, and the result of that
+    claims/000001.json          the scheduler that has the store
     late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
     scheduler.json              its address, for clients and workers (scheduler_file.py)
 
-The job's output folder has the result of each run, created exclusively, so that one of two
-schedulers that both think the job is theirs publishes it::
+The job's output folder has the result of each run, created exclusively, so that only one of two
+schedulers that both believe to hold the job publishes it::
 
     results/000001.json
 """
@@ -77,8 +77,8 @@ JOB_FILES = (
     "results",
     "claims",
 )
-"""All that a job writes into its folder, in the order in which it is removed: as long as anything
-is there the claims say whose it is, and labels that are not whole are marked as such."""
+"""Files of a job in its folder, in the order of removal: claims come last, so that they name the
+owner of what is left, and incomplete labels stay marked as such."""
 
 FORMAT: Literal[1] = 1
 REMOVED = frozenset(
@@ -88,9 +88,9 @@ REMOVED = frozenset(
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
 """Fields of job documents of earlier versions that are ignored."""
 LATE = "late"
-"""A folder of the store for records that came too late, and for empty ones."""
+"""Folder of the store for quarantined records: late ones, and empty ones."""
 BLANK = b"\0 \t\r\n"
-"""Bytes of a file that says nothing: a power failure may leave only zeros."""
+"""Bytes of an empty file: a power failure may leave only zeros."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Text = Annotated[str, Field(max_length=1 << 17)]
@@ -112,11 +112,11 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
-    """The value of the objective of k-means, whose results name no objective."""
+    """Value of the objective of k-means, whose results name no objective."""
     objective: dict[Word, Word | float | None] | None = None
     """Another objective, and its value: see ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
-    """What else the model tells of its fit (``Model.fit_figures``); None if nothing."""
+    """``Model.fit_figures``; None if there are none."""
     seconds: float | None = None
     """Time used by all runs together."""
     error: Text | None = None
@@ -143,21 +143,20 @@ class Record:
     id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
     spec: Annotated[JobSpec, PlainValidator(_spec_in)]
     owner: Annotated[str, Field(max_length=200)]
-    """Who submitted it, by his own account."""
+    """Name of the user, as given by the client."""
     created: Annotated[float, Field(ge=0)]
     """Seconds since 1970."""
     run: Annotated[int, Field(ge=1)] = 1
     """Incremented when a job that has ended is resumed."""
     cancel: bool = False
     result: Result | None = None
-    """How this run ended; None while it has not."""
+    """Result of this run; None until it has ended."""
     ended: Annotated[float, Field(ge=0)] | None = None
-    """When this run ended, in seconds since 1970; None also in records of earlier versions."""
+    """End of this run, in seconds since 1970; None also in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
-    """Versions of this package that have computed it, the last one last; each one after the first
-    has been accepted by a user."""
+    """Versions of this package that computed it, in order; a user has accepted each change."""
     takes: Takes | None = None
-    """Memory of workers that it takes; None in records of earlier versions."""
+    """Memory that the fit takes; None in records of earlier versions."""
     format: Literal[1] = FORMAT
 
 
@@ -173,7 +172,7 @@ class Records:
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
-        # Who submits what, where: for nobody else on this machine.
+        # Records name users and data, so only their owner may read them.
         self.folder = folder = folder.private()
         self.url = folder.url
         self._redact = Redactor(folder.storage_options)
@@ -210,11 +209,10 @@ class Records:
             self._made.add(record.id)
             try:
                 if self._folder.create(f"{record.id}.json", _dumped(record)):
-                    # A process that was stopped may come too late.
+                    # The lease may have been lost during the write.
                     self.check()
                     return record
             except BaseException:
-                # Whatever is there of it is no job.
                 self._made.discard(record.id)
                 raise
 
@@ -272,13 +270,13 @@ class Records:
             found: Record = RECORD.validate_json(json.dumps(document))
         except FileNotFoundError:
             raise JobNotFoundError(
-                f"there is no job {job_id} in {self.url}: see jobs() for those there are."
+                f"there is no job {job_id} in {self.url}: see jobs() for existing ones."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
             raise ParameterError(
-                f"{self._folder.url}/{name} is no record of a job for largek_dask {__version__} "
-                f"({_faults(error)}): upgrade to the version that wrote it, restore it, or move it "
-                "away."
+                f"{self._folder.url}/{name} is not a job record that largek_dask {__version__} can "
+                f"read ({_faults(error)}): upgrade to the version that wrote it, restore it, or "
+                "move it away."
             ) from None
         if found.id != job_id:
             raise ParameterError(
@@ -301,10 +299,10 @@ class Records:
                 reason = self.reason(error)
                 if self.lease is not None and self._is_quarantined(job_id):
                     reason = (
-                        f"its record was empty, and is in {self.url}/{LATE} now: submit it again, "
-                        "with another output"
+                        f"its record was empty, and has been moved to {self.url}/{LATE}: submit it "
+                        "again, with another output"
                     )
-                warn(f"Job {job_id} is passed over: {reason}", RecoveryWarning)
+                warn(f"Job {job_id} is ignored: {reason}", RecoveryWarning)
         return sorted(records, key=lambda record: (record.created, record.id))
 
     def _is_quarantined(self, job_id: str) -> bool:
@@ -341,7 +339,7 @@ def checked_id(job_id: str) -> str:
     """Return a valid id of a job, which is a file name, or raise JobNotFoundError."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
-            f"{str(job_id)[:100]!r} is no id of a job: see jobs() for those there are."
+            f"{str(job_id)[:100]!r} is not an id of a job: see jobs() for existing ones."
         )
     return job_id
 
@@ -363,17 +361,17 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     try:
         document = folder.read(name, MOST_BYTES)
         if is_torn(document):
-            # Empty: of a writer that was killed, on a file system without hard links.
+            # Without hard links a killed writer leaves an empty file, which needs no warning.
             if document:
                 what = f"{folder.url}/{name} is torn, as after a power failure"
-                warn(f"{what}: run {run} of the job goes on.", RecoveryWarning)
+                warn(f"{what}: run {run} of the job continues.", RecoveryWarning)
             return None
         found = Result.model_validate_json(document)
     except FileNotFoundError:
         return None
     except (ValueError, DamagedError) as error:
         raise ParameterError(
-            f"{folder.url}/{name} is no result of a job for largek_dask {__version__} "
+            f"{folder.url}/{name} is not a job result that largek_dask {__version__} can read "
             f"({_faults(error)}): upgrade to the version that wrote it, or choose another output."
         ) from None
     if found.job != job_id:

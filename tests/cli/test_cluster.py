@@ -163,7 +163,7 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
     assert "openssl cannot be started" in done.stderr
-    assert "--insecure: no TLS, so everybody with an account" in done.stderr
+    assert "--insecure" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
     assert done.exit_code == 0, done.output
@@ -176,7 +176,7 @@ def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home
     home.chmod(0o755)
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "can be read by others" in done.stderr
+    assert f"{home}/tls" in done.stderr
 
     def refuse(*_, **__):
         raise PermissionError(1, "Operation not permitted")

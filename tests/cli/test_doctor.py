@@ -39,7 +39,7 @@ def test_machine__a_kernel_cache_that_cannot_be_written(tmp_path, monkeypatch):
     monkeypatch.setattr(module.os, "access", lambda *_: False)
     with dask.config.set({"largek.kernels.cache-dir": str(tmp_path / "new" / "deep")}):
         told = texts(told_of(), "note")
-    assert any(f"cannot be kept in {tmp_path}" in text for text in told)
+    assert any(f"cannot be saved in {tmp_path}" in text for text in told)
 
 
 def test_machine__little_memory_and_disk(monkeypatch):

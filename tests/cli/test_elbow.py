@@ -61,7 +61,7 @@ def test_the_picture_is_written_once(url, tmp_path):
     out = tmp_path / "elbow.png"
     run("elbow", url, "-k", 9, "--out", out)
     assert out.read_bytes()[:4] == b"\x89PNG"
-    assert "choose another --out, or --force" in run("elbow", url, "--out", out, code=1).output
+    assert f"{out} exists" in run("elbow", url, "--out", out, code=1).output
     run("elbow", url, "-k", 9, "--out", out, "--force")
     missing = tmp_path / "none" / "elbow.png"
     assert "No such file" in run("elbow", url, "-k", 2, "--out", missing, code=1).output

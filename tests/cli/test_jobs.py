@@ -103,7 +103,7 @@ def test_submit_prints_the_id_and_says_what_to_do_next(service, run, data, tmp_p
     done = run("submit", data, "-k", 3, "--out", tmp_path / "run")
     job_id = done.stdout.removesuffix("\n")
     assert service.job(job_id).status()["output"] == str(tmp_path / "run")
-    assert done.stderr.startswith(f"Submitted. To see it: largek watch {job_id} --scheduler tcp")
+    assert done.stderr.startswith(f"Submitted. To watch it: largek watch {job_id} --scheduler tcp")
 
 
 def test_submit_and_wait(run, data, tmp_path):
@@ -224,7 +224,9 @@ def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):
         patch.setattr(Job, "wait", interrupted)
         for command in ("watch", "result"):
             told = run(command, job_id, code=3).stderr
-            assert told.startswith(f"Job {job_id} goes on. To see it again: largek watch {job_id}")
+            assert told.startswith(
+                f"Job {job_id} continues. To watch it again: largek watch {job_id}"
+            )
             assert "Cancelled" not in told
     assert states(run)[job_id] == "running"
     run("cancel", job_id)
@@ -240,9 +242,9 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     job.record = replace(job.record, result=None)
     assert states(run)[job_id] == "waiting"
     resume = ("submit", "--resume", job_id)
-    assert "still waits for --storage-option auto_mkdir" in run(*resume, code=1).stderr
+    assert "still waits for the storage options auto_mkdir" in run(*resume, code=1).stderr
     option = ("--storage-option", "auto_mkdir=true")
-    assert "has not ended yet" in run(*resume, *option, "--max-iter", 9, code=1).stderr
+    assert "has not ended" in run(*resume, *option, "--max-iter", 9, code=1).stderr
     run(*resume, *option, "--wait")
     assert states(run)[job_id] == "finished"
 
@@ -360,7 +362,7 @@ def submit_to(run, tmp_path):
         (["delete", "../x"], 1, "'../x' is no id of a job"),
         (["delete"], 2, "give ID..., or --older-than"),
         (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
-        (["delete", "lk-1", "--state", "failed"], 2, "belongs to --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "needs --older-than"),
         (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
         (["delete", "--older-than", "yesterday"], 1, "older_than"),
         (["cancel", "../x"], 1, "'../x' is no id of a job"),

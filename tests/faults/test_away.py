@@ -262,15 +262,15 @@ def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
         return round(job.not_before - before)
 
     with dask.config.set(settings):
-        job.heed({"event": "step", "step": 7})
+        job.update_waiting({"event": "step", "step": 7})
         assert [pause() for _ in range(9)] == [3, 6, 12, 24, 48, 96, 192, 300, 300]
         # A step that is only done again is no progress.
-        job.heed({"event": "step", "step": 7})
+        job.update_waiting({"event": "step", "step": 7})
         assert job.state == "queued"
         assert pause() == 300
-        job.heed({"event": "step", "step": 8})
+        job.update_waiting({"event": "step", "step": 8})
         assert [pause(), pause()] == [3, 6]
-        job.heed({"event": "labels", "rows": 10})
+        job.update_waiting({"event": "labels", "rows": 10})
         assert pause() == 3
 
 

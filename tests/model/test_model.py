@@ -196,9 +196,9 @@ def test_unfinished_labels_of_another_model_are_refused(
         with pytest.raises(TypeError):
             model.predict(X, out=out)
     other = fitted(normalize="l2")[0]
-    with pytest.raises(OutputError, match="unfinished labels of another model or other data"):
+    with pytest.raises(OutputError, match="unfinished labels of another model"):
         other.predict(X, out=out)
-    with pytest.raises(OutputError, match="unfinished labels of another model or other data"):
+    with pytest.raises(OutputError, match="unfinished labels of another model"):
         model.predict(X[:100], out=out)
     (tmp_path / "labels.zarr.progress.json").write_text("{")
     with pytest.raises(OutputError, match=r"progress\.json cannot be read"):
@@ -328,7 +328,7 @@ def test_what_is_no_model_says_so(saved: Path, tmp_path: Path) -> None:
         (lambda n: n.update(kind="labels"), "not a model but 'labels'"),
         (lambda n: n.pop("arrays"), "damaged: 'arrays'"),
         (lambda n: n.pop("history"), "damaged: 'history'"),
-        (lambda n: n["arrays"]["centers"].update(shape=[3, 5]), "not the array that was recorded"),
+        (lambda n: n["arrays"]["centers"].update(shape=[3, 5]), r"\(3, 5\)"),
         (lambda n: n["arrays"]["centers"].update(shape=[1 << 40, 1 << 40]), "too large"),
         (lambda n: n["arrays"]["centers"].update(shape=[10**400, 3]), "too large"),
         (lambda n: n["arrays"]["centers"].update(shape=[-5, 3]), "shape"),
@@ -467,7 +467,7 @@ def test_a_compressed_array_is_refused(saved: Path, tmp_path: Path) -> None:
     counts = load_model(str(saved)).counts
     group = zarr.open_group(str(path), mode="r+")
     group.create_array("counts", data=counts, overwrite=True)
-    with pytest.raises(ModelFormatError, match="in a way this version never does"):
+    with pytest.raises(ModelFormatError, match="counts is compressed"):
         load_model(str(path))
 
 

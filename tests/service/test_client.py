@@ -30,7 +30,7 @@ from largek_dask.service import client as module
 from largek_dask.service import jobs as jobs_module
 from largek_dask.service import plugin, scheduler_file
 from largek_dask.service.plugin import JobsPlugin
-from largek_dask.service.serialization import error_of, message_of_error
+from largek_dask.service.serialization import error_of
 from largek_dask.service.spec import JobSpec
 from tests.helpers.checks import eventually
 from tests.service.conftest import preloaded
@@ -151,7 +151,7 @@ def test_cancel__result_says_so_and_the_model_stays(submit, endless):
     with dask.config.set({"largek.checkpoints.seconds": 0.0}):
         job = submit(tol=0.0, max_iter=10_000_000)
         assert endless.wait(120.0)
-        with pytest.raises(TimeoutError, match="goes on"):
+        with pytest.raises(TimeoutError, match=r"running|queued"):
             job.result(timeout=0.05)
         eventually(lambda: has_model(job), "a checkpoint")
         job.cancel()
@@ -169,7 +169,7 @@ def test_resume__of_a_finished_job(submit, service, rows_url):
     assert again.result("120s").digest() == local_digest(rows_url, tol=0.0, max_iter=400)
     with pytest.raises(ParameterError, match="n_clusters"):
         service.submit(resume=job.id, n_clusters=3)
-    with pytest.raises(ParameterError, match="own algorithm"):
+    with pytest.raises(ParameterError, match="algorithm"):
         service.submit(resume=job.id, algorithm="nmbatch")
     assert all(event["time"] for event in job.events())
 
@@ -248,7 +248,7 @@ def test_submit__takes_every_option_of_a_fit(service, rows_url, monkeypatch):
     for name in ("init", *arrays):
         with pytest.raises(ParameterError, match=f"^{name} of a job cannot be an array"):
             service.submit(rows_url, output="/run", n_clusters=7, mixture="iso", **{name: [[1.0]]})
-    with pytest.raises(ParameterError, match="goes on with its own algorithm"):
+    with pytest.raises(ParameterError, match="algorithm and effort"):
         service.submit(resume="lk-0123456789", effort="best")
 
 
@@ -300,14 +300,13 @@ def test_connect__other_versions_are_mentioned(cluster, monkeypatch):
 def test_close__is_the_end_of_asking(cluster):
     service = lk.connect(cluster.scheduler_address)
     service.close()
-    with pytest.raises(ClusterError, match="has been closed"):
+    with pytest.raises(ClusterError, match="closed"):
         service.jobs()
 
 
 def test_errors__travel_by_name_and_text():
     for error in (NoModelError("none", "max_time"), BadRowsError("row 5"), KeyError("x")):
-        told = message_of_error(error, str)
-        found = error_of(told["error"], told["message"], "line 7")
+        found = error_of(type(error).__name__, str(error), "line 7")
         assert type(found) is type(error)
         assert str(error) in str(found)
         assert "line 7" in found.__notes__[0]
@@ -326,7 +325,7 @@ def test_connect__an_asynchronous_client_is_refused(cluster):
 
 
 def test_plugin__unknown_questions_and_damaged_ones(service):
-    with pytest.raises(ParameterError, match="does not know 'dance'"):
+    with pytest.raises(ParameterError, match="'dance'"):
         service.ask("dance")
     with pytest.raises(TypeError):
         service.ask("status")
@@ -485,7 +484,7 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(
     assert lost == [], "it has been asked again"
     # Whoever says how long waits no longer than that.
     lost = away(1000, error)
-    with pytest.raises(TimeoutError, match=f"job {job.id} cannot be seen: .* {said}"):
+    with pytest.raises(TimeoutError, match=f"job {job.id}: .* {said}"):
         job.wait(timeout=0)
     assert len(lost) == 999
     away(0)

@@ -92,7 +92,7 @@ def test_answers__about_a_job_that_hangs_leave_threads_for_others(
             one = json.dumps({"job_id": "lk-1"})
             others = [await made._answer("news", one) for _ in range(50)]
             go_on.set()
-            return refused, others, await asyncio.gather(*waiting), made._at_files
+            return refused, others, await asyncio.gather(*waiting), made._file_requests
 
     try:
         refused, others, late, left = asyncio.run(ask())

@@ -440,7 +440,7 @@ def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_pat
 
 
 def test_events__of_jobs_long_ended_are_read_from_their_files(open_jobs, document, monkeypatch):
-    monkeypatch.setattr(queue_module, "FEEDS", 1)
+    monkeypatch.setattr(queue_module, "MOST_FEEDS", 1)
     jobs = open_jobs()
     ids = [jobs.submit(document(str(i), max_iter=3), {}, "me") for i in range(3)]
     for job_id in ids:
@@ -487,7 +487,7 @@ def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
     with dask.config.set(settings):
         job = jobs.find(job_id)
         eventually(lambda: job.note, "it is said why it does not begin")
-        assert job.note == "another scheduler has it, or had it a moment ago"
+        assert "another scheduler" in job.note
         assert 500.0 <= job.not_before - began <= 500.0 + time.monotonic() - began
         jobs.cancel(job_id)
     theirs.release()
@@ -736,7 +736,7 @@ def test_cancel__is_told_before_the_end(open_jobs, document, slow_steps, monkeyp
         if job.record.cancel:
             eventually(lambda: job.feed.since(0)[-1]["event"] == "cancelled", "it has ended")
 
-    monkeypatch.setattr(Queue, "keep", slow)
+    monkeypatch.setattr(Queue, "save", slow)
     jobs.cancel(job_id)
     assert kinds(jobs, job_id)[-1] == "cancelled"
     assert kinds(jobs, job_id).count("cancelling") == 1

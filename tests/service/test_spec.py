@@ -47,7 +47,7 @@ def test_a_document_of_before_is_read_and_asks_for_the_same():
             former = JobSpec.parse(document | {"format": number, "algorithm": algorithm})
             assert former.algorithm.make() == made
     for wrong in (3, {"name": 3}, {"name": "vrkm", "parameters": 3}, {"parameters": {}, "more": 1}):
-        with pytest.raises(ParameterError, match="this is no job: algorithm"):
+        with pytest.raises(ParameterError, match="invalid job: algorithm"):
             JobSpec.parse(document | {"algorithm": wrong})
     expected = FitOptions(n_clusters=10, algorithm=Auto("best"), max_time=60.0, memory_limit=1)
     assert spec.fit_options() == expected
@@ -83,7 +83,7 @@ def test_a_document_comes_back_as_it_went():
 
 
 WRONG = (
-    ({"n_cluster": 3}, "n_cluster: is not known"),
+    ({"n_cluster": 3}, "n_cluster: is not"),
     ({"format": 3}, "format"),
     ({"n_clusters": 0}, "n_clusters: must be greater than or equal to 1"),
     ({"n_clusters": 10**9}, "n_clusters"),
@@ -101,13 +101,13 @@ WRONG = (
     ({"data": 3}, "data: must be a valid string"),
     ({"data": "x.zarr"}, "data: .*relative path"),
     ({"output": "file://run1"}, "output: .*relative"),
-    ({"data": "s3://bucket/../x"}, "data: .*leads out"),
-    ({"output": "/runs/../../etc"}, "output: .*leads out"),
+    ({"data": "s3://bucket/../x"}, r"data: .*'\.\.'"),
+    ({"output": "/runs/../../etc"}, r"output: .*'\.\.'"),
     ({"output": "/runs/1\nfake line"}, "output: .*control characters"),
     ({"output": ""}, "output: .* at least 1 character"),
     ({"output": "/" + "a" * 5_000}, "output"),
     ({"name": "a\nb"}, "name: .*control characters"),
-    ({"name": " a"}, "name: .*spaces"),
+    ({"name": " a"}, "name: .*blanks"),
     ({"name": "a" * 201}, "name: .* at most 200 characters"),
     ({"algorithm": "lloyd"}, "algorithm: must be .*AlgorithmSpec"),
     ({"algorithm": {"name": "os.system"}}, "algorithm.name"),
@@ -147,7 +147,7 @@ def test_what_is_no_document_is_refused():
         (b"\xff", "must be JSON"),
         (b'{"data": "/a", "data": "/b"}', "given twice"),
         (b" " * MOST_BYTES, "must be JSON"),
-        (b" " * (MOST_BYTES + 1), "bytes at most"),
+        (b" " * (MOST_BYTES + 1), f"at most {MOST_BYTES:,}"),
     ):
         with pytest.raises(ParameterError, match=why):
             JobSpec.parse(document)

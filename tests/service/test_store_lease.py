@@ -198,7 +198,7 @@ def test_delete_and_resume__at_the_same_time_one_is_refused(
     with ThreadPoolExecutor(1, "held") as pool:
         asked = pool.submit(ask[held])
         assert inside.wait(120.0)
-        with pytest.raises(ParameterError, match=f"just being {held.rstrip('e')}ed"):
+        with pytest.raises(ParameterError, match=f"being {held.rstrip('e')}ed"):
             ask[other]()
         # Meanwhile all others are answered.
         assert jobs.status(job_id)["state"] == "finished"

@@ -47,7 +47,7 @@ def test_document__what_is_wrong_is_named(document):
         ({"tags": "bigmem"}, "workers.tags: must be a valid list"),
         ({"tags": [3]}, "workers.tags.0: must be a valid string"),
         ({"tags": ["a\nb"]}, "workers.tags.0: has control characters"),
-        ({"tag": ["a"]}, "workers.tag: is not known"),
+        ({"tag": ["a"]}, "workers.tag: is not"),
         (4, "workers: must be a valid dict"),
         (["a"], "workers: must be a valid dict"),
     ):

@@ -165,7 +165,7 @@ def test_records(tmp_path: Path, spec: JobSpec) -> None:
         ({"format": 2, "versions": ["9.1"], "more": 1}, r"format: .*the version that wrote it"),
         ({"more": 1}, "more: "),
         ({"spec": {**spec.dump(), "format": 3}}, "format: must be 2.*version that wrote it"),
-        ({"spec": {**spec.dump(), "more": 2}}, "more: is not known.*version that wrote it"),
+        ({"spec": {**spec.dump(), "more": 2}}, "more: .*version that wrote it"),
     ):
         file.write_text(json.dumps({**json.loads(before), **change}))
         with pytest.raises(ParameterError, match=told) as failed:
@@ -177,7 +177,7 @@ def test_results(tmp_path: Path) -> None:
     folder = Folder(str(tmp_path / "out"))
     write_result(folder, Result(job="lk-1", run=1, token=1, state="finished"))
     edit(tmp_path / "out/results/000001.json", lambda result: result.update(more=1))
-    told = ("000001.json is no result", "more: ")
+    told = ("000001.json", "more: ")
     refused(ParameterError, lambda: read_result(folder, "lk-1", 1), *told)
 
 

@@ -1,9 +1,8 @@
-"""Host names under which the page answers, and limits of requests.
+"""Restrict the host names under which the page answers, against DNS rebinding.
 
-A web site can have its name resolve to an address of the viewer's own network (DNS rebinding) and
-then read a server without a login as if both had one origin. The browser sends the site's name as
-``Host``, so a server that accepts only names of its own is out of reach. An IP address needs no
-check: nobody can have it resolve to something else.
+A web site can let its name resolve to an address of the viewer's network, and then read a server
+without login as if it had the same origin. As the browser sends the site's name as ``Host``, a
+server that accepts only its own names is safe. IP addresses need no check: they do not resolve.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ __all__ = ["MOST_BODY", "Hosts", "refusal"]
 MOST_BODY = 4_096
 """Largest body of a request, in bytes."""
 MOST_SHOWN = 100
-"""Characters of a refused name that an answer repeats."""
+"""Maximum characters of a refused name that an answer repeats."""
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
 """A ``Host`` header: a name or an address, then perhaps a port."""
 
@@ -44,7 +43,7 @@ class Hosts:
         return bool(name) and (
             not known.isdisjoint({name, "*"})
             or any(one.startswith(".") and f".{name}".endswith(one) for one in known)
-            # The name of this machine may have to be looked up in the network.
+            # In a thread: finding this machine's name may take a network request.
             or name in await asyncio.to_thread(_own_names)
         )
 
@@ -54,11 +53,11 @@ def refusal(host: str) -> str:
     shown = printable(host)[:MOST_SHOWN]
     name = _name_of(shown) or "NAME"
     return (
-        f"This server does not answer requests for the host {shown!r}: a name that is not its own "
-        "could be that of a web site that tries to read this page through your browser.\n"
-        "If you come here under this name on purpose, for example through JupyterHub or another "
-        "proxy, add it to largek.observe.hosts where the server is started: in Dask's "
-        f"configuration\n\n    largek: {{observe: {{hosts: [{name}]}}}}\n\n"
+        f"This server does not answer requests for the host {shown!r}, which is not one of its "
+        "names: it could be a web site that tries to read this page through your browser.\n"
+        "If you use this name on purpose, for example through JupyterHub or another proxy, add it "
+        "to largek.observe.hosts where the server is started: in Dask's configuration\n\n"
+        f"    largek: {{observe: {{hosts: [{name}]}}}}\n\n"
         f"or in the environment, DASK_LARGEK__OBSERVE__HOSTS={name}\n"
     )
 

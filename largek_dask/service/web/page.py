@@ -1,7 +1,7 @@
-"""HTTP handlers of the page, for the tornado application of a scheduler.
+"""HTTP handlers of the page of jobs, for the tornado application of a scheduler.
 
-Contents are made in a thread, once for all viewers that ask within a moment. All addresses are
-relative, so that the page works behind proxies and below any prefix.
+Contents are made in a thread, once for all concurrent viewers. All addresses are relative, so that
+the page works behind proxies and below any prefix.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ logger = logging.getLogger(__name__)
 PATH = "largek"
 """Name of the page below the prefix."""
 FRESH_SECONDS = 1.5
-"""Age up to which a content is sent again; viewers ask every two seconds."""
+"""Maximum age of a content that is sent again; viewers ask every two seconds."""
 MOST_CONTENTS = 64
-"""Contents that are kept; the least recently asked for goes first."""
+"""Maximum number of cached contents; the least recently used is dropped first."""
 TIMEOUT_SECONDS = 20.0
-"""Time that a request waits for its content."""
+"""Timeout of a request for a content."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 """Pattern of names of jobs and panels."""
-# BokehJS sets styles of what it draws, and has its icons in addresses; it runs no other script.
+# BokehJS needs inline styles and icons as data URLs, but no other script.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
           "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
 """Content-Security-Policy of the page."""
@@ -50,8 +50,8 @@ REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-sr
                  "base-uri 'none'; form-action 'none'")  # fmt: skip
 NOT_FOUND = {
     "title": "No such job",
-    "html": "<h1>No such job</h1><p>There is no job of this id here. It may have been deleted, or "
-    "belong to another scheduler.</p><p><a href='largek'>All jobs</a></p>",
+    "html": "<h1>No such job</h1><p>There is no job with this id here. It may have been deleted, "
+    "or belong to another scheduler.</p><p><a href='largek'>All jobs</a></p>",
 }
 Key = tuple[Any, ...]
 
@@ -75,7 +75,7 @@ class Contents:
     """Cache of contents by key, each made in a thread once for all concurrent viewers."""
 
     def __init__(self) -> None:
-        # One thread: more would keep Python's lock from the event loop for longer.
+        # One thread, because more would hold Python's lock longer and delay the event loop.
         self._pool = ThreadPoolExecutor(1, "largek-page")
         self._made: OrderedDict[Key, tuple[float, asyncio.Future[Content]]] = OrderedDict()
         self._failed: set[Key] = set()
@@ -106,10 +106,9 @@ class Contents:
             status = 404 if missing else 400 if isinstance(error, ParameterError) else 503
             return Content.of({"error": str(error)}, status)
         except Exception as error:
-            # Whatever it is, jobs and other viewers go on.
             if key not in self._failed and len(self._failed) < MOST_CONTENTS:
                 self._failed.add(key)
-                logger.exception("largek's page cannot show %r", key)
+                logger.exception("The page of jobs cannot show %r", key)
             return Content.of({"error": f"this cannot be shown: {type(error).__name__}"}, 500)
 
 
@@ -151,7 +150,7 @@ class Page:
         application.add_handlers(
             ".*$", [(f"{root}{PATH}{end}", handler, shared) for end, handler in handlers.items()]
         )
-        # Tornado puts what is added last but one, before what answers for every host.
+        # Tornado inserts the new rule before the last one, which answers for every host.
         self._rule = application.default_router.rules[-2]
 
     def close(self) -> None:
@@ -256,11 +255,11 @@ class PageHandler(BaseHandler):
         if content is None or content.status == 404:
             value, job_id, data = NOT_FOUND, "", ""
         else:
-            # Where there is none now, the script asks again.
+            # If there is no content now, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}
         bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id else ""
         html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh)
-        # A page with buttons is not shown inside another one that could hide what is pressed.
+        # Against clickjacking, if there are buttons.
         policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
         self.send_html(html, policy, 200 if data else 404)
 
@@ -307,7 +306,7 @@ class StaticHandler(BaseHandler):
     """Files with their version in the name, which browsers cache for ever."""
 
     async def get(self, name: str) -> None:
-        # BokehJS may still have to be compressed.
+        # In a thread, as BokehJS may still have to be compressed.
         if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
             raise web.HTTPError(404, reason="Not Found")
         self.set_header("Cache-Control", "public, max-age=31536000, immutable")
@@ -320,9 +319,9 @@ class CancelHandler(BaseHandler):
     async def post(self) -> None:
         who = self.request.remote_ip or "an unknown address"
         if (job_id := self._job_id()) is None:
-            logger.warning("largek's page refused that %s cancels a job", who)
+            logger.warning("The page of jobs refused a request by %s to cancel a job", who)
             raise web.HTTPError(403, reason="Not Allowed")
-        logger.info("largek's page: %s cancels job %s", who, job_id)
+        logger.info("The page of jobs: %s cancels job %s", who, job_id)
         try:
             state = await asyncio.to_thread(self.page.source.cancel, job_id, who)
         except JobNotFoundError as error:

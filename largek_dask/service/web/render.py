@@ -1,4 +1,4 @@
-"""The page's contents, rendered by Jinja templates that escape every value, and its files."""
+"""Contents of the page of jobs, by Jinja templates that escape every value; and its files."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ __all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "whole_page"]
 Row = Mapping[str, Any]
 
 MOST_LISTED = 100
-"""Jobs of the list: those that have not ended, and the newest ones."""
+"""Maximum number of jobs in the list: those that have not ended, then the newest ones."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
     "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
     "rows_per_second": "Rows/s", "seconds": "Duration",
 }  # fmt: skip
-"""Headings of the list by the field that they sort by."""
+"""Headings of the list, by the field they sort by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■"}  # fmt: skip
 ORDER = ("running", "waiting", "queued")
-"""Order of states in the list unless it is sorted; all others follow."""
+"""Order of states in an unsorted list; others follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
-"""A job is late after so many seconds, and so many steps, without an event."""
+"""A job is late after this many seconds and durations of a step without an event."""
 NONE = "–"
 
 
@@ -99,25 +99,20 @@ def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
     """Return title and HTML of the list of jobs."""
     found = selected(rows, sort)
     states = Counter(row["state"] for row in rows)
-    told = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
+    summary = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
     if workers := {name for row in rows for name in row.get("workers", ())}:
-        told.append(f"{count_of(len(workers), 'worker')} at work")
+        summary.append(f"{count_of(len(workers), 'worker')} at work")
     speeds = [speed for row in rows if is_number(speed := row.get("rows_per_second"))]
     if speeds:
-        told.append(f"{human_count(sum(speeds))} rows/s")
+        summary.append(f"{human_count(sum(speeds))} rows/s")
     columns = []
     for name, heading in COLUMNS.items():
         is_up, is_down = sort == name, sort == f"-{name}"
         order = "ascending" if is_up else "descending" if is_down else ""
         columns.append({"heading": heading, "order": order, "sort": f"-{name}" if is_up else name,
                         "is_text": name in TEXTS})  # fmt: skip
-    html = _rendered(
-        "list.html",
-        columns=columns,
-        summary=" · ".join(told),
-        rows=[_shown_row(row) for row in found],
-        n_jobs=len(rows),
-    )
+    shown_rows, line = [_shown_row(row) for row in found], " · ".join(summary)
+    html = _rendered("list.html", columns=columns, summary=line, rows=shown_rows, n_jobs=len(rows))
     return {"title": "Jobs", "html": html}
 
 
@@ -151,7 +146,6 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
         waits=[text for name, text in known if name == "waits"],
         tiles=_tiles(view, found.get("cost")),
         panels=found.values(),
-        # Equal names, equal figures.
         figures={kind: digest(key(found[kind]).encode()) for kind in series},
         facts=known,
         marks=_main_marks(marks),

@@ -86,7 +86,7 @@ def test_published_methods_refuse_the_same(algorithm: Any, unread: list[str]) ->
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (sp.csr_array(X), {}, "dense rows only"),
         (X, {"init": "random"}, "init must be 'auto'"),
-        (X, {"n_init": 2}, "makes starts of its own"),
+        (X, {"n_init": 2}, "n_init=2"),
     ]
     for x, options, message in refused:
         with pytest.raises(ParameterError, match=message):

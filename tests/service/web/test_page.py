@@ -368,7 +368,7 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             rig.scheduler.resume()
             tab.wait("() => document.querySelector('#note').innerText === ''")
             tab.wait_text(".state", "running")
-            tab.wait("() => /goes on after step/.test(document.querySelector('.marks').innerText)")
+            tab.wait("() => /resumes after step/.test(document.querySelector('.marks').innerText)")
             x, _ = tab.page.evaluate(LINE, "cost/on all rows")
             known = [value for value in x if value is not None and value == value]
             assert known == sorted(known), "one line, and no step twice"

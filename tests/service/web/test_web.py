@@ -365,7 +365,8 @@ def test_cancel__is_off_unless_it_was_turned_on(source, refusals):
     refused, html = on(source, ask)
     assert refused.code == 403
     assert source.cancelled == []
-    assert refusals == ["largek's page refused that 127.0.0.1 cancels a job"]
+    assert len(refusals) == 1
+    assert "refused a request by 127.0.0.1" in refusals[0]
     assert 'data-token=""' in plain(html).decode()
     assert "Cancel" not in plain(html).decode()
     assert "frame-ancestors" not in html.headers["Content-Security-Policy"]
@@ -380,7 +381,8 @@ def test_cancel__by_whoever_has_the_page(source, refusals):
     html, done = on(source, ask, actions=True)
     assert done.code == 200
     assert source.cancelled == [("lk-1", "127.0.0.1")]
-    assert refusals == ["largek's page: 127.0.0.1 cancels job lk-1"]
+    assert len(refusals) == 1
+    assert refusals[0].endswith("127.0.0.1 cancels job lk-1")
     assert "frame-ancestors 'self'" in html.headers["Content-Security-Policy"]
 
 
@@ -409,7 +411,8 @@ def test_cancel__is_refused_and_logged(change, headers, source, refusals):
 
     assert on(source, ask, actions=True).code == 403
     assert source.cancelled == []
-    assert refusals == ["largek's page refused that 127.0.0.1 cancels a job"]
+    assert len(refusals) == 1
+    assert "refused a request by 127.0.0.1" in refusals[0]
 
 
 @pytest.mark.parametrize("job_id", ["lk-2", "../x", None, {"a": 1}])
