@@ -8,18 +8,7 @@ from __future__ import annotations
 
 import click
 
-from largek_dask.cli import (
-    cluster,
-    demo,
-    doctor,
-    elbow,
-    fit,
-    ingest,
-    jobs,
-    predict,
-    report,
-    warmup,
-)
+from largek_dask.cli import cluster, demo, doctor, elbow, fit, ingest, jobs, predict, report, warmup
 from largek_dask.cli.common import Group
 from largek_dask.version import __version__
 

@@ -103,12 +103,7 @@ layout = options(
 )
 @layout
 def slurm(
-    home: str | None,
-    submit: bool,
-    only_print: bool,
-    scale: int | None,
-    stop: bool,
-    **given: Any,
+    home: str | None, submit: bool, only_print: bool, scale: int | None, stop: bool, **given: Any
 ) -> None:
     """Run a scheduler and its workers as jobs of SLURM.
 

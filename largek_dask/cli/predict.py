@@ -110,11 +110,7 @@ def predict(
 )
 @model_and_data
 def score(
-    model_url: str,
-    data: str,
-    truth: str | None,
-    scheduler: str | None,
-    data_options: DataOptions,
+    model_url: str, data: str, truth: str | None, scheduler: str | None, data_options: DataOptions
 ) -> None:
     """Score how well a model fits other data.
 

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from largek_dask.cli.common import (
-    command,
-    emit,
-    model_in,
-    new_file,
-    option_force,
-    option_storage,
-)
+from largek_dask.cli.common import command, emit, model_in, new_file, option_force, option_storage
 
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder

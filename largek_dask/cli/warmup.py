@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from largek_dask.cli.common import (
-    command,
-    connected,
-    emit,
-    option_scheduler,
-    option_storage,
-)
+from largek_dask.cli.common import command, connected, emit, option_scheduler, option_storage
 
 __all__ = ["warmup"]
 
@@ -29,9 +23,7 @@ __all__ = ["warmup"]
 )
 @option_storage
 def warmup(
-    scheduler: str | None,
-    n_clusters: int | None,
-    storage_options: dict[str, Any] | None,
+    scheduler: str | None, n_clusters: int | None, storage_options: dict[str, Any] | None
 ) -> None:
     """Compile the kernels of usual fits in advance, here or on all workers.
 

@@ -375,17 +375,9 @@ def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
 class FitFolder:
     """Folder of one fit, which only the same job can open again.
 
-    Raises CheckpointError for another job, and DataChangedError for other data. Warns
-    (RecoveryWarning) if the job was started with other versions, so that bits may differ.
-
-    Parameters
-    ----------
-    identity : mapping
-        JSON that must be equal on a resume: algorithm, parameters, seed.
-    data : mapping
-        ``Rows.fingerprint()``, and the names of columns.
-    versions : mapping
-        Versions by the names of all packages that might change bits.
+    ``identity`` (algorithm, parameters, seed) and ``data`` (``Rows.fingerprint()`` and names of
+    columns) must be equal on a resume, otherwise CheckpointError or DataChangedError is raised.
+    Other ``versions`` (by names of packages), which might change bits, give a RecoveryWarning.
     """
 
     def __init__(

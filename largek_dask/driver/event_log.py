@@ -49,15 +49,9 @@ class JsonLines:
     """Sink that writes events as lines of JSON to a folder of any fsspec URL.
 
     Events are appended to local parts. Object stores cannot append: there the open part is
-    rewritten at most every ``every`` seconds and on closing. As JSON escapes line ends, no text can
-    forge an event. Raises OutputError if the folder cannot be written.
-
-    Parameters
-    ----------
-    folder : Folder
-        Holds the folder of parts.
-    every : float
-        Seconds between two writes to an object store, and before a retry.
+    rewritten at most every ``every`` seconds and on closing, and a failed write is retried after
+    this time. As JSON escapes line ends, no text can forge an event. Raises OutputError if the
+    folder cannot be written.
     """
 
     def __init__(

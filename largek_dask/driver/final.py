@@ -110,7 +110,7 @@ def label_rows(
             if in_memory is not None:
                 in_memory[start:stop] = together
             elif out is not None:
-                passes.retry(partial(out.write, start, together))
+                passes.retry(partial(out.local_writer.write, start, together))
         done.merge(total)
         if out is not None:
             passes.retry(partial(out.record, chunks[-1] + 1, done.sums))

@@ -34,16 +34,11 @@ from largek_dask.driver.plan import (
     space_needed,
 )
 from largek_dask.driver.provenance import identity_of, parameters_of, stop_rules_of, versions
-from largek_dask.driver.run import Callback, Clock, no_model
+from largek_dask.driver.run import Callback, Clock, never, no_model
 from largek_dask.driver.starts import StartResult, Starts, kind_of_problem
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import (
-    CancelledFit,
-    DegenerateDataWarning,
-    ParameterError,
-    warn,
-)
+from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
 from largek_dask.kernels.compiling import checked_by
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
@@ -123,30 +118,27 @@ def fit(
     Parameters
     ----------
     checkpoint : str or Folder, optional
-        Folder to write to, and to resume from if it holds this job.
+        Folder to write to, and to resume from if it has this job.
     labels : bool, str or Folder
         Whether labels are returned; or the URL to write them to.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable
-        Sinks of events.
-    log : bool
-        Write events to ``events/`` in the checkpoint folder as well.
+        Sinks of events; with ``log`` they are also written to ``events/`` in the checkpoint folder.
     callbacks : sequence of callable
         See ``driver.run``.
-    cancelled : callable, optional
-        Called often before the last pass; a true result stops the fit.
-    held : callable, optional
-        Called often, also in the last pass; a true result stops the fit for a later resume.
+    cancelled, suspended : callable, optional
+        Called often; a true result stops the fit, ``cancelled`` before the last pass with the
+        current model, ``suspended`` at any time for a later resume.
 
     Raises
     ------
     ParameterError, DataError, BadRowsError, NotEnoughMemoryError, OutputError
         Found before the first step.
     CheckpointError, DataChangedError
-        The folder holds another job, or this one with other data.
+        The folder has another job, or this one with other data.
     NoModelError
-        Cancelled, or out of time waiting for workers, before there was a model; or suspended.
+        Stopped before there was a model, or suspended.
 
     Warns
     -----
@@ -165,7 +157,7 @@ def fit(
     out = Events([*events, *([JsonLines(job.folder)] if job is not None and log else [])])
     work = _FitRun(
         rows, options, choice, footprint, identity, fingerprint, job, store, out, bool(labels),
-        client, n_threads, callbacks, cancelled or _never, suspended or _never,
+        client, n_threads, callbacks, cancelled or never, suspended or never,
     )  # fmt: skip
     passes, best = work.search()
     return work.finish(passes, best)
@@ -190,10 +182,6 @@ def _open_job(
         needed = space_needed(rows, k, footprint, n_init=n_init, labels=False)
         folder.check_space(needed, "checkpoints")
     return job
-
-
-def _never() -> bool:
-    return False
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,6 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
     return name, {key: value for key, value in given.items() if key in own}
 
 
-<<<<<<< HEAD
 def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current settings of an algorithm by those of format 2."""
     given = dict(parameters)
@@ -75,10 +74,6 @@ def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
     """Return ``parameters_of`` an algorithm for what it was in a job of format ``number``."""
-=======
-def current_description(described: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert ``parameters_of`` an algorithm from a former format."""
->>>>>>> 0df5906f (Service, driver and command line: messages, help, comments and docstrings in plain words; tests check values instead of sentences)
     given = dict(described)
     former = given.pop("name").lower()
     if number > 1:
@@ -103,14 +98,9 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def current_state(tree: Any) -> Any:
     """Convert the encoded state of a former class to that of its successor.
 
-<<<<<<< HEAD
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
     same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
     state of ``nmbatch`` had bounds, and one of ``vc-gmm`` a second coreset.
-=======
-    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); now it begins with one, by the
-    same centres. A state of ``dcd-bundle`` also had evaluations and a last step, for figures.
->>>>>>> 0df5906f (Service, driver and command line: messages, help, comments and docstrings in plain words; tests check values instead of sentences)
     """
     match tree:
         case {"class": "VCGMMState", "fields": dict(old)}:

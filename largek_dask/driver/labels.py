@@ -205,8 +205,8 @@ class LabelStore:
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
         # Workers write only if no two chunks share a stored one.
         reachable = not self.url.startswith("memory://")
-        self._writer = LabelWriter(self.url, place.storage_options)
-        self.writer = self._writer if regular and reachable else None
+        self.local_writer = LabelWriter(self.url, place.storage_options)
+        self.writer = self.local_writer if regular and reachable else None
         self._model = ""
         self._parent.check_writable()
         self._check_free()
@@ -293,10 +293,6 @@ class LabelStore:
 
     def _state(self, *, complete: bool) -> dict[str, Any]:
         return {"format": FORMAT, "kind": self._values.name, "complete": complete}
-
-    def write(self, start: int, labels: NDArray[Any]) -> None:
-        """Write labels from this process."""
-        self._writer.write(start, labels)
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
         """Record that the first ``done`` chunks are written, and the sums over them."""

@@ -90,7 +90,8 @@ def state_class(algorithm: Algorithm[State, Any]) -> type[State]:
     return get_type_hints(type(algorithm).init)["return"]  # type: ignore[no-any-return]
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Return False: the default of ``cancelled``."""
     return False
 
 
@@ -98,23 +99,11 @@ def _never() -> bool:
 class Run(Generic[State]):
     """Step an algorithm until a stop rule applies, from the newest checkpoint if there is one.
 
-    Parameters
-    ----------
-    algorithm : Algorithm
-        With its problem.
-    stop : StopRules
-        May differ from those of the run that wrote the checkpoint.
-    checkpoints : Checkpoints, optional
-        The last step is always written.
-    cancelled : callable, optional
-        Called between steps and inside them.
-    seconds_used : float
-        Time used before this run (a scan of the rows, other starts).
-    last_pass : callable, optional
-        Returns the time to reserve of ``max_time``, for a model and the seconds left; called once,
-        and only if there is a limit.
-    watch : CompileWatch, optional
-        Of the whole fit.
+    ``algorithm`` has its problem. ``stop`` may differ from the rules of the run that wrote the
+    checkpoint. ``cancelled`` is called between steps and inside them. ``seconds_used`` is the time
+    before this run (a scan of the rows, other starts). If there is a time limit, ``last_pass`` is
+    called once with a model and the seconds left, and returns what to reserve. ``watch`` is that of
+    the whole fit.
     """
 
     algorithm: Algorithm[State, Any]
@@ -124,7 +113,7 @@ class Run(Generic[State]):
     stop: StopRules
     checkpoints: Checkpoints[State] | None = None
     events: Events = field(default_factory=Events)
-    cancelled: Callable[[], bool] = _never
+    cancelled: Callable[[], bool] = never
     callbacks: Sequence[Callback] = ()
     seconds_used: float = 0.0
     last_pass: Callable[[ModelArrays, float], Reserve] | None = None
@@ -220,9 +209,7 @@ class Run(Generic[State]):
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
-        if reason is None and self.cancelled():
-            return "cancelled"
-        return reason
+        return "cancelled" if reason is None and self.cancelled() else reason
 
     def _advance(self, state: State, info: Info) -> Progress[State]:
         """Return the progress after a step.
@@ -242,12 +229,8 @@ class Run(Generic[State]):
         if not self.callbacks:
             return False
         now, algorithm = self._now, self.algorithm
-        snapshot = Snapshot(
-            now.history[-1],
-            now.history,
-            lambda: algorithm.model(now.state),
-            algorithm.problem.objective,
-        )
+        model, objective = lambda: algorithm.model(now.state), algorithm.problem.objective
+        snapshot = Snapshot(now.history[-1], now.history, model, objective)
         answers = [bool(callback(snapshot)) for callback in self.callbacks]
         return any(answers)
 
@@ -256,7 +239,7 @@ class Run(Generic[State]):
         checkpoints, n_iter = self.checkpoints, self._now.n_iter
         if checkpoints is None or not (always or checkpoints.due()):
             return
-        begin, url = time.monotonic(), checkpoints.folder.url
+        begin = time.monotonic()
         try:
             is_new = checkpoints.save(self._now)
         except OSError as error:
@@ -269,7 +252,7 @@ class Run(Generic[State]):
             return
         checkpoints.has_failed = False
         if is_new:
-            seconds = time.monotonic() - begin
+            seconds, url = time.monotonic() - begin, checkpoints.folder.url
             self.events.emit("checkpoint", n_iter=n_iter, url=url, seconds=seconds)
 
     def _report_step(self) -> None:
@@ -312,24 +295,14 @@ class Run(Generic[State]):
         return by_steps, left
 
     def _end(self, reason: StopReason) -> RunResult[State]:
-        now = self._now
+        now, clock = self._now, self.clock
         history = tuple(now.records())
-        self.events.emit(
-            "stopped",
-            reason=reason,
-            n_iter=now.n_iter,
-            cost=history[-1]["cost"] if history else None,
-            elapsed=self.clock.seconds(),
-        )
+        cost = history[-1]["cost"] if history else None
+        elapsed = clock.seconds()
+        self.events.emit("stopped", reason=reason, n_iter=now.n_iter, cost=cost, elapsed=elapsed)
+        arrays, used = self.algorithm.model(now.state), clock.seconds()
         return RunResult(
-            self.algorithm.model(now.state),
-            now.n_iter,
-            history,
-            reason,
-            now.state,
-            self.clock.seconds(),
-            self.clock.begun,
-            self.reserve,
+            arrays, now.n_iter, history, reason, now.state, used, clock.begun, self.reserve
         )
 
 

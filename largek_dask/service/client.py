@@ -16,12 +16,7 @@ import numpy as np
 from distributed import Client
 
 from largek_dask.algorithms.choices import EFFORTS
-from largek_dask.algorithms.names import (
-    ALGORITHMS,
-    MIXTURES,
-    algorithm_of,
-    check_effort,
-)
+from largek_dask.algorithms.names import ALGORITHMS, MIXTURES, algorithm_of, check_effort
 from largek_dask.driver.formatting import human_seconds, printable
 from largek_dask.driver.options import check_choice, parse_memory
 from largek_dask.driver.stopping import parse_duration

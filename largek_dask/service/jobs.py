@@ -33,12 +33,7 @@ from largek_dask.service.job_state import STATES, JobState
 from largek_dask.service.lease import StoreLease, check_job, claimed_for, reserve
 from largek_dask.service.queue import Queue, WorkerInfo, WorkerPool, why_never_fits, worker_memory
 from largek_dask.service.runner import model_so_far
-from largek_dask.service.spec import (
-    JobSpec,
-    missing,
-    options_of,
-    output_folder,
-)
+from largek_dask.service.spec import JobSpec, missing, options_of, output_folder
 from largek_dask.service.store import MODEL, Records, checked_id
 from largek_dask.version import __version__
 
@@ -59,21 +54,12 @@ MOST_NUMBERS = 10_000_000
 
 
 class Jobs(Queue):
-    """The jobs of one scheduler, and the operations of its clients.
+    """The jobs of one scheduler, and the operations of its clients, which may block.
 
-    All methods are thread-safe, and may block.
-
-    Parameters
-    ----------
-    records : Records
-    connect : callable
-        Returns the client whose cluster computes; None: threads of this process.
-    owner : str
-        Name and location of this scheduler, for claims of the store and jobs.
-    scheduler_file : callable, optional
-        Returns the content of the store's ``scheduler.json`` for the number of a claim.
-    workers : callable, optional
-        Returns the workers of the cluster; None: unknown.
+    ``connect`` returns the client whose cluster computes (None: threads of this process), and
+    ``workers`` the workers of the cluster (None: unknown). ``owner`` is the name and location of
+    this scheduler, for claims. ``scheduler_file`` returns the content of the store's
+    ``scheduler.json`` for the number of a claim.
     """
 
     def __init__(

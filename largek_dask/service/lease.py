@@ -168,22 +168,11 @@ class Lease:
 
 
 class Claimant:
-    """A scheduler that tries to claim a job or a store.
+    """A scheduler that tries to claim a job, or a store (whose ``job`` is ``STORE``).
 
-    Parameters
-    ----------
-    folder : Folder
-        Of the job, or the store.
-    job : str
-        Id of the job, or ``STORE``.
-    owner : str
-        Name of this scheduler, for messages of schedulers that lose the lease.
-    patience : float
-        Timeout of a holder's heartbeats, in seconds.
-    former_owners : collection of str
-        Owners that have lost their store: their claims are not waited for.
-    clock : callable
-        Monotonic clock of this process, in seconds.
+    ``owner`` is the name of this scheduler, for messages of schedulers that lose the lease.
+    ``patience`` is the timeout of a holder's heartbeats in seconds, by ``clock``, which must be
+    monotonic. Claims of ``former_owners``, who have lost their store, are not waited for.
     """
 
     def __init__(

@@ -63,13 +63,7 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = [
-    "Runner",
-    "fit_into",
-    "model_in",
-    "model_of_checkpoint",
-    "model_so_far",
-]
+__all__ = ["Runner", "fit_into", "model_in", "model_of_checkpoint", "model_so_far"]
 
 logger = logging.getLogger(__name__)
 
@@ -104,20 +98,17 @@ class Runner(threading.Thread):
 
     def run(self) -> None:
         """Run the job; an error becomes its result, unless it may pass."""
-        with working_for(self.job.record.id):
-            self._run()
-
-    def _run(self) -> None:
         job = self.job
-        try:
-            options = options_of(job.record.spec, job.secrets)
-            with handle_warnings(self._on_warning):
-                self._attempt(output_folder(job.record.spec, options), options)
-        except Exception as error:
-            self._postpone(error)
-        finally:
-            job.running = False
-            self._done()
+        with working_for(job.record.id):
+            try:
+                options = options_of(job.record.spec, job.secrets)
+                with handle_warnings(self._on_warning):
+                    self._attempt(output_folder(job.record.spec, options), options)
+            except Exception as error:
+                self._postpone(error)
+            finally:
+                job.running = False
+                self._done()
 
     # --- errors that may pass ---------------------------------------------------------------------
 
@@ -301,11 +292,7 @@ class Runner(threading.Thread):
             return self._failure(error, lease.token)
 
     def _result_of_checkpoint(
-        self,
-        folder: Folder,
-        lease: Lease,
-        state: End = "cancelled",
-        stop_reason: str = "cancelled",
+        self, folder: Folder, lease: Lease, state: End = "cancelled", stop_reason: str = "cancelled"
     ) -> Result:
         """Return a result with the model of the last checkpoint, if there is one."""
         result = self._result(lease.token, state, stop_reason=stop_reason)

@@ -70,9 +70,7 @@ class Finder:
     """
 
     def __init__(
-        self,
-        place: str | os.PathLike[str],
-        storage_options: Mapping[str, Any] | None = None,
+        self, place: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
     ) -> None:
         self.is_file = is_file(place)
         self.place = normalize(place) if self.is_file else str(place)

@@ -27,13 +27,7 @@ from pydantic import (
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import (
-    Covariance,
-    Dither,
-    EmptyClusters,
-    Normalize,
-    OnBadRows,
-)
+from largek_dask.algorithms.choices import Covariance, Dither, EmptyClusters, Normalize, OnBadRows
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective

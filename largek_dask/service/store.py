@@ -22,27 +22,14 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
 
 from largek_dask.algorithms.objective import MOST_TEXT
 from largek_dask.driver.labels import are_whole
 from largek_dask.driver.plan import FitMemory
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
-from largek_dask.errors import (
-    JobNotFoundError,
-    LargekError,
-    ParameterError,
-    RecoveryWarning,
-    warn,
-)
+from largek_dask.errors import JobNotFoundError, LargekError, ParameterError, RecoveryWarning, warn
 from largek_dask.redaction import Redactor
 from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, faults_of, unique_keys

@@ -102,7 +102,7 @@ def test_data(value, level, tmp_path):
     found = check_data(str(tmp_path / "x.zarr"), None)
     assert found.level == level
     assert "100 rows × 4 features, float32" in found.text
-    assert ("1 rows of the first chunk hold NaN" in found.text) == (level == "broken")
+    assert ("1 rows of the first chunk have NaN" in found.text) == (level == "broken")
 
 
 def test_data__missing_store_gives_exit_code_1(tmp_path):

@@ -185,7 +185,7 @@ def test_unfinished_values_of_another_kind_are_refused(
         patch.setattr(LabelStore, "finish", stop)
         with pytest.raises(KeyboardInterrupt):
             mixture.predict(data, out=str(tmp_path / "values.npy"))
-    with pytest.raises(OutputError, match=r"values\.npy\.partial\.zarr holds unfinished labels"):
+    with pytest.raises(OutputError, match=r"values\.npy\.partial\.zarr has unfinished labels"):
         mixture.score_samples(data, out=str(tmp_path / "values.npy"))
 
 

@@ -162,7 +162,7 @@ def test_an_unknown_kind_is_refused_by_name(
     unknown = "of the kind 'cuts', and this version.* knows only 'centers'.*newer.*install that"
     with pytest.raises(ModelFormatError, match=rf"{place} is a model {unknown}"):
         load_model(str(place))
-    with pytest.raises(ModelFormatError, match=f"the scheduler has sent is a model {unknown}"):
+    with pytest.raises(ModelFormatError, match=f"The scheduler's message is a model {unknown}"):
         model_of(message)
     # What is not understood is not replaced.
     with pytest.raises(OutputError, match="exists already; nothing was changed"):

@@ -92,7 +92,7 @@ def test_clocks_ten_minutes_apart(open_jobs, document, slow_steps, rows_url, ahe
     with patient():
         ahead[0] = 0.0
         second = open_jobs()
-        with pytest.raises(OtherSchedulerError, match="those of scheduler-0"):
+        with pytest.raises(OtherSchedulerError, match="scheduler-0"):
             second.wait_until_ready()
         assert first.close(120.0) == []
         slow_steps.set()

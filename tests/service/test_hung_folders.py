@@ -99,7 +99,7 @@ def test_answers__about_a_job_that_hangs_leave_threads_for_others(
     finally:
         go_on.set()
     assert refused["error"] == "OutputError"
-    assert "the folder of job lk-hung has not answered" in refused["message"]
+    assert "lk-hung has not answered" in refused["message"]
     assert {answer["answer"] for answer in others} == {'"lk-1"'}
     assert {answer["answer"] for answer in late} == {'"lk-hung"'}
     assert left == {}

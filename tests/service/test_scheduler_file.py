@@ -137,7 +137,7 @@ def test_find__content_of_something_else(tmp_path):
     path = tmp_path / NAME
     for content in OTHERS:
         path.write_bytes(content)
-        with pytest.raises(ParameterError, match=f"{path} is no {NAME}"):
+        with pytest.raises(ParameterError, match=f"{path} is not the {NAME}"):
             lk.connect(path)
 
 
@@ -150,7 +150,7 @@ def test_find__a_file_of_100_MB_is_not_read(tmp_path, monkeypatch):
     for size in (1_000, 100_000_000):
         with open(tmp_path / NAME, "wb") as file:
             file.truncate(size)
-        with pytest.raises(ParameterError, match=f"is no {NAME}"):
+        with pytest.raises(ParameterError, match=f"is not the {NAME}"):
             finder.find()
         assert len(reads) == 1
 
@@ -352,7 +352,7 @@ def test_watch__has_an_exit_code_for_a_job_that_is_out_of_sight(cluster, tmp_pat
 
     monkeypatch.setattr(type(service), "_answer", lost)
     done = run("watch", "lk-1", "--scheduler", cluster.file, "--away", "0s", code=4)
-    assert "is job 4711 of SLURM still running?" in done.stderr
+    assert "job 4711 of SLURM" in done.stderr
     assert run("watch", "lk-1", "--scheduler", cluster.file, "--away", "long", code=1)
     done = run("watch", "lk-1", "--scheduler", tmp_path / NAME, code=1)
     assert "cannot be read" in done.stderr
