@@ -106,8 +106,8 @@ def _table(payload: dict[str, Any]) -> Any:
     if payload["n_searched"] < payload["n_rows"]:
         notes.append(f"Searched {payload['n_searched']:,} of {payload['n_rows']:,} rows.")
     columns = [name.removeprefix("n_").replace("_", " ") for name in partitions[0]]
-    return table(columns, [[*map(_shown, one.values())] for one in partitions], notes, columns)
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+    rows = [
+        ["-" if v is None else f"{v:,}" if isinstance(v, int) else f"{v:.6g}" for v in one.values()]
+        for one in partitions
+    ]
+    return table(columns, rows, notes, columns)

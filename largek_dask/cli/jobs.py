@@ -272,16 +272,14 @@ def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
 
     Without options these are the newest 100.
     """
-    with scheduler.connect() as service:
-        found, store = service.jobs(state=state or None, limit=limit), service.store
-    emit({"store": store, "jobs": found.rows}, lambda: jobs_table(found.rows, store))
-
-
-def jobs_table(rows: list[dict[str, Any]], store: str) -> Any:
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
-    note = f"{len(rows):,} shown of the jobs in {store}" if rows else f"no jobs in {store}"
-    return table(JOB_COLUMNS, map(job_row, rows), [note], ("k", "step", "objective", "left"))
+    with scheduler.connect() as service:
+        found, store = service.jobs(state=state or None, limit=limit), service.store
+    note = f"{len(found):,} of the jobs in {store}" if found else f"no jobs in {store}"
+    right = ("k", "step", "objective", "left")
+    payload = {"store": store, "jobs": found.rows}
+    emit(payload, lambda: table(JOB_COLUMNS, map(job_row, found.rows), [note], right))
 
 
 @command(

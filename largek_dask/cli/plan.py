@@ -122,8 +122,9 @@ def _memory(
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
     """Return passes over all rows and steps of all starts, if no rule stops the fit earlier."""
-    # Statistics are read once, for all starts.
-    before = _scans(rows) + n_init * footprint.passes_before
+    # One scan for statistics, unless they are stored.
+    n_scans = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+    before = n_scans + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
     # Steps that are shorter than a pass, or use rows in memory, are not passes.
@@ -135,11 +136,6 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
         "steps_most": steps,
         "readings_step": 1 if rows.shuffled else footprint.step_reads,
     }
-
-
-def _scans(rows: Rows) -> int:
-    """Return the number of passes for statistics."""
-    return 0 if rows.stored_statistics() is not None and rows.weight is None else 1
 
 
 def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:

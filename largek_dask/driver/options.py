@@ -237,26 +237,17 @@ class FitOptions:
         for name, option in OPTIONS.items():
             value = _checked(name, getattr(self, name), option)
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "max_time", self.stop.max_time)
-        self._check_mixture()
-        self._check_starts()
-        # Raises if the algorithm is invalid.
-        self.make_algorithm()
-
-    def _check_mixture(self) -> None:
-        if self.mixture is not None:
-            return
-        for name, option in OPTIONS.items():
-            if option.part == "mixture" and getattr(self, name) is not None:
+            if self.mixture is None and option.part == "mixture" and value is not None:
                 raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
-
-    def _check_starts(self) -> None:
+        object.__setattr__(self, "max_time", self.stop.max_time)
         init = self.init
         if not isinstance(init, str) and init.ndim == 3 and len(init) != self.n_init:
             raise ParameterError(
                 f"init has the centres of {len(init)} starts (its shape is {init.shape}), but "
                 f"n_init={self.n_init}: give n_init={len(init)}."
             )
+        # Raises if the algorithm is invalid.
+        self.make_algorithm()
 
     def make_algorithm(self) -> Algorithm[Any, Any] | Auto:
         """Return the algorithm object, without a problem."""

@@ -156,8 +156,7 @@ class AlgorithmSpec(BaseModel):
         )
 
 
-def _as_list(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+_AS_LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple) else value)
 
 
 class WorkersSpec(BaseModel):
@@ -167,7 +166,7 @@ class WorkersSpec(BaseModel):
 
     min: NumberOfWorkers = 1
     max: NumberOfWorkers | None = None
-    tags: Annotated[list[Name], BeforeValidator(_as_list), Field(max_length=50)] = []
+    tags: Annotated[list[Name], _AS_LIST, Field(max_length=50)] = []
     """Names of Dask's worker resources; each worker must have all of them."""
 
     @model_validator(mode="after")
