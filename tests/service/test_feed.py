@@ -126,7 +126,7 @@ def test_progress__is_kept_once_in_no_event_and_over_with_the_step():
 
 def test_ready__has_what_is_known_and_finite():
     feed = Feed("a", is_new=True)
-    assert feed.ready.at == 0
+    assert feed.metrics.at == 0
     feed({"event": "started", "n_rows": 9, "n_chunks": 4, "workers": ["a", "b", "c"]})
     for change, address in (("left", "a"), ("slow", "b"), ("joined", "a"), ("joined", "d")):
         feed({"event": "worker", "address": address, "change": change, "chunks": 1})
@@ -134,7 +134,7 @@ def test_ready__has_what_is_known_and_finite():
     feed({**numbered(2), "eta_s": 5.0, "cost": float("inf"), "retries": None,
           "seconds": {"compute": float("nan"), "read": 1.0, "wait": 0.0},
           "time": "2026-01-01T00:00:10+00:00"})  # fmt: skip
-    ready = feed.ready
+    ready = feed.metrics
     assert ready.figures["workers"] == 4
     assert (ready.figures["steps"], ready.figures["rows"]) == (2, 20)
     assert (ready.figures["eta_seconds"], ready.figures["retries"]) == (5.0, 0)
