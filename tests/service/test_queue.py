@@ -14,7 +14,7 @@ from largek_dask.service.spec import JobSpec
 from largek_dask.service.store import Records
 
 
-class FakeTenure:
+class FakeStoreLease:
     """A store that is had or not, as a test says."""
 
     def __init__(self, records):
@@ -34,7 +34,7 @@ def records(tmp_path):
 
 @pytest.fixture
 def store_lease(records):
-    return FakeTenure(records)
+    return FakeStoreLease(records)
 
 
 @pytest.fixture

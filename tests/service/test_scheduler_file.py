@@ -85,7 +85,7 @@ def test_the_file_says_where_the_scheduler_is(cluster):
 
 
 class Holder:
-    """A tenure of a store."""
+    """A lease of a store."""
 
     def __init__(self, folder, owner="a"):
         lease = Claimant(Folder(str(folder)), STORE, owner, 0.0).claim()
