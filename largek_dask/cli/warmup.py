@@ -25,7 +25,7 @@ __all__ = ["warmup"]
 def warmup(
     scheduler: str | None, n_clusters: int | None, storage_options: dict[str, Any] | None
 ) -> None:
-    """Compile the kernels of usual fits in advance, here or on all workers.
+    """Compile usual kernels in advance, here or on all workers.
 
     Use it when you build an image or start a cluster: otherwise the first fit of each kind compiles
     for some seconds. A second call has nothing to do.

@@ -135,16 +135,15 @@ class JsonLines:
             try:
                 self._flush()
             finally:
-                if self._file is not None:
-                    self._close_file()
+                self._close_file()
 
     def _close_file(self) -> None:
-        assert self._file is not None
         number, self._file = self._file, None
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
+        if number is not None:
+            try:
+                os.fsync(number)
+            finally:
+                os.close(number)
 
     @staticmethod
     def is_in(folder: Folder) -> bool:

@@ -309,8 +309,10 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
         raise ParameterError(f"invalid job: {faults_of(error)}.") from None
 
 
-def faults_of(error: ValidationError) -> str:
+def faults_of(error: Exception) -> str:
     """Describe the wrong fields of a document, without their values, which may be secret."""
+    if not isinstance(error, ValidationError):
+        return str(error)
     faults = dict.fromkeys(
         f"{'.'.join(map(str, one['loc'][:3])) or 'the document'}: "
         + {"extra_forbidden": "is not a known field"}.get(one["type"], one["msg"])

@@ -22,7 +22,7 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, TypeAdapter
 
 from largek_dask.algorithms.objective import MOST_TEXT
 from largek_dask.driver.labels import are_whole
@@ -262,7 +262,7 @@ class Records:
         except (ValueError, RecursionError, DamagedError) as error:
             raise ParameterError(
                 f"{self._folder.url}/{name} is not a job record that largek_dask {__version__} can "
-                f"read ({_faults(error)}): upgrade to the version that wrote it, restore it, or "
+                f"read ({faults_of(error)}): upgrade to the version that wrote it, restore it, or "
                 "move it away."
             ) from None
         if found.id != job_id:
@@ -312,10 +312,6 @@ def _without(names: Collection[str], document: Any) -> Any:
     return {name: value for name, value in document.items() if name not in names}
 
 
-def _faults(error: Exception) -> str:
-    return faults_of(error) if isinstance(error, ValidationError) else str(error)
-
-
 def _job_of(name: str) -> str:
     """Return the job of a record's file name; empty if it is none."""
     job_id = name.removesuffix(".json")
@@ -359,7 +355,7 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
     except (ValueError, DamagedError) as error:
         raise ParameterError(
             f"{folder.url}/{name} is not a job result that largek_dask {__version__} can read "
-            f"({_faults(error)}): upgrade to the version that wrote it, or choose another output."
+            f"({faults_of(error)}): upgrade to the version that wrote it, or choose another output."
         ) from None
     if found.job != job_id:
         raise ParameterError(
