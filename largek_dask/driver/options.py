@@ -180,24 +180,24 @@ class FitOptions:
         "integer",
         "stop",
         300,
-        "Maximum number of steps of one start. Each step assigns rows once: all of them, or those "
-        "of the current batch or sample.",
+        "Maximum number of steps per start. A step assigns rows once: all of them, or those of the "
+        "current batch or sample.",
         least=1,
     )
     tol: float = _option(
         "number",
         "stop",
         1e-4,
-        "Stop when the squared movement of the centres, relative to the mean variance of the "
-        "features, is at most this. 0: when no label changes.",
+        "Stop when the squared movement of the centres is at most this fraction of the mean "
+        "variance of the features; 0 to stop when no label changes.",
         least=0,
     )
     max_time: float | str | None = _option(
         "seconds",
         "stop",
         None,
-        'Stop after this time: seconds, or a text such as "90s", "30m" or "6h"; includes runs '
-        "before a resume, the last pass and compiling kernels.",
+        'Time limit in seconds, or a text such as "90s", "30m" or "6h". It includes earlier runs '
+        "of a resumed fit, the last pass and the compilation of kernels.",
         least=0,
     )
     seed: int = _option(
@@ -207,14 +207,14 @@ class FitOptions:
         "choice",
         "job",
         "relocate",
-        "Whether a centre without rows moves to the rows farthest from their centres, or stays.",
+        "Whether a centre without rows is moved to the rows farthest from their centres, or kept.",
         choices=EMPTY_CLUSTERS,
     )
     on_bad_rows: OnBadRows = _option(
         "choice",
         "job",
         "raise",
-        "How to treat rows with NaN or infinity; skipped ones get the label -1.",
+        "Whether rows with NaN or infinity raise an error, or are skipped and labelled -1.",
         choices=ON_BAD_ROWS,
     )
     normalize: Normalize | None = _option(

