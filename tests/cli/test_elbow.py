@@ -48,7 +48,7 @@ def test_the_table_of_a_sample(url, monkeypatch):
     found = lk.suggest_k(X, 9, sample=900, random_state=3)
     assert found.k == K
     assert found.words in " ".join(shown.split())
-    assert "Found on 900 of 1,200 rows." in shown
+    assert "900 of 1,200 rows" in shown
     assert f"{found.inertia[K - 1]:.6g}" in shown
 
 
