@@ -1,8 +1,8 @@
-"""Read the former names and settings of algorithms in stored jobs and models.
+"""Convert former names and settings of algorithms in stored jobs and models.
 
 In jobs of format 1, and in models of formats 1 and 2, ``vrkm`` was two algorithms by its parameter
-``table``, ``dcdbundle`` two by ``metric``, ``nmbatch`` and ``vc-gmm`` two by whether they were
-published forms, and ``dcclust`` one of its own. In jobs of formats 1 and 2 ``nmbatch`` had a
+``table``, and ``dcdbundle`` two by ``metric``; ``nmbatch`` and ``vc-gmm`` were also their published
+forms; and ``dcclust`` was a separate algorithm. In jobs of formats 1 and 2 ``nmbatch`` had a
 parameter ``bounds``, and ``lloyd`` more values of it; no result depends on them.
 """
 
