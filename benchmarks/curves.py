@@ -30,7 +30,7 @@ MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
     AUTO: lk.Truncated(),
     LLOYD: lk.Lloyd(),
-    DENSE: lk.Lloyd(bounds=None),
+    DENSE: lk.Lloyd(),
     NMBATCH: lk.NMBatch(),
     TABLE: lk.IncrementalLloyd(),
 }

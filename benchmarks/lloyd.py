@@ -40,7 +40,7 @@ def our_pass(x: np.ndarray, centers: np.ndarray) -> float:
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
-    algorithm = Lloyd(bounds=None).bind(KMeansProblem(len(centers), centers))
+    algorithm = Lloyd().bind(KMeansProblem(len(centers), centers))
     seconds: list[float] = []
     # First without a clock: kernels are compiled or loaded, and work is counted.
     for rows, n in ((x[: 4 * len(centers)], 2), (x, PASSES + 2), (x, PASSES + 2)):

@@ -41,7 +41,7 @@ Rows = NDArray[Any]
 
 ROWS = {"mnist": 40_000, "A": 100_000, "sift200k": 100_000}
 """Rows that each set is cut to; a fifth of them for methods that go row by row."""
-PLAIN: Any = {"lloyd": lk.Lloyd(bounds=None), "mbatch": lk.MiniBatch(BATCH)}
+PLAIN: Any = {"lloyd": lk.Lloyd(), "mbatch": lk.MiniBatch(BATCH)}
 NESTED: dict[str, Any] = PLAIN | {
     f"rho {rho:g}, {bounds}": lk.NMBatch.paper(BATCH, rho, bounds)
     for rho in RHOS
@@ -155,7 +155,7 @@ def coreset_fit(x: Rows, k: int, seed: int, algorithm: Any) -> Record:
             rows = rows_of_coreset(passes, draw_coreset(passes, rng, DRAWS, independent=True))
             centers, n_seeding = afk_mc2_start(rows, rng, k, CHAIN)
             counted += passes.n_rows + n_seeding
-            algorithm = lk.Lloyd(bounds=None).bind(KMeansProblem(k, centers))
+            algorithm = lk.Lloyd().bind(KMeansProblem(k, centers))
         else:
             algorithm = algorithm.bind(KMeansProblem(k))
         state = algorithm.init(rows, rng)

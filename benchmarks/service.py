@@ -85,7 +85,7 @@ def through_client(address: str, store: str, folder: Path, k: int, passes: int) 
             lk.open_rows(store),
             FitOptions(
                 n_clusters=k,
-                algorithm=lk.Lloyd(bounds=None),
+                algorithm=lk.Lloyd(),
                 init="random",
                 max_iter=passes,
                 tol=0.0,
@@ -109,7 +109,7 @@ def as_job(
         began = time.perf_counter()
         job = service.submit(
             store,
-            algorithm=lk.Lloyd(bounds=None),
+            algorithm=lk.Lloyd(),
             n_clusters=k,
             output=str(folder),
             init="random",

@@ -109,17 +109,12 @@ class Chunk(Protocol):
     def __len__(self) -> int:
         """Return the number of rows."""
 
-    def pieces(
-        self, rows: slice, *, few: bool = False
-    ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+    def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
         """Yield ``x`` and ``weight`` of some rows, in pieces that fit a processor's cache.
 
         A share of a table that lies elsewhere in this process is copied piece by piece; each is
         valid until the next one. If a pass asks for a share of the rows and ``joined``, only this
         method shows the share, and ``x`` and ``weight`` are those of all rows.
-
-        ``few``: most of the rows will not be read. The share is then one piece, whose ``x`` has a
-        length and copies the rows that it is indexed with.
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:

@@ -18,15 +18,11 @@ ends at a fixed point of Lloyd's algorithm.
 
 If there are many times as many rows as a good sample needs, the first epochs use a sample in the
 nested order (:mod:`..parts.nested`), which doubles.
-
-Once hardly any row changes, bounds save most distances, as in Lloyd's algorithm
-(:mod:`..parts.bounded`). Between two visits of a row the centres go from those of one round to
-those of the same round of the next epoch; labels do not depend on bounds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -49,15 +45,6 @@ from largek_dask.algorithms.base import (
     TableShape,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.bounded import (
-    BoundsState,
-    begin_bounds,
-    calm_share,
-    group_count,
-    label_rows,
-    row_bytes,
-    with_bounds,
-)
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.nested import (
     COPIES,
@@ -70,7 +57,7 @@ from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.totals import Tally
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.bounds.groups import BoundedCenters
+from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.extrapolated import ExpectedChange
 from largek_dask.kernels.exact.movement import squared_movement
@@ -97,15 +84,8 @@ PLACE_BYTES = 8
 CALM_SHARE = 0.002
 """Share of the rows that change their label in an epoch below which no further change of the others
 is expected."""
-BOUNDS_SHARE = 0.004
-"""Share of the rows that change their label in an epoch below which rows get bounds. It is a fifth
-of the share for Lloyd's algorithm, which would lose half of the savings (measured), as an epoch
-moves centres as far as several of Lloyd's steps."""
-GROUP_WORK = 4_000
-"""Minimum multiplications per row in a group of centres: below, testing whether a row has to search
-the group costs more than the search (measured: 1,000 centres of 18 features need 4 groups)."""
 PIECE_ROWS = 1 << 16
-"""Rows that are labelled at a time: with bounds, those that have none yet are copied."""
+"""Rows that are labelled at a time."""
 MOST_HALVED = 3
 """Halvings of the expected change before it is set to 0."""
 
@@ -145,8 +125,6 @@ class LabelTableState:
     """Nothing is expected any more: the objective of the table falls until no label changes."""
     models: tuple[NDArray[Any], ...] = ()
     """The centres of each round of the last epoch, from which lost labels are rebuilt."""
-    bounds: tuple[BoundsState, ...] = ()
-    """Bounds of the rows of each round, as of ``models``; empty while rows have none."""
 
     @property
     def rows(self) -> int:
@@ -190,12 +168,10 @@ class LabelChanges(Tally):
         weight: NDArray[np.float64] | None,
         old: NDArray[np.int32] | None,
         labels: NDArray[np.int32],
-        few: bool,
     ) -> None:
         """Count rows (n, d) for their new clusters instead of their old ones.
 
-        ``labels`` of rows of weight 0, which are absent, become -1. ``few``: hardly any row
-        changes, and only those that do are copied.
+        ``labels`` of rows of weight 0, which are absent, become -1.
         """
         if weight is not None:
             labels[weight <= 0] = -1
@@ -207,45 +183,29 @@ class LabelChanges(Tally):
             self.squares.add(row_squares(x, self.entered.grid.shift), weight)
         else:
             changed = labels != old
-            if few:
-                own = None if weight is None else weight[changed]
-                which = np.flatnonzero(changed)
-                self.moved.move(x[which], old[which], labels[which], own)
-            else:
-                self.moved.move(x, old, labels, weight)
+            self.moved.move(x, old, labels, weight)
             self.touched[old[changed]] = True
         self.touched[labels[changed]] = True
         self.n_changed += int(np.count_nonzero(changed))
 
 
-def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters | BoundedCenters) -> None:
-    """Label one round's rows of a chunk by their nearest centre, by bounds if they have any."""
-    n, before, few = len(chunk), chunk.state, isinstance(centers, BoundedCenters)
-    kept: dict[str, NDArray[Any]] = {"labels": np.empty(n, np.int32)}
-    if isinstance(centers, BoundedCenters):
-        kept["upper"] = np.empty(n, np.float32)
-        kept["lower"] = np.empty((n, centers.n_groups), np.float32)
+def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters) -> None:
+    """Label one round's rows of a chunk by their nearest centre."""
+    n, before = len(chunk), None if chunk.state is None else chunk.state["labels"]
+    labels = np.empty(n, np.int32)
     step = max(1, -(-n // chunk.threads.n))
-
-    def pieces(begin: int, end: int) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-        for first in range(begin, end, PIECE_ROWS):
-            yield from chunk.pieces(slice(first, min(first + PIECE_ROWS, end)), few=few)
 
     def share(begin: int) -> LabelChanges:
         part = total if begin == 0 else total.empty()
-        for at, x, weight in pieces(begin, min(begin + step, n)):
-            known = None if before is None else {name: own[at] for name, own in before.items()}
-            found, n_evaluated = label_rows(x, centers, known)
-            old = None if known is None else known["labels"]
-            part.count(x, weight, old, found["labels"], few)
-            part.n_evaluated += n_evaluated
-            for name, own in found.items():
-                kept[name][at] = own
+        for at, x, weight in chunk.pieces(slice(begin, min(begin + step, n))):
+            found, _ = nearest_pruned(x, centers)
+            part.count(x, weight, None if before is None else before[at], found)
+            labels[at] = found
         return part
 
     for part in chunk.threads.map(share, range(0, n, step))[1:]:
         total.merge(part)
-    chunk.keep(**kept)
+    chunk.keep(labels=labels)
 
 
 @dataclass(frozen=True)
@@ -383,18 +343,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
             n_halved=epoch.n_halved,
             is_calm=state.is_calm or is_calm,
             models=tuple(epoch.models),
-            bounds=tuple(rounds.bounds) or self._begin_bounds(passes, epoch),
         )
-
-    def _begin_bounds(self, passes: Passes, epoch: _Epoch) -> tuple[BoundsState, ...]:
-        """Return bounds for rows in the next epoch, if only few have changed their label."""
-        state, k = epoch.state, len(epoch.centers)
-        n_groups = groups_of_rounds(passes, k)
-        share = min(BOUNDS_SHARE, calm_share(n_groups, *epoch.centers.shape))
-        if state.rows < passes.n_rows or epoch.n_changed >= share * epoch.n_rows:
-            return ()
-        bounds = begin_bounds(epoch.centers, state.shift, n_groups)
-        return () if bounds is None else (bounds,) * len(epoch.models)
 
     def _next_stage(self, table: TableShape, stage: int) -> int:
         """Return the doubled sample; all rows if that is too large to be held."""
@@ -406,7 +355,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         return CenterArrays(state.centers, state.counts, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels, bounds and places of all rows; held samples, or all rows.
+        """Estimate memory: labels and places of all rows; held samples, or all rows.
 
         Every round reads every chunk. A checkpoint has the centres of every round of an epoch,
         sums, and expected changes (measured).
@@ -421,27 +370,18 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
             stage = self._next_stage(table, stage)
         if self._gathers(table, k, rounds):
             largest = n
-        kept, most = (
-            row_bytes(groups_of_rounds(replace(table, state_limit=room), k)) + PLACE_BYTES
-            for room in (table.state_limit, None)
-        )
         return Footprint(
-            row_bytes=kept,
+            row_bytes=4 + PLACE_BYTES,
             fixed_row_bytes=PLACE_BYTES,
             model_copies=self.rounds + 5,
             held_bytes=max(
                 bytes_of_held(table, sample, table.itemsize, 0, COPIES),
-                bytes_of_held(table, largest, table.itemsize, 2 * most),
+                bytes_of_held(table, largest, table.itemsize, 2 * (4 + PLACE_BYTES)),
             ),
             passes_before=self.problem.passes_to_start(),
             step_reads=rounds,
             full_search="once per epoch, every row",
         )
-
-
-def groups_of_rounds(table: Passes | PlannedTable, k: int) -> int:
-    """Return the number of lower bounds per row, once few change their label; 0: none."""
-    return min(group_count(table, k), k * table.n_features // GROUP_WORK)
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:
@@ -480,7 +420,6 @@ def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | 
         extra={
             "batch_rows": float(epoch.n_rows),
             "rounds": float(len(epoch.models)),
-            "distances": epoch.n_evaluated / max(1, epoch.n_rows * len(centers)),
             "factor": 0.0 if after.is_calm else epoch.factor,
             **({} if n_moved is None else {"relocated": float(n_moved)}),
         },
@@ -509,7 +448,7 @@ class _Epoch:
         # For other rows than before no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf
         self.models: list[NDArray[Any]] = []
-        self.n_rows = self.n_changed = self.n_evaluated = 0
+        self.n_rows = self.n_changed = 0
         self.touched = np.zeros(k, np.bool_)
         self.cost = np.inf
 
@@ -518,7 +457,6 @@ class _Epoch:
         self.models.append(self.centers)
         self.n_rows += changes.n_rows
         self.n_changed += changes.n_changed
-        self.n_evaluated += changes.n_evaluated
         if changes.n_entered:
             self.sums.merge(changes.entered)
             self.squares += changes.squares.value
@@ -563,8 +501,6 @@ class _Rounds:
         self.gathered = gathers or not has_all
         self.passes = passes
         """Over all rows that are to have labels."""
-        self.bounds: list[BoundsState] = []
-        """As of the centres of the rounds so far."""
         self._ends = _ends(0, n, n_rounds)
         if self.gathered:
             # Rounds over all rows are the same whether gathered or not.
@@ -578,20 +514,15 @@ class _Rounds:
         """Label the rows of round ``q``."""
         state, n = self._state, self._n
         share = RowSlice(self._rng, self._ends[q], self._ends[q + 1], n)
-        # Bounds are not rebuilt with the labels: rows without any get those of now.
         replay: tuple[tuple[PackedCenters], ...] = ()
-        labelled, bounds = None, None
+        labelled = None
         if not state.has_no_labels(n):
-            last = pack_centers(state.models[q], state.shift)
-            replay = ((last,),)
+            replay = ((pack_centers(state.models[q], state.shift),),)
             labelled = RowSlice(self._rng, 0, state.known, n) if self.gathered else share
-            if state.bounds:
-                bounds = state.bounds[q].advance(last, packed)
-                self.bounds.append(bounds)
         d, grid = self.passes.n_features, self.passes.statistics.grid
         changes: LabelChanges = self.passes.reduce(
             round_chunk,
-            with_bounds(packed, bounds),
+            packed,
             start=partial(LabelChanges.of, packed.n_clusters, d, grid),
             combine=LabelChanges.combine,
             state=RowState(f"round-{q}", state.step + 1, replay, rebuild_rows=labelled),

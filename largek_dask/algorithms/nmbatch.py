@@ -213,8 +213,6 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         extra = {
             "batch_rows": float(total.tally.n_rows),
             "gathered": float(batch.gathered),
-            "distances": 1.0,
-            "row_state_bytes": 4.0,
         }
         if ratio < np.inf:
             extra["growth_ratio"] = ratio

@@ -2,8 +2,8 @@
 
 In jobs of format 1, and in models of formats 1 and 2, ``vrkm`` was two algorithms by its parameter
 ``table``, and ``dcdbundle`` two by ``metric``; ``nmbatch`` and ``vc-gmm`` were also their published
-forms; and ``dcclust`` was a separate algorithm. In jobs of formats 1 and 2 ``nmbatch`` had a
-parameter ``bounds``, and ``lloyd`` more values of it; no result depends on them.
+forms; and ``dcclust`` was a separate algorithm. In jobs of formats 1 and 2 ``nmbatch``
+and ``lloyd`` had a parameter ``bounds``, on which no result depends.
 """
 
 from __future__ import annotations
@@ -65,10 +65,8 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
 def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return the current settings of an algorithm by those of format 2."""
     given = dict(parameters)
-    if name == "nmbatch":
+    if name in ("lloyd", "nmbatch"):
         given.pop("bounds", None)
-    elif name == "lloyd" and given.get("bounds") in ("hamerly", "elkan", "groups"):
-        given["bounds"] = "auto"
     return given
 
 
@@ -100,18 +98,22 @@ def current_state(tree: Any) -> Any:
 
     An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
     same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
-    state of ``nmbatch`` had bounds, and one of ``vc-gmm`` a second coreset.
+    state of ``nmbatch``, ``lloyd`` or ``incremental`` had bounds, and one of ``vc-gmm`` a second
+    coreset.
     """
     match tree:
         case {"class": "VCGMMState", "fields": dict(old)}:
             kept = {name: value for name, value in old.items() if name != "unseen"}
             return {**tree, "fields": kept}
-        case {"class": "NMBatchState", "fields": dict(old)} if "bounds" in old:
+        case {"class": "LabelTableState", "fields": dict(old)}:
+            kept = {name: value for name, value in old.items() if name != "bounds"}
+            return {**tree, "fields": kept}
+        case {"class": "LloydState" | "NMBatchState", "fields": dict(old)} if "bounds" in old:
             passes = old["history"]["fields"]
             entries = [entry["fields"]["centers"] for entry in passes["entries"]["tuple"]]
             history = {"class": "History", "fields": {**passes, "entries": {"tuple": entries}}}
             kept = {name: value for name, value in old.items() if name != "bounds"}
-            return {"class": "NMBatchState", "fields": {**kept, "history": history}}
+            return {**tree, "fields": {**kept, "history": history}}
         case {"class": "PublishedState", "fields": dict(old)}:
             kept = {name: old[name] for name in ("step", "path", "inertia", "bounds", "shift")}
             return {"class": "DCDBundleState", "fields": kept}

@@ -36,24 +36,6 @@ def writable(array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-class LazyRows:
-    """(n, d) rows of a larger table, copied only when they are read."""
-
-    __slots__ = ("_places", "_x")
-
-    def __init__(self, x: NDArray[Any], places: NDArray[np.int64]) -> None:
-        self._x, self._places = x, places
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-    def __getitem__(self, rows: slice | NDArray[np.int64]) -> NDArray[Any]:
-        places = self._places[rows]
-        x = np.empty((len(places), self._x.shape[1]), self._x.dtype)
-        copy_rows(self._x, places, x)
-        return readonly(x)
-
-
 @dataclass(slots=True)
 class ChunkView:
     """Implements ``algorithms.base.Chunk``."""
@@ -80,9 +62,7 @@ class ChunkView:
     def __len__(self) -> int:
         return len(self.x) if self.rows is None else len(self.rows)
 
-    def pieces(
-        self, rows: slice, *, few: bool = False
-    ) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
+    def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
         """Yield ``x`` and ``weight`` of some rows; see ``algorithms.base.Chunk.pieces``."""
         begin, end, _ = rows.indices(len(self))
         if not self.spread:
@@ -90,11 +70,6 @@ class ChunkView:
             yield slice(begin, end), self.x[begin:end], weight
             return
         assert self.rows is not None
-        if few:
-            places = self.rows[begin:end]
-            weight = None if self.weight is None else self.weight[places]
-            yield slice(begin, end), LazyRows(self.x, places), weight
-            return
         row_bytes = max(1, self.x.shape[1] * self.x.itemsize)
         n = min(max(1, PIECE_BYTES // row_bytes), max(1, end - begin))
         # one buffer for all pieces: fresh pages cost more than the rows (measured)

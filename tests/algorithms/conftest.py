@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from largek_dask.algorithms import lloyd
-from largek_dask.algorithms.parts import bounded
-
 
 def blobs(n: int, d: int, k: int, seed: int = 0, spread: float = 6.0) -> np.ndarray:
     """n rows around k centres, float32."""
@@ -20,19 +17,6 @@ def bits(km) -> tuple[str, bytes, float, int]:
     """All that has to be equal of two fits."""
     value = getattr(km, f"{km.model_.objective.name}_")
     return km.model_.digest(), km.labels_.tobytes(), value, km.n_iter_
-
-
-def begin_bounds_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let ``Lloyd()`` keep bounds for several groups from the second step on, of any rows."""
-    monkeypatch.setattr(bounded, "LEAST_WORK", 0)
-    monkeypatch.setattr(bounded, "CENTERS_PER_GROUP", 5)
-    monkeypatch.setattr(lloyd, "calm_share", lambda *_: 1.0)
-
-
-@pytest.fixture
-def early_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """See :func:`begin_bounds_early`."""
-    begin_bounds_early(monkeypatch)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -50,8 +50,7 @@ N_ROWS, N_FEATURES, K = 12_000, 10, 24
 CHUNK_ROWS, N_CHUNKS = 1_024, 12
 
 LISTED = {
-    "lloyd": lk.Lloyd(bounds=None),
-    "lloyd-bounds": lk.Lloyd(),
+    "lloyd": lk.Lloyd(),
     "minibatch": lk.MiniBatch(batch_rows=1000),
     # Rows vote anew in the second round, from the fifth step on.
     "minibatch-latest": lk.MiniBatch(batch_rows=3000, votes="latest"),
@@ -97,11 +96,10 @@ SAME_PATH = {
     "dcd-bundle",
 }
 """Their totals, row state and passes are those of another one: the slow tier alone has them."""
-OWN_TILES = {"lloyd", "lloyd-bounds", "truncated-lists", "vcgmm-diag", *OTHERS}
+OWN_TILES = {"lloyd", "truncated-lists", "vcgmm-diag", *OTHERS}
 """Between them, they have all searches whose kernels depend on the register tile."""
 ANY_CHUNKING = {
     "lloyd",
-    "lloyd-bounds",
     "truncated",
     "truncated-lists",
     "truncated-directions",
@@ -109,7 +107,7 @@ ANY_CHUNKING = {
     *(name for name in LISTED if name.startswith(("vcgmm", "var", "dc"))),
 }
 """Algorithms that promise the same bits for another chunking, given the same starting centres."""
-MOVED_BOUNDS = {"lloyd-bounds", "nmbatch-paper"}
+MOVED_BOUNDS = {"nmbatch-paper"}
 """Where a chunk goes to another worker its bounds are made anew, and are closer."""
 PATHS = {
     "partition-path": 4,
@@ -135,7 +133,7 @@ def tiered(names, slow_ones=SAME_PATH):
 
 
 every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
-FEW = {"incremental", "truncated-lists", "nmbatch", "lloyd-bounds"}
+FEW = {"incremental", "truncated-lists", "nmbatch", "nmbatch-paper"}
 """Between them they have all kinds of row state."""
 few_algorithms = pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - FEW))
 

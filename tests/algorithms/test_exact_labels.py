@@ -158,14 +158,3 @@ def test_tight_groups_far_apart(algorithm, rows, k):
     np.testing.assert_array_equal(km.predict(x), km.labels_)
     if k > 30 and spread < 0.1:
         assert products_err(x, km.cluster_centers_), "products would have done: nothing is tested"
-
-
-def test_tight_groups_with_bounds(early_bounds):
-    x = tight(12, 3e-3, "f4")
-    first, second = (
-        lk.KMeans(60, algorithm=lk.Lloyd(bounds), init="random", random_state=0).fit(x)
-        for bounds in ("auto", None)
-    )
-    assert first.history_[-1]["extra"]["row_state_bytes"] > 4
-    assert first.model_.digest() == second.model_.digest()
-    assert_nearest(x, first.cluster_centers_, first.labels_)

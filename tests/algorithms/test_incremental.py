@@ -17,18 +17,11 @@ import largek_dask as lk
 from largek_dask.algorithms import incremental
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.incremental import (
-    BOUNDS_SHARE,
     CALM_SHARE,
-    PLACE_BYTES,
     IncrementalLloyd,
-    LabelTableState,
 )
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.parts import bounded
-from largek_dask.algorithms.parts.bounded import calm_share
 from largek_dask.data.sources import open_rows
-from largek_dask.driver.checkpoint import decode, encode
-from largek_dask.driver.plan import footprint_of
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.extrapolated import LEAST_SHARE
 from largek_dask.kernels.exact.sums import ClusterSums
@@ -37,7 +30,7 @@ from largek_dask.passes.local import LocalPasses
 from tests import oracles
 from tests.algorithms.conftest import bits, blobs
 from tests.helpers.checks import faults_of_fit, faults_of_means, recorded_warnings, watched_passes
-from tests.helpers.covering import in_turns, slow
+from tests.helpers.covering import in_turns
 from tests.passes.toys import rows_of
 
 RNG = Rng(5)
@@ -370,235 +363,6 @@ def test_an_array_in_memory(n_threads, held, monkeypatch):
         assert seen[0].n_chunks > 1
         expected = expected or bits(km)
         assert bits(km) == expected
-
-
-# --- bounds --------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def early_bounds(monkeypatch):
-    """Several groups of few centres of few features, from the second epoch over all rows on."""
-    some_groups(monkeypatch)
-    monkeypatch.setattr(incremental, "BOUNDS_SHARE", 1.0)
-    monkeypatch.setattr(incremental, "calm_share", lambda *_: 1.0)
-
-
-def some_groups(monkeypatch):
-    monkeypatch.setattr(bounded, "LEAST_WORK", 0)
-    monkeypatch.setattr(bounded, "CENTERS_PER_GROUP", 5)
-    monkeypatch.setattr(incremental, "GROUP_WORK", 1)
-
-
-def epochs(passes, k, *, state=None, empty="keep", n_steps=40, n_rounds=4):
-    """States and infos up to a fixed point, from first rows or from a state on."""
-    x = passes.take(np.arange(k)).x if state is None else None
-    algorithm = IncrementalLloyd(n_rounds).bind(KMeansProblem(k, x, empty))
-    state = algorithm.init(passes, RNG) if state is None else state
-    return steps_from(state, passes, algorithm, n_steps)
-
-
-def numbers(out):
-    """All that bounds must not change."""
-    return [
-        (s.centers.tobytes(), s.sums.tobytes(), s.weights.tobytes(), i.cost, i.n_changed, i.shift)
-        for s, i in out
-    ]
-
-
-def spared(out):
-    """Epochs in which bounds have spared distances."""
-    return [
-        i
-        for i, ((before, _), (_, info)) in enumerate(pairwise(out), 1)
-        if before.bounds and info.extra["distances"] < 0.9
-    ]
-
-
-def without_bounds(monkeypatch, find):
-    with monkeypatch.context() as patched:
-        patched.setattr(incremental, "groups_for", lambda *_: 0)
-        out = find()
-    assert not any(state.bounds for state, _ in out)
-    assert {info.extra["distances"] for _, info in out} == {1.0}
-    return out
-
-
-def bounded_rows(kind):
-    """Rows that overlap, so that labels go on to change; their first ones are all different."""
-    x = blobs(2_400, 3 if kind == "few features" else 20, 40, seed=5, spread=0.7)
-    weight = None
-    if kind == "float64":
-        x = x.astype(np.float64) / 3 + 1e4
-    elif kind == "integer":
-        x = np.clip(np.rint(x * 20 + 128), 0, 255).astype(np.uint8)
-    elif kind == "weighted":
-        weight = np.random.default_rng(0).integers(0, 4, len(x)).astype(float)
-        weight[:30] = 1
-    elif kind == "duplicated":
-        x = np.concatenate([x[:600]] * 4)
-    return x, weight
-
-
-SIZES = [700, 4, 896, 1, 799]
-
-
-@pytest.mark.parametrize(
-    "kind", ["few features", "weighted", "duplicated", *slow("float32", "float64", "integer")]
-)
-def test_bounds_change_no_bit(kind, early_bounds, monkeypatch):
-    """Of rows that are held or stay where they are, in chunks or in one piece, on any threads."""
-    x, weight = bounded_rows(kind)
-
-    def found(n_threads=1, one_piece=False):
-        rows = rows_of(x, SIZES if not one_piece else [len(x)], weight)
-        with LocalPasses(rows, n_threads=n_threads) as passes:
-            out = epochs(passes, 30)
-            assert out[-1][1].converged
-            return out
-
-    expected = numbers(without_bounds(monkeypatch, found))
-    kept = found()
-    assert numbers(kept) == expected
-    assert kept[-1][0].bounds[0].groups.n_groups > 3
-    assert len(spared(kept)) > 3
-    evaluated = [info.extra["distances"] for _, info in kept]
-    in_place(monkeypatch)
-    for n_threads in (1, 2, 5):
-        kept = found(n_threads)
-        assert numbers(kept) == expected
-        assert [info.extra["distances"] for _, info in kept] == evaluated
-    alone = numbers(without_bounds(monkeypatch, lambda: found(1, one_piece=True)))
-    # Few rows at a time, so that threads have several pieces each.
-    monkeypatch.setattr(incremental, "PIECE_ROWS", 50)
-    for n_threads in (1, 2, 5):
-        kept = found(n_threads, one_piece=True)
-        assert numbers(kept) == alone
-        assert len(spared(kept)) > 3
-
-
-@pytest.mark.parametrize(("n_threads", "held"), in_turns([5, 1, 2], [False, True]))
-def test_bounds_of_rows_that_weigh_nothing(n_threads, held, early_bounds, monkeypatch):
-    """Such rows may hold anything, in an array that is shown as one chunk too."""
-    if not held:
-        in_place(monkeypatch)
-    x, _ = bounded_rows("float32")
-    weight = np.random.default_rng(0).uniform(0.5, 1, len(x))
-    weight[::7] = 0
-    x[::7][:5] = np.nan
-    options = {"init": x[weight > 0][:30], "random_state": 0, "n_threads": n_threads, "tol": 0}
-    expected, km = (
-        lk.KMeans(30, algorithm=lk.IncrementalLloyd(), max_iter=60, **options) for _ in range(2)
-    )
-    with monkeypatch.context() as patched:
-        patched.setattr(incremental, "groups_for", lambda *_: 0)
-        expected.fit(x, sample_weight=weight)
-    km.fit(x, sample_weight=weight)
-    assert bits(km) == bits(expected)
-    assert min(step["extra"]["distances"] for step in km.history_) < 0.5
-    assert min(step["extra"]["distances"] for step in expected.history_) == 1
-
-
-def test_bounds_of_labels_that_were_lost(early_bounds, monkeypatch):
-    """Some chunks have theirs still, others get new ones."""
-    in_place(monkeypatch)
-    x, _ = bounded_rows("float32")
-
-    def found(limit=None):
-        with LocalPasses(rows_of(x, SIZES), n_threads=1, memory_limit=limit) as passes:
-            # Else there would be as few bounds as there is room for.
-            passes.state_limit = None
-            out = epochs(passes, 30)
-            return out, passes.total.rebuilt
-
-    expected = numbers(without_bounds(monkeypatch, lambda: found()[0]))
-    kept, rebuilt = found()
-    assert rebuilt == 0
-    some, rebuilt = found(50_000)
-    assert numbers(kept) == numbers(some) == expected
-    assert 0 < rebuilt < 4 * len(SIZES) * len(some)
-    assert len(spared(some)) > 3
-    sums = [sum(info.extra["distances"] for _, info in out) for out in (kept, some)]
-    assert sums[0] < sums[1] < len(some)
-
-
-@pytest.mark.parametrize("held", [False, True])
-def test_bounds_go_on_after_a_resume(held, early_bounds, monkeypatch):
-    """From a checkpoint nobody has labels; drift goes on, and all rounds share their groups."""
-    if not held:
-        in_place(monkeypatch)
-    x, weight = bounded_rows("weighted")
-    with LocalPasses(rows_of(x, SIZES, weight), n_threads=1) as passes:
-        expected = epochs(passes, 30)
-    assert len(spared(expected)) > 6
-    for n_steps in (spared(expected)[0], spared(expected)[0] + 1, spared(expected)[4]):
-        arrays = {}
-        tree = encode(expected[n_steps - 1][0], arrays)
-        state = decode(tree, arrays, LabelTableState)
-        assert len({id(own.groups) for own in state.bounds}) == 1
-        assert len(state.bounds) == len(state.models) == 4
-        with LocalPasses(rows_of(x, SIZES, weight), n_threads=1) as passes:
-            found = epochs(passes, 30, state=state)
-        assert numbers(found) == numbers(expected[n_steps:])
-        assert found[0][1].extra["distances"] == 1, "labels are found again, and bounds"
-        assert spared(found)
-
-
-@pytest.mark.parametrize("n_rounds", [2, 4])
-def test_bounds_and_a_cluster_that_is_moved(n_rounds, early_bounds, monkeypatch):
-    """A centre that goes far takes the bounds of its group along."""
-    n_moved = 0
-    for seed in (3, 11, 17):
-        x = np.random.default_rng(seed).standard_cauchy((400, 2)).astype(np.float32)
-
-        def found(x=x):
-            with LocalPasses(rows_of(x, [150, 250]), n_threads=1) as passes:
-                return epochs(passes, 40, empty="relocate", n_rounds=n_rounds)
-
-        expected = without_bounds(monkeypatch, found)
-        kept = found()
-        assert numbers(kept) == numbers(expected)
-        moved = [i for i, (_, info) in enumerate(kept) if info.extra.get("relocated")]
-        n_moved += sum(i in spared(kept) and i + 1 in spared(kept) for i in moved)
-    assert n_moved
-
-
-@pytest.mark.parametrize(
-    ("limit", "n_groups"), [(9_000 * 24, 4), (9_000 * 20 - 1, 2), (9_000 * 12 - 1, 0)]
-)
-def test_when_bounds_begin(limit, n_groups, monkeypatch):
-    """After the first epoch in which few rows have changed, for as many groups as have room."""
-    some_groups(monkeypatch)
-    x = blobs(9_000, 6, 20, seed=1, spread=1.0)
-    rows = rows_of(x, [5_000, 4_000])
-    with LocalPasses(rows, n_threads=1, memory_limit=limit) as passes:
-        out = epochs(passes, 20, n_steps=60)
-        algorithm = IncrementalLloyd().bind(KMeansProblem(20, "auto"))
-        row_bytes = footprint_of(rows, algorithm, budget=passes.state_limit).row_bytes
-    assert row_bytes == 4 + (4 + 4 * n_groups if n_groups else 0) + PLACE_BYTES
-    share = min(BOUNDS_SHARE, calm_share(n_groups, 20, 6)) * len(x)
-    few = [i for i, (_, info) in enumerate(out) if i and info.n_changed < share]
-    having = [i for i, (state, _) in enumerate(out) if state.bounds]
-    assert having == (list(range(few[0], len(out))) if n_groups else [])
-    assert out[-1][1].converged
-    if n_groups:
-        assert few[0] < len(out) - 2
-        assert {own.groups.n_groups for own in out[-1][0].bounds} == {n_groups}
-        assert out[-1][1].extra["distances"] < 0.9
-
-
-def test_samples_and_sparse_rows_have_no_bounds(early_bounds, small_samples):
-    x = blobs(1_600, 6, 12, seed=3, spread=1.0)
-    with LocalPasses(rows_of(x, [800, 800]), n_threads=1) as passes:
-        out = epochs(passes, K)
-    known = [state.known for state, _ in out]
-    assert known[:5] == [200, 200, 400, 800, 1_600]
-    # In the fifth epoch centres rest.
-    assert [bool(state.bounds) for state, _ in out] == [i > 4 for i in range(len(out))]
-    sparse = sp.random(600, 90, 0.1, "csr", np.float32, rng=np.random.default_rng(0))
-    km = fit(sparse, 12)
-    assert {step["extra"]["distances"] for step in km.history_} == {1.0}
-    algorithm = IncrementalLloyd().bind(KMeansProblem(12, "auto"))
-    assert footprint_of(open_rows(sparse), algorithm).row_bytes == 4 + PLACE_BYTES
 
 
 # --- samples, and sizes at which something else is done ------------------------------------------

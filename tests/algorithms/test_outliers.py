@@ -14,12 +14,9 @@ from tests import oracles
 from tests.helpers.checks import computing_workers, watched_passes
 from tests.helpers.covering import in_turns, slow
 
-pytestmark = pytest.mark.usefixtures("early_bounds")
-
 N, D, K = 3_000, 12, 6
 ALGORITHMS = {
-    "lloyd": lk.Lloyd(bounds=None),
-    "bounds": lk.Lloyd(),
+    "lloyd": lk.Lloyd(),
     "nmbatch": lk.NMBatch(b0=N),
     "truncated": lk.Truncated(moves=False),
     "incremental": lk.IncrementalLloyd(),

@@ -18,12 +18,9 @@ from largek_dask.passes.local import LocalPasses
 from tests.helpers.covering import in_turns
 from tests.passes.toys import rows_of
 
-pytestmark = pytest.mark.usefixtures("early_bounds")
-
 N, D = 300, 6
 ALGORITHMS = {
-    "lloyd": lk.Lloyd(bounds=None),
-    "bounds": lk.Lloyd(),
+    "lloyd": lk.Lloyd(),
     "nmbatch": lk.NMBatch(b0=60),
     "minibatch": lk.MiniBatch(batch_rows=2 * N),
     "latest": lk.MiniBatch(batch_rows=N, votes="latest"),

@@ -97,7 +97,7 @@ def test_fit__options_reach_the_fit(data, tmp_path):
 
 @pytest.mark.parametrize(("asked", "kept"), [([], 600 * 4 * 2), (["--memory-limit", "100 B"], 100)])
 def test_plan__row_state_is_no_more_than_asked(data, asked, kept):
-    options = ["--plan", "--algorithm", "lloyd", "--set", "bounds=none", *asked]
+    options = ["--plan", "--algorithm", "lloyd", *asked]
     assert run_json("fit", data[0], "-k", 5, *options)["memory_row_state"] == kept
 
 

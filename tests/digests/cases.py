@@ -99,9 +99,9 @@ def _auto() -> Iterator[Case]:
 
 
 def _lloyd() -> Iterator[Case]:
-    def case(table: Table, k: int, bounds: str | None = "auto", **options: Any) -> Case:
+    def case(table: Table, k: int, **options: Any) -> Case:
         options = {"max_iter": 25} | options
-        return Case("lloyd", lk.Lloyd(bounds=bounds), table, k, tuple(options.items()))
+        return Case("lloyd", lk.Lloyd(), table, k, tuple(options.items()))
 
     for table in (FLOAT32, FLOAT64, UINT8, CSR):
         for k in (2, 100, 101):
@@ -109,10 +109,8 @@ def _lloyd() -> Iterator[Case]:
     yield case(FLOAT32, 1)
     yield case(BOOL, 40)
     for table in (FLOAT64, UINT8, FLAT):
-        yield case(table, 70, None)
-    # Enough work a row for bounds, and just not enough.
-    for k in (124, 125, 140):
-        yield case(WIDE, k, max_iter=40)
+        yield case(table, 70)
+    yield case(WIDE, 140, max_iter=40)
     for init in INITS:
         for table, k in ((WEIGHTED, 60), (CSR, 40)):
             yield case(table, k, init=init, max_iter=12)

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
-from largek_dask.algorithms import kmeans, nmbatch
+from largek_dask.algorithms import incremental, kmeans, lloyd, nmbatch
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
-from largek_dask.algorithms.parts import bounded
+from largek_dask.algorithms.parts import shared_centers
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import pruned
 from largek_dask.passes.local import LocalPasses
@@ -26,6 +26,13 @@ STEPS = {
     "incremental": lk.IncrementalLloyd(rounds=3),
     "snapshot": lk.VRKM(),
 }
+SEARCHING = {
+    "lloyd": lloyd,
+    "nmbatch": nmbatch,
+    "incremental": incremental,
+    "snapshot": shared_centers,
+}
+"""Modules that label rows in the steps of these."""
 
 
 def counted_in(monkeypatch, module):
@@ -122,7 +129,7 @@ def test_steps_are_those_with_all_centres(monkeypatch, name, d):
     places = 100 * r.normal(size=(k, d))
     x = (places[r.integers(k, size=n)] + r.normal(size=(n, d))).astype(np.float32)
     weight = r.integers(0, 4, n).astype(float) if d == 5 else None
-    met = counted_in(monkeypatch, nmbatch if name == "nmbatch" else bounded)
+    met = counted_in(monkeypatch, SEARCHING[name])
     found = []
     for is_on, n_threads in ((False, 1), (True, 1), (True, 3)):
         few(monkeypatch, is_on)

@@ -59,7 +59,7 @@ def test_scalable_plus_plus_is_in_parallel():
     ("parameters", "starts"),
     [
         ({"algorithm": "lloyd", "init": "random"}, 10),
-        ({"algorithm": lk.Lloyd(bounds=None), "init": "random"}, 10),
+        ({"algorithm": lk.Lloyd(), "init": "random"}, 10),
         (
             {"algorithm": "elkan", "init": lambda x, k, random_state: x[:k] + random_state.rand()},
             10,

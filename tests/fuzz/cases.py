@@ -21,7 +21,6 @@ ALGORITHMS: dict[str, Any] = {
     "auto": "auto",
     "truncated": lk.Truncated(),
     "lloyd": lk.Lloyd(),
-    "lloyd without bounds": lk.Lloyd(bounds=None),
     "minibatch": lk.MiniBatch(batch_rows=200),
     "nmbatch": lk.NMBatch(),
     "nmbatch in place": lk.NMBatch(b0=100, gather=0),

@@ -10,8 +10,6 @@ from scipy import sparse as scipy_sparse
 
 from largek_dask.kernels import distances
 from largek_dask.kernels.blocks import SparseBlock
-from largek_dask.kernels.bounds import bounds
-from largek_dask.kernels.bounds.groups import BoundedCenters, Drift, group_centers
 from largek_dask.kernels.bounds.lists import Lists, ListSearch
 from largek_dask.kernels.dense import doubts
 from largek_dask.kernels.dense import search as dense
@@ -154,33 +152,6 @@ def test_lists_of_the_truncated_search__rows_are_at_the_nearest(stored):
     assert_nearest(x, centers, labels)
     np.testing.assert_allclose(upper[near], np.sqrt(squares[near, 0]), rtol=1e-3, atol=1e-30)
     np.testing.assert_allclose(lower[near], np.sqrt(squares[near, 1]), rtol=1e-3)
-
-
-@pytest.mark.parametrize(("tight", "n_groups"), in_turns(TIGHT, [1, 4, 40]))
-def test_bounds__labels_are_the_dense_ones(tight, n_groups):
-    dtype, spread = tight
-    x, centers = tight_groups(N, 12, 40, spread, dtype)
-    rng, shift = np.random.default_rng(1), x.mean(axis=0)
-    packed, groups = pack_centers(centers, shift), group_centers(centers, shift, n_groups)
-    bounded = BoundedCenters(packed, groups, Drift.zero(groups))
-    labels, upper, lower, _ = bounds.start(x, bounded)
-    for _ in range(4):
-        np.testing.assert_array_equal(labels, nearest(x, bounded.packed))
-        assert oracles.bounds_hold(
-            x - shift,
-            bounded.packed.centers - shift,
-            labels,
-            upper.astype(np.float64) + bounded.drift.centers[labels],
-            lower.astype(np.float64) - bounded.drift.groups,
-            groups.of,
-        )
-        some = rng.random((40, 1)) < 0.3
-        centers = (centers + 0.3 * spread * some * rng.normal(size=centers.shape)).astype(dtype)
-        after = pack_centers(centers, shift)
-        drift = bounded.drift.advance(bounded.packed, after, groups)
-        bounded = BoundedCenters(after, groups, drift)
-        bounds.assign(x, bounded, labels, upper, lower)
-    assert_nearest(x, centers, labels)
 
 
 @pytest.mark.parametrize(("dtype", "spread"), TIGHT)

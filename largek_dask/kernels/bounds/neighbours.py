@@ -20,11 +20,10 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.groups import group_centers
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import load_rows
 from largek_dask.kernels.dense.panels import inner
-from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.emit import as_readonly, lanes_within, lowest_bit, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture
@@ -51,6 +50,9 @@ _TRIES, _WIDER = 4, 0.5
 sorting all of very many centres would take much longer."""
 _STRIDE = 8
 """Every eighth distance is used to estimate how far away the m-th nearest may be."""
+
+_GROUPING_STEPS = 5
+"""Lloyd steps from evenly spaced centres."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -145,18 +147,35 @@ def _blocks(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Lab
         for begin in range(0, len(every), _MEMBERS):
             yield every[begin : begin + _MEMBERS], every
         return
-    groups = group_centers(packed.centers, packed.shift, int(np.sqrt(packed.n_clusters)))
-    sizes = np.diff(groups.offsets)
-    means = np.add.reduceat(packed.centers[groups.lists].astype(np.float64), groups.offsets[:-1])
+    members, edges = _groups(packed, int(np.sqrt(packed.n_clusters)))
+    sizes = np.diff(edges)
+    means = np.add.reduceat(packed.centers[members].astype(np.float64), edges[:-1])
     middles = (means / sizes[:, None]).astype(packed.dtype)
-    near = nearest_centers(pack_centers(middles, packed.shift), groups.n_groups, n_threads)
+    near = nearest_centers(pack_centers(middles, packed.shift), len(sizes), n_threads)
     wanted = n_compared(packed.n_clusters, m)
     for g, order in enumerate(near):
         enough = int(np.searchsorted(np.cumsum(sizes[order]), wanted)) + 1
-        parts = [groups.lists[groups.offsets[h] : groups.offsets[h + 1]] for h in order[:enough]]
+        parts = [members[edges[h] : edges[h + 1]] for h in order[:enough]]
         candidates = np.sort(np.concatenate(parts))
         for begin in range(0, sizes[g], _MEMBERS):
             yield parts[0][begin : begin + _MEMBERS], candidates
+
+
+def _groups(packed: PackedCenters, n_groups: int) -> tuple[Labels, NDArray[np.int64]]:
+    """Return centres by group, and the edges of at most `n_groups`; those in a group lie together.
+
+    A few Lloyd steps start from evenly spaced centres.
+    """
+    centers, seeds_of = packed.centers, np.arange(n_groups) * packed.n_clusters // n_groups
+    seeds = centers[seeds_of].astype(np.float64)
+    for _ in range(_GROUPING_STEPS):
+        of = nearest(centers, pack_centers(seeds.astype(packed.dtype), packed.shift))
+        counts = np.bincount(of, minlength=n_groups)
+        members, filled = np.argsort(of, kind="stable").astype(np.int32), np.flatnonzero(counts)
+        first = np.cumsum(counts) - counts
+        sums = np.add.reduceat(centers[members].astype(np.float64), first[filled], axis=0)
+        seeds[filled] = sums / counts[filled, None]
+    return members, np.concatenate([[0], np.cumsum(counts[filled])])
 
 
 def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) -> None:

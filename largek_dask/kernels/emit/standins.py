@@ -213,30 +213,6 @@ def lowest_bit(mask):
     return (int(mask) & -int(mask)).bit_length() - 1
 
 
-def scan_six_rows(
-    direct, rows, places, columns, at, n_features, starts, first, values, labels, base
-):
-    centers = columns[at : at + 16 * n_features].reshape(n_features, 16)
-    for q, begin in enumerate(places):
-        x = rows[begin : begin + n_features, None]
-        terms = (x - centers) ** 2 if direct else x * centers
-        score = starts[first : first + 16] + terms.sum(axis=0, dtype=rows.dtype)
-        for j, value in enumerate(score):
-            lane = 8 * q + j % 8
-            if value < values[lane]:
-                values[lane], values[lane + 48] = value, values[lane]
-                labels[lane] = base + j
-            elif value < values[lane + 48]:
-                values[lane + 48] = value
-
-
-def reduce_lanes(values, labels, at):
-    lanes = slice(at, at + 8)
-    order = sorted(zip(values[lanes], labels[lanes], strict=True))
-    second = min(order[1][0], *values[at + 48 : at + 56])
-    values[at], labels[at], values[at + 48] = *order[0], second
-
-
 def rotate_rows(width, rows, places, shift, n_features, basis, out):
     own = out.reshape(len(places), width + 1)
     for turned, at in zip(own, places.tolist(), strict=True):

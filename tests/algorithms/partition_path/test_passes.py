@@ -198,7 +198,7 @@ def test_steps_are_those_of_lloyd(d, kind):
         assert state.settled[0]
         for n in state.live:
             init = centers_in(path, n).astype("f8")
-            algorithm = Lloyd(bounds=None).bind(KMeansProblem(n, init, empty_clusters="keep"))
+            algorithm = Lloyd().bind(KMeansProblem(n, init, empty_clusters="keep"))
             other = algorithm.init(passes, Rng(0))
             for _ in range(4):
                 other, info = algorithm.step(passes, Rng(0), other)

@@ -72,8 +72,7 @@ def test_every_dtype_fills_its_clusters(dtype: str) -> None:
 
 
 ALGORITHMS = {
-    "lloyd": lk.Lloyd(bounds=None),
-    "bounds": lk.Lloyd(),
+    "lloyd": lk.Lloyd(),
     "minibatch": lk.MiniBatch(batch_rows=100),
     "nmbatch": lk.NMBatch(b0=60, gather=0),
     "gathered": lk.NMBatch(b0=60),
@@ -83,7 +82,7 @@ ALGORITHMS = {
 }
 
 
-DENSE_ONLY = {"bounds", "truncated"}
+DENSE_ONLY = {"truncated"}
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,6 @@ DENSE_ONLY = {"bounds", "truncated"}
     ],
 )
 @pytest.mark.parametrize(("weighted", "k"), in_turns([False, True], [45, 70]))
-@pytest.mark.usefixtures("early_bounds")
 def test_every_algorithm(algorithm: str, layout: str, weighted: bool, k: int) -> None:
     """About 60 distinct rows, some of them only among rows that weigh nothing."""
     r = np.random.default_rng(3)
