@@ -40,7 +40,7 @@ from largek_dask.passes.engine import Engine
 from largek_dask.passes.gather import CollectedRows
 from largek_dask.passes.taken_rows import HeldRows
 from largek_dask.passes.telemetry import nbytes
-from tests.algorithms.conftest import begin_bounds_early, bits, blobs
+from tests.algorithms.conftest import bits, blobs
 from tests.conftest import make_client
 from tests.faults import Killer, WithBarrier
 from tests.helpers.checks import computing_workers, join, watched_passes
@@ -150,9 +150,8 @@ def take_for_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let what is done with many rows be done with these.
 
     What an algorithm may gather, because it is little, stays where it is, and a table of labels
-    begins on 3,000 rows, which double twice. Lloyd's algorithm keeps bounds.
+    begins on 3,000 rows, which double twice.
     """
-    begin_bounds_early(monkeypatch)
     monkeypatch.setattr(nested, "GATHERED_WORK", 0)
     monkeypatch.setattr(incremental.IncrementalLloyd, "_gathers", lambda *_: False)
     monkeypatch.setattr(incremental, "LEAST_ROWS", 1)
