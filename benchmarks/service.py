@@ -83,13 +83,7 @@ def through_client(address: str, store: str, folder: Path, k: int, passes: int) 
         fit_into(
             Folder(str(folder)),
             lk.open_rows(store),
-            FitOptions(
-                n_clusters=k,
-                algorithm=lk.Lloyd(),
-                init="random",
-                max_iter=passes,
-                tol=0.0,
-            ),
+            FitOptions(n_clusters=k, algorithm=lk.Lloyd(), init="random", max_iter=passes, tol=0.0),
             labels=True,
             client=client,
         )

@@ -50,7 +50,7 @@ autodoc_default_options = {
     # Every estimator has these of scikit-learn.
     "exclude-members": "get_metadata_routing, set_fit_request, set_partial_fit_request, "
     "set_predict_request, set_predict_proba_request, set_score_request, "
-    "set_score_samples_request, set_transform_request",
+    "set_score_samples_request, set_transform_request"
 }
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False

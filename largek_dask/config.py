@@ -13,8 +13,6 @@ from typing import Any
 import dask.config
 import yaml
 
-__all__ = ["get"]
-
 dask.config.update_defaults(yaml.safe_load((files(__package__) / "largek.yaml").read_text()))
 
 

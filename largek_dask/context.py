@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-__all__ = ["carried", "current_job", "working_for"]
-
 Result = TypeVar("Result")
 
 _job: contextvars.ContextVar[str | None] = contextvars.ContextVar("largek_job", default=None)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
-__all__ = ["POINTS", "at", "watch"]
-
 POINTS = (
     "scatter",
     "receive",

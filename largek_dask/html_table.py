@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from html import escape
 
-__all__ = ["CELL", "FRAME", "html_table"]
-
 FRAME = "border:1px solid #8888;border-radius:6px;padding:8px 12px;display:inline-block"
 CELL = "text-align:{};padding:1px 12px 1px 0;background:none"
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-__all__ = ["Redactor", "hide_in_logs", "redacted_line"]
-
 SHORTEST = 4
 """Least length of a secret in characters; replacing shorter ones would garble texts."""
 SHORTEST_FORM = 6

@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["TICK_SECONDS", "retry"]
-
 T = TypeVar("T")
 
 TICK_SECONDS = 0.1

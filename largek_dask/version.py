@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["__version__", "check_format"]
-
 __version__ = "0.1.0"
 
 

@@ -20,8 +20,6 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 
-__all__ = ["Auto", "Choice"]
-
 FEW_CLUSTERS = 8
 """Clusters of sparse rows up to which several starts are made, as the start decides."""
 MANY_ROWS = 100_000

@@ -4,19 +4,6 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
-__all__ = [
-    "COVARIANCES",
-    "DEFAULT_EFFORT",
-    "DITHER",
-    "EFFORTS",
-    "EMPTY_CLUSTERS",
-    "INITS",
-    "MIXTURE_INITS",
-    "NORMALIZE",
-    "ON_BAD_ROWS",
-    "OTHER_INITS",
-]
-
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
 """Valid efforts: how long to look for a lower inertia."""

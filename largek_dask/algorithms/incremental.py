@@ -60,12 +60,11 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.extrapolated import ExpectedChange
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-
-__all__ = ["IncrementalLloyd", "LabelTableState"]
+from largek_dask.kernels.exact.sums import ClusterSums
 
 ROWS_A_CENTER = 100
 """Minimum rows per centre of the first sample."""

@@ -23,8 +23,6 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_d
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.rows import compute_dtype
 
-__all__ = ["CenterArrays", "KMeansProblem", "exact_distances", "nearest_center"]
-
 FAR_VALUES = 1 << 22
 """Maximum values of far rows that are made dense at a time."""
 

@@ -18,15 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Algorithm,
-    Chunk,
-    Footprint,
-    Info,
-    Passes,
-    PlannedTable,
-    Rng,
-)
+from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
@@ -35,8 +27,6 @@ from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
-
-__all__ = ["Lloyd", "LloydState", "assign_chunk"]
 
 
 def assign_chunk(

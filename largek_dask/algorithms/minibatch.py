@@ -29,11 +29,7 @@ from largek_dask.algorithms.base import (
     RowSlice,
 )
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts.gathered import (
-    bytes_of_gathered,
-    check_held,
-    gather_rows,
-)
+from largek_dask.algorithms.parts.gathered import bytes_of_gathered, check_held, gather_rows
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.problem import check_integer
 from largek_dask.algorithms.starts.seeding import initial_centers
@@ -41,10 +37,9 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.extrapolated import moved_means
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.stochastic import sgd_rows
-
-__all__ = ["BatchTotal", "MiniBatch", "MiniBatchState", "batch_chunk", "running_means"]
 
 BatchTotal = AssignmentTotal[Tally]
 
@@ -92,9 +87,7 @@ def latest_chunk(
 
 
 def running_means(
-    means: NDArray[np.float64],
-    votes: NDArray[np.float64],
-    total: BatchTotal,
+    means: NDArray[np.float64], votes: NDArray[np.float64], total: BatchTotal
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means (k, d) and votes (k,) after the votes of a batch.
 

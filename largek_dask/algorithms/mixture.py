@@ -22,16 +22,6 @@ from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 from largek_dask.kernels.rows import compute_dtype
 
-__all__ = [
-    "LOST",
-    "MIXTURE",
-    "MOST_AMISS",
-    "MixtureArrays",
-    "MixtureProblem",
-    "label_far",
-    "most_probable",
-]
-
 MIXTURE = Objective("log_likelihood", "F", "nats", "max")
 """The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
 components. Steps have F, its variational lower bound."""
@@ -74,11 +64,7 @@ def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Label
         _most_probable_chunk,
         (arrays.packed_for(dtype),),
         {MIXTURE.name: 1, "counts": len(arrays.means)},
-        {
-            "means": arrays.means,
-            "variances": arrays.variances,
-            "log_weights": arrays.log_weights,
-        },
+        {"means": arrays.means, "variances": arrays.variances, "log_weights": arrays.log_weights},
     )
 
 

@@ -21,17 +21,6 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.algorithms.vcgmm import VCGMM
 from largek_dask.errors import ParameterError
 
-__all__ = [
-    "ALGORITHMS",
-    "MIXTURES",
-    "OTHER_ALGORITHMS",
-    "algorithm_of",
-    "algorithm_of_mixture",
-    "check_effort",
-    "has_effort",
-    "name_of",
-]
-
 ALGORITHMS: dict[str, type[Any]] = {
     "auto": Auto,
     "dcd-bundle": DCDBundle,

@@ -42,15 +42,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Algorithm,
-    Chunk,
-    Footprint,
-    Info,
-    Passes,
-    PlannedTable,
-    Rng,
-)
+from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.history import History
@@ -69,11 +61,9 @@ from largek_dask.algorithms.published.nmbatch import NMBatchPaper, smallest_rati
 from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
 from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.movement import center_terms, squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import FixedPoint
-
-__all__ = ["NMBatch", "NMBatchState", "nested_chunk"]
 
 ROWS_PER_CENTER = 50
 """Minimum rows per centre of the first batch, by default."""
@@ -210,10 +200,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         unit = passes.statistics.total_weight / passes.statistics.n_rows
         p = np.sqrt(squared_movements(centers, state.centers))
         ratio = smallest_ratio(sse / unit, counts / unit, p)
-        extra = {
-            "batch_rows": float(total.tally.n_rows),
-            "gathered": float(batch.gathered),
-        }
+        extra = {"batch_rows": float(total.tally.n_rows), "gathered": float(batch.gathered)}
         if ratio < np.inf:
             extra["growth_ratio"] = ratio
         empty, n_displaced, n_moves = np.flatnonzero(counts == 0), 0, 0

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
-__all__ = ["INERTIA", "Objective", "Sense", "objective_in", "value_in"]
-
 Sense = Literal["min", "max"]
 MOST_TEXT = 100
 """Maximum length of a name or unit read from a document, in characters."""

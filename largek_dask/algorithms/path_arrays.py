@@ -17,8 +17,6 @@ from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.kernels.blocks import dense_rows
 
-__all__ = ["FIGURES", "PathArrays", "centers_in", "packed", "path_of_one", "rows_of_path"]
-
 FIGURES = ("movement", "ties", "moves", "swap")
 """Measures of how stationary a partition is, in the order of ``PathArrays.stationarity``."""
 

@@ -19,8 +19,6 @@ from largek_dask.algorithms.problem import Final
 from largek_dask.algorithms.selection import TakenRows
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 
-__all__ = ["PathProblem", "check_path_memory", "length_of_search"]
-
 BEYOND, SHARE = 5, 10
 """Partitions searched beyond the requested number: this many, or one per this many."""
 COPIES = 6

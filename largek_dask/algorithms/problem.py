@@ -23,19 +23,6 @@ from largek_dask.kernels.exact.numbers import ExactSums
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Passes, TableShape
 
-__all__ = [
-    "LABELS",
-    "SKIPPED",
-    "Final",
-    "LabelRows",
-    "Labelled",
-    "Labelling",
-    "Problem",
-    "RowValues",
-    "check_integer",
-    "check_number",
-]
-
 SKIPPED = -1
 """Label of a row with NaN or infinity."""
 

@@ -10,17 +10,6 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.projection import Directions
 
-__all__ = [
-    "ProjectedRows",
-    "Rng",
-    "RowSample",
-    "RowSlice",
-    "SpacedRows",
-    "TakenRows",
-    "draws_of",
-    "numbers_of",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class Rng:

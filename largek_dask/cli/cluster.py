@@ -9,8 +9,6 @@ import click
 
 from largek_dask.cli.common import Command, Group, echo, explicit_parameters, options
 
-__all__ = ["cluster"]
-
 PLACEHOLDER = "/shared/me/largek"
 """Folder in the output of ``--print`` without ``--home``."""
 SHORTEST = 15 * 60

@@ -22,34 +22,6 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.storage import Folder
 
-__all__ = [
-    "CANCELLED",
-    "FAILED",
-    "Command",
-    "DataOptions",
-    "Group",
-    "command",
-    "connected",
-    "echo",
-    "emit",
-    "explicit_parameters",
-    "key_values",
-    "model_in",
-    "new_file",
-    "one_line",
-    "option_force",
-    "option_scheduler",
-    "option_storage",
-    "option_threads",
-    "option_weight",
-    "options",
-    "output",
-    "parse_settings",
-    "table",
-    "wants_json",
-    "with_data_options",
-]
-
 FAILED = 1
 CANCELLED = 3
 MOST_LISTED = 8

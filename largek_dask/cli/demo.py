@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     Image = NDArray[np.uint8]
 
-__all__ = ["demo"]
-
 MAX_ITER = 12
 """Number of steps; more reduce the cost by less than a thousandth."""
 PATCH = 8

@@ -27,8 +27,6 @@ from largek_dask.cli.common import (
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["doctor"]
-
 PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec", "scikit-learn")
 COMPARED = ("largek_dask", "numpy", "numba", "zarr")
 """Packages compared between client, scheduler and workers, in addition to those of Dask."""

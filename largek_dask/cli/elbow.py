@@ -21,8 +21,6 @@ from largek_dask.cli.common import (
 )
 from largek_dask.cli.options import fit_option
 
-__all__ = ["elbow"]
-
 
 def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) -> int | str:
     if value is None or value == "all":

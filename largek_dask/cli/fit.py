@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
     from largek_dask.model import Model
 
-__all__ = ["fit"]
-
 
 @command("largek fit features.zarr -k 1000 --out run --max-time 30m")
 @click.argument("data")

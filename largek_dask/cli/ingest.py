@@ -21,8 +21,6 @@ from largek_dask.cli.common import (
     with_data_options,
 )
 
-__all__ = ["coreset", "ingest"]
-
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
     """Split names at commas; a name with a comma is in double quotes."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
     from largek_dask.service.job import Job
 
-__all__ = ["cancel", "delete", "jobs", "logs", "result", "submit", "watch"]
-
 UNREACHABLE = 4
 """Exit code if the scheduler does not answer; the job may continue."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}

@@ -11,8 +11,6 @@ import click
 from largek_dask.cli.common import Decorator, option_weight, options, parse_settings
 from largek_dask.driver.options import OPTIONS
 
-__all__ = ["choose_algorithm", "fit_option", "fit_options", "option_clusters", "with_algorithm"]
-
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
 """Metavariables in the help, by the kind of the option."""
 

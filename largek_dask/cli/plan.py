@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = ["Machines", "machines_of", "make_plan"]
-
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
 """Rows and centres for timing the kernel, whose rate hardly changes beyond."""
@@ -54,7 +52,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
     """Return the plan of a fit; times the kernel and one read."""
     from largek_dask.driver.fit import choose_algorithm, problem_of
     from largek_dask.driver.plan import footprint_of
-    from largek_dask.kernels.exact.statistics import compute_dtype
+    from largek_dask.kernels.rows import compute_dtype
     from largek_dask.passes.local import state_budget
 
     algorithm, n_init, _ = choose_algorithm(rows, options)
@@ -140,7 +138,7 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
 
 def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
     """Estimate the seconds of a pass over all distances, by rates timed on this machine."""
-    from largek_dask.kernels.exact.statistics import compute_dtype
+    from largek_dask.kernels.rows import compute_dtype
 
     (n, d), k = rows.shape, plan["n_clusters"]
     computing = 2.0 * n * d * k / flops(k, d, compute_dtype(rows.dtype)) / plan["n_threads"]

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.model import Model
 
-__all__ = ["predict", "score"]
-
 WRITTEN = {
     "labels": ("predict", "labels"),
     "density": ("score_samples", "log_likelihoods"),

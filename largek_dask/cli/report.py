@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from largek_dask.model import Model
     from largek_dask.plots.plot_collection import Plot
 
-__all__ = ["draw", "report"]
-
 MOST_WARNINGS = 20
 """Maximum number of warnings of a fit on its page."""
 PICTURES = (".png", ".svg", ".pdf")

@@ -18,8 +18,6 @@ from typing import Any
 
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
-__all__ = ["FILES", "QueuedJob", "Slurm", "make_certificate", "render", "write"]
-
 FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 """Templates, and the names of the files written from them."""
 INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")

@@ -9,8 +9,6 @@ import click
 
 from largek_dask.cli.common import command, connected, emit, option_scheduler, option_storage
 
-__all__ = ["warmup"]
-
 
 @command("largek warmup --scheduler tcp://127.0.0.1:8786")
 @option_scheduler

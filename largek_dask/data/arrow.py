@@ -12,8 +12,6 @@ from largek_dask.data.not_numbers import check_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
-__all__ = ["ArrowColumns", "has_missing"]
-
 
 class ArrowColumns:
     """Some columns of tables of one schema, side by side.

@@ -10,8 +10,6 @@ import zarr
 
 from largek_dask.errors import DataError
 
-__all__ = ["refuse_encoded"]
-
 MISSING = ("missing_value", "_FillValue")
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
 DIMENSIONS = ("_ARRAY_DIMENSIONS", "_NCZARR_ATTR", "_nczarr_attrs", "_nczarr_array")

@@ -11,19 +11,6 @@ from typing import Any
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 
-__all__ = [
-    "Selection",
-    "all_differences",
-    "chosen_columns",
-    "equal_names",
-    "is_index_name",
-    "listed",
-    "names_of",
-    "noted_as_index",
-    "order_by_name",
-    "without_equal_names",
-]
-
 Names = str | int | Iterable[str | int]
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")

@@ -11,8 +11,6 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.rows import compute_dtype
 
-__all__ = ["MAX_COLUMNS", "block_of", "check_columns", "sparse_bytes"]
-
 MAX_COLUMNS = 2**31 - 1
 
 

@@ -22,8 +22,6 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.rows import compute_dtype
 
-__all__ = ["CSRRows", "is_sparse_group"]
-
 MIN_CHUNK_ROWS = 256
 
 

@@ -15,8 +15,6 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.rows import compute_dtype
 
-__all__ = ["ColumnRows", "DitheredRows", "dithered"]
-
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MOST_BITS = 32
 """Bits of an integer that a float64 keeps beside the noise; of wider types larger values may be

@@ -21,8 +21,6 @@ from zarr.storage import LocalStore
 
 from largek_dask.data.stores import metadata_key, name_chunk
 
-__all__ = ["DirectChunks"]
-
 Reader = Callable[[int, int, int], bytes]
 """``reader(file, n_bytes, offset)``"""
 Decoder = Callable[[bytes], bytes]

@@ -21,17 +21,6 @@ from zarr.storage import LocalStore
 
 from largek_dask.data.stores import stored_keys
 
-__all__ = [
-    "declare",
-    "make_chunk_folder",
-    "make_folders",
-    "sync_file",
-    "sync_folder",
-    "sync_rows",
-    "sync_tree",
-    "torn_chunk",
-]
-
 UNSYNCABLE = frozenset([errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
 """Errors of file systems that sync no folders: FUSE and SMB, among others."""
 AT_ONCE = 8

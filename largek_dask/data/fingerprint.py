@@ -15,8 +15,6 @@ from largek_dask.kernels.blocks import SparseBlock, Table
 if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
 
-__all__ = ["content_of", "rows_per_chunk", "same_data"]
-
 WHOLE_BYTES = 32 << 20
 """Data up to this size are hashed completely."""
 SAMPLES = 16

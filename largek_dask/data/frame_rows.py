@@ -16,8 +16,6 @@ from largek_dask.data.rows import Column, native_dtype
 from largek_dask.data.stores import require
 from largek_dask.errors import DataError
 
-__all__ = ["FrameRows", "frame_dtype", "frame_values", "is_frame", "is_of"]
-
 
 def is_of(source: Any, module: str, name: str) -> bool:
     """Return whether an object is of a class of an optional library, without importing it."""
@@ -34,11 +32,7 @@ class FrameRows(SlicedRows):
     """
 
     def __init__(
-        self,
-        frame: Any,
-        *,
-        selection: Selection | None = None,
-        weight: Column | None = None,
+        self, frame: Any, *, selection: Selection | None = None, weight: Column | None = None
     ) -> None:
         if is_of(frame, "polars", "DataFrame"):
             require("pyarrow", "parquet", "polars DataFrames")

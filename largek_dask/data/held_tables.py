@@ -15,8 +15,6 @@ from largek_dask.data.stored_rows import names_in_anndata
 from largek_dask.data.stores import check_complete, members_of
 from largek_dask.errors import DataError
 
-__all__ = ["HDF5Rows", "find_table", "open_hdf5"]
-
 
 class HDF5Rows(SlicedRows):
     """Rows of a dataset in an open HDF5 file at ``location``, read range by range."""
@@ -41,11 +39,7 @@ class HDF5Rows(SlicedRows):
 
 
 def open_hdf5(
-    node: Any,
-    component: str | None,
-    *,
-    location: str | None = None,
-    weight: Column | None = None,
+    node: Any, component: str | None, *, location: str | None = None, weight: Column | None = None
 ) -> Rows:
     """Open the rows of an HDF5 file, group or dataset; see :func:`find_table`.
 

@@ -15,12 +15,7 @@ from largek_dask.data.columns import Selection
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
-from largek_dask.data.store_writer import (
-    CSRWriter,
-    StoreWriter,
-    check_output,
-    unfinished,
-)
+from largek_dask.data.store_writer import CSRWriter, StoreWriter, check_output, unfinished
 from largek_dask.data.stores import is_local
 from largek_dask.data.tables import Table, open_table
 from largek_dask.errors import OutputError, ParameterError, without_causes
@@ -28,8 +23,6 @@ from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__
-
-__all__ = ["ingest"]
 
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096

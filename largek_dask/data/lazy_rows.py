@@ -16,11 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.columns import (
-    Selection,
-    chosen_columns,
-    names_of,
-)
+from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.frame_rows import frame_dtype, frame_values
 from largek_dask.data.memory_rows import ArrayColumn, refuse_masked_rows
 from largek_dask.data.rows import (
@@ -33,8 +29,6 @@ from largek_dask.data.rows import (
     table_from_lengths,
 )
 from largek_dask.errors import DataError
-
-__all__ = ["BlockRows", "dask_column", "dask_frame_rows"]
 
 
 class BlockRows(Rows):

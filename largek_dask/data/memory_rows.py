@@ -21,15 +21,6 @@ from largek_dask.data.rows import (
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, readonly
 
-__all__ = [
-    "ArrayColumn",
-    "ArrayRows",
-    "SlicedRows",
-    "SparseRows",
-    "array_of",
-    "refuse_masked_rows",
-]
-
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
 """Least sparse rows that meet a block of centres at once: it is larger than the cache."""

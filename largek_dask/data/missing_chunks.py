@@ -18,8 +18,6 @@ from largek_dask.data.storage_errors import retry_io, trouble
 from largek_dask.data.stores import HTTP, fill_value, list_stamps, location_of, metadata_key
 from largek_dask.errors import MissingChunksWarning, warn
 
-__all__ = ["warn_of_missing"]
-
 
 def warn_of_missing(node: Any, where: str) -> None:
     """Warn (MissingChunksWarning) of chunks that an array or a CSR group lacks.

@@ -7,8 +7,6 @@ from typing import Any
 
 from largek_dask.errors import DataError
 
-__all__ = ["check_numbers", "not_numbers"]
-
 
 def check_numbers(columns: Sequence[tuple[str, Any, bool]], where: str) -> None:
     """Raise DataError if columns are not numbers.

@@ -16,8 +16,6 @@ from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import filesystem, is_local
 from largek_dask.errors import DataError
 
-__all__ = ["NpyRows", "open_npy"]
-
 
 class NpyRows(SlicedRows):
     """Rows of a ``.npy`` file; pickles as its address.

@@ -19,19 +19,6 @@ from largek_dask.errors import DataError
 from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
-__all__ = [
-    "MAX_CHUNK_ROWS",
-    "Column",
-    "Rows",
-    "check_table_shape",
-    "difference",
-    "is_added_type",
-    "native_dtype",
-    "refuse_masked",
-    "regular_table",
-    "table_from_lengths",
-]
-
 MAX_CHUNK_ROWS = 65_536
 """No reading chunk is made larger than this by grouping or cutting."""
 

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["n_buckets_for", "shuffled"]
-
 BUCKET_BYTES = 64 << 20
 MAX_BUCKETS = 256
 

@@ -32,8 +32,6 @@ from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_fi
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows, own_weights
 from largek_dask.errors import DataError, ParameterError, without_causes
 
-__all__ = ["in_memory", "is_sparse", "open_rows", "read_integers"]
-
 
 @without_causes
 def open_rows(

@@ -16,8 +16,6 @@ from largek_dask import config
 from largek_dask.errors import DataError, OutputError
 from largek_dask.retry import retry
 
-__all__ = ["Trouble", "reading", "retry_io", "trouble", "unanswered", "writing"]
-
 T = TypeVar("T")
 
 Trouble = Literal["away", "lacking"]

@@ -31,18 +31,6 @@ from largek_dask.data.stores import (
 from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 
-__all__ = [
-    "CSRWriter",
-    "StoreWriter",
-    "check_output",
-    "fresh_store",
-    "publish_store",
-    "refuse_file",
-    "remove_store",
-    "unfinished",
-    "write_weighted_rows",
-]
-
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 
 
@@ -163,8 +151,7 @@ def publish_store(
 
 def _new_group(out: str, storage_options: Mapping[str, Any] | None) -> zarr.Group:
     return zarr.create_group(
-        fresh_store(out, storage_options),
-        attributes={ATTRIBUTE: {"format": 1, "complete": False}},
+        fresh_store(out, storage_options), attributes={ATTRIBUTE: {"format": 1, "complete": False}}
     )
 
 

@@ -14,8 +14,6 @@ from largek_dask.data.storage_errors import retry_io
 from largek_dask.data.stores import open_node
 from largek_dask.errors import DataError
 
-__all__ = ["Address", "StoredRows", "name_node", "names_in_anndata"]
-
 
 def name_node(kind: str, location: str | None, component: str | None) -> str:
     """Name a node of a store by URL and component, for messages."""

@@ -25,38 +25,10 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore
 
 from largek_dask.data.storage_errors import trouble
-from largek_dask.errors import (
-    DataError,
-    IncompleteStoreError,
-    MissingDependencyError,
-    OutputError,
-)
+from largek_dask.errors import DataError, IncompleteStoreError, MissingDependencyError, OutputError
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__, check_format
-
-__all__ = [
-    "ATTRIBUTE",
-    "check_complete",
-    "check_no_secret",
-    "check_space",
-    "filesystem",
-    "fill_value",
-    "is_local",
-    "is_there",
-    "limited",
-    "list_stamps",
-    "location_of",
-    "members_of",
-    "metadata_key",
-    "name_chunk",
-    "normalize",
-    "open_node",
-    "read_stored",
-    "remote_store",
-    "require",
-    "stored_keys",
-]
 
 ATTRIBUTE = "largek"
 """Name of the attribute in which this package keeps its own notes on a store."""
@@ -265,9 +237,7 @@ def remote_store(
 
 
 def open_node(
-    url: str,
-    component: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
+    url: str, component: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
     """Open the ``zarr.Array`` or ``zarr.Group`` at a URL or path; raise DataError without one."""
     where = f"{url}/{component}" if component else url

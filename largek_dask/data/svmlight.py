@@ -12,8 +12,6 @@ from largek_dask.data.stores import filesystem
 from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock
 
-__all__ = ["SVMLIGHT", "SvmlightTable"]
-
 SVMLIGHT = (".svm", ".svmlight", ".libsvm")
 BLOCK_BYTES = 32 << 20
 

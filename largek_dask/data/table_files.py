@@ -13,17 +13,6 @@ from largek_dask.data.stores import filesystem, is_local, normalize
 from largek_dask.data.svmlight import SVMLIGHT
 from largek_dask.errors import DataError
 
-__all__ = [
-    "HDF5",
-    "ONE_FILE",
-    "PARQUET",
-    "TEXT",
-    "TableFiles",
-    "check_readable",
-    "find_table_files",
-    "is_paths",
-]
-
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))

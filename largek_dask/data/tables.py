@@ -28,22 +28,9 @@ from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
 from largek_dask.data.svmlight import SvmlightTable
-from largek_dask.data.table_files import (
-    HDF5,
-    ONE_FILE,
-    PARQUET,
-    TEXT,
-    TableFiles,
-    find_table_files,
-)
+from largek_dask.data.table_files import HDF5, ONE_FILE, PARQUET, TEXT, TableFiles, find_table_files
 from largek_dask.data.text_files import READING, find_layout, open_text
-from largek_dask.errors import (
-    DataError,
-    LargekError,
-    ParameterError,
-)
-
-__all__ = ["Table", "open_table"]
+from largek_dask.errors import DataError, LargekError, ParameterError
 
 HEAD_ROWS = 1_000
 """Rows of a CSV file by which its columns are known."""

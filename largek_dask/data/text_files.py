@@ -21,8 +21,6 @@ from typing import Any, TextIO
 
 from largek_dask.errors import DataError
 
-__all__ = ["READING", "TextLayout", "find_layout", "open_text"]
-
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 )  # fmt: skip

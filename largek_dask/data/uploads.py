@@ -16,8 +16,6 @@ from typing import Any
 from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import ReadTimeoutError
 
-__all__ = ["UploadSession"]
-
 BLOCK = 1 << 20
 """Bytes that are asked of a body at once."""
 PIECE = 1 << 16

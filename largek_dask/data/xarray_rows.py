@@ -11,8 +11,6 @@ from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, Rows
 from largek_dask.errors import DataError
 
-__all__ = ["xarray_rows"]
-
 
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
     """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.

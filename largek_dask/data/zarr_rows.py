@@ -18,8 +18,6 @@ from largek_dask.data.stored_rows import Address, StoredRows, name_node
 from largek_dask.data.stores import check_complete, fill_value, list_stamps, read_stored
 from largek_dask.errors import DataError
 
-__all__ = ["ZarrColumn", "ZarrRows", "group_chunks", "own_weights"]
-
 DAMAGED = "the chunk is damaged or its storage is out of reach: write it again, or try later."
 
 

@@ -43,18 +43,6 @@ from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.version import check_format
 
-__all__ = [
-    "RESUMED",
-    "Checkpoints",
-    "FitFolder",
-    "Progress",
-    "check_output_folder",
-    "decode",
-    "description_in",
-    "encode",
-    "remove_torn_job",
-]
-
 FORMAT = 2
 """Format 1 has algorithms by their former names."""
 KINDS = "biuf"

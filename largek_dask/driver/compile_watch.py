@@ -36,8 +36,6 @@ from largek_dask.kernels.parallel_compile import FEW_CLUSTERS
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.local import available_cpus
 
-__all__ = ["CompileWatch", "compiles_in_parallel", "is_worth_it"]
-
 log = logging.getLogger(__name__)
 
 COMMAND = f"import sys; from {kernels_in_parallel.__name__} import main; main(*sys.argv[1:])"

@@ -27,8 +27,6 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError
 from largek_dask.version import check_format
 
-__all__ = ["JsonLines", "Tail"]
-
 PART_BYTES = 1 << 20
 """Maximum size of a local part, unless a single event is larger."""
 STORE_PART_BYTES = 1 << 17

@@ -48,19 +48,6 @@ from largek_dask.algorithms.objective import INERTIA, Objective, objective_in
 from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
-__all__ = [
-    "FORMAT",
-    "Event",
-    "Events",
-    "ProgressLine",
-    "Sink",
-    "compiling_words",
-    "is_number",
-    "plain",
-    "seconds_of",
-    "step_words",
-]
-
 FORMAT = 1
 """Format of events; the earliest versions wrote none."""
 

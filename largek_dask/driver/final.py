@@ -25,8 +25,6 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
-__all__ = ["label_rows", "model_hashes", "seconds_of_last_pass", "sizes_of"]
-
 TRIAL_ROWS = 2_048
 """Rows on which the time of the last pass is measured; the fastest of some trials counts."""
 TRIALS = 3

@@ -48,8 +48,6 @@ from largek_dask.passes.local import LocalPasses
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["FitResult", "choose_algorithm", "fit", "open_passes", "prepare_fit", "problem_of"]
-
 ANSWER_SECONDS = 10.0
 """Minimum seconds to wait for workers, also if the time limit is shorter."""
 

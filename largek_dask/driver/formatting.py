@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["count_of", "human_count", "human_seconds", "printable", "short_number"]
-
 
 def printable(text: object) -> str:
     """Replace control characters, which could forge a line or control a terminal, by blanks."""

@@ -15,14 +15,6 @@ from typing import Any
 from largek_dask.algorithms.names import ALGORITHMS
 from largek_dask.driver.provenance import parameters_of
 
-__all__ = [
-    "current_description",
-    "current_parameters",
-    "current_provenance",
-    "current_settings",
-    "current_state",
-]
-
 ACCURACY = {
     "tolerance": "eps", "descent": "eps_L", "null": "eps_R", "escape": "eps_T",
     "distance": "gamma", "corrections": "m_c", "lowest": "mu_min", "highest": "mu_max",

@@ -21,20 +21,6 @@ from largek_dask.driver.events import Event, is_number, seconds_of
 from largek_dask.driver.formatting import count_of, human_seconds, printable, short_number
 from largek_dask.driver.stopping import ENDS
 
-__all__ = [
-    "STEP_FIGURES",
-    "SUMMED",
-    "CurveKey",
-    "JobView",
-    "Mark",
-    "Point",
-    "Points",
-    "Series",
-    "X",
-    "Y",
-    "number_in",
-]
-
 SUMMED = ("rows", "bytes", "retries", "rebuilt", "evictions")
 STEP_FIGURES = ("step", "cost", "n_changed", "rows_per_second", "sample", "elapsed", "eta_s",
              "share", "state_bytes", "cache_bytes")  # fmt: skip

@@ -28,16 +28,6 @@ from largek_dask.fault_injection import at
 from largek_dask.kernels.exact.numbers import LIMB, ORIGIN, ExactSums
 from largek_dask.version import check_format
 
-__all__ = [
-    "LABEL_BYTES",
-    "LabelStore",
-    "LabelWriter",
-    "are_whole",
-    "group_chunks",
-    "sums_from_json",
-    "sums_to_json",
-]
-
 FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Rows per group, which a killed run may lose and the driver may hold in memory."""

@@ -42,16 +42,6 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.auto import Auto
     from largek_dask.algorithms.base import Algorithm
 
-__all__ = [
-    "OPTIONS",
-    "FitOptions",
-    "Option",
-    "check_choice",
-    "check_integer",
-    "is_integer",
-    "parse_memory",
-]
-
 Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
 """Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. An "array"
 is available neither on the command line nor in the document of a job.

@@ -16,7 +16,8 @@ from largek_dask.algorithms.problem import Problem
 from largek_dask.data.rows import Rows
 from largek_dask.driver.labels import LABEL_BYTES
 from largek_dask.errors import DataError, NotEnoughMemoryError, ParameterError
-from largek_dask.kernels.exact.statistics import Statistics, compute_dtype
+from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.local import available_cpus, state_budget
 from largek_dask.passes.rowstate import GENERATIONS, process_memory
 
@@ -24,23 +25,6 @@ if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.passes.base import BasePasses
-
-__all__ = [
-    "FitMemory",
-    "ProcessMemory",
-    "beyond_reach",
-    "check_memory",
-    "check_output_fits",
-    "check_problem",
-    "check_reach",
-    "check_rows_that_count",
-    "check_scale",
-    "fit_memory",
-    "footprint_of",
-    "memory_needed",
-    "space_needed",
-    "state_needed",
-]
 
 
 def check_problem(

@@ -17,16 +17,6 @@ from largek_dask.driver.options import OPTIONS, FitOptions, Part
 from largek_dask.driver.storage import sha256_of
 from largek_dask.version import __version__
 
-__all__ = [
-    "describe",
-    "digest_of",
-    "identity_of",
-    "named_arrays",
-    "parameters_of",
-    "stop_rules_of",
-    "versions",
-]
-
 ORIGIN = "shift"
 PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 

@@ -29,17 +29,6 @@ from largek_dask.kernels.compiling import checked_by, seconds_ahead
 from largek_dask.passes.base import BasePasses
 from largek_dask.version import __version__
 
-__all__ = [
-    "Callback",
-    "Clock",
-    "Reserve",
-    "Run",
-    "RunResult",
-    "Snapshot",
-    "no_model",
-    "state_class",
-]
-
 State = TypeVar("State")
 
 

@@ -40,16 +40,6 @@ from largek_dask.errors import (
 )
 from largek_dask.passes.base import BasePasses
 
-__all__ = [
-    "SavedStart",
-    "StartResult",
-    "Starts",
-    "best_saved",
-    "keep_last_checkpoints",
-    "kind_of_problem",
-    "sample_stored_rows",
-]
-
 ENDS_FIT = (
     "max_time",
     "max_time_without_last_pass",

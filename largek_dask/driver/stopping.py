@@ -18,19 +18,6 @@ from largek_dask.errors import ParameterError
 if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
-__all__ = [
-    "ENDS",
-    "MOST_STEPS",
-    "End",
-    "StepRecord",
-    "StopReason",
-    "StopRules",
-    "last_steps",
-    "parse_duration",
-    "record_of",
-    "sample_of",
-]
-
 MOST_STEPS = 10_000
 """Maximum number of records of a history; older ones are dropped."""
 

@@ -39,8 +39,6 @@ from largek_dask.data.stores import (
 )
 from largek_dask.errors import LargekError, OutputError
 
-__all__ = ["DamagedError", "Folder", "canonical_json", "is_torn", "sha256_of"]
-
 SMALL_FILE = 256 << 20
 """Maximum bytes of a small file."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])

@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["RowsEstimator", "Source", "draw_seed"]
-
 LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow", "h5py", "anndata")
 """Packages whose arrays and tables are read in chunks, never converted as a whole."""
 

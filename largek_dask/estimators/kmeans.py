@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.run import Snapshot
     from largek_dask.model.path import Path
 
-__all__ = ["KMeans"]
-
 SKLEARN_STARTS = 10
 """Number of starts of scikit-learn's ``n_init="auto"`` if centres are drawn independently."""
 
@@ -268,10 +266,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         first = not hasattr(self, "model_")
         rows = self._open(X, sample_weight, reset=first, **source)
         with LocalPasses(
-            rows,
-            n_threads=self.n_threads,
-            normalize=self.normalize,
-            on_bad_rows=self.on_bad_rows,
+            rows, n_threads=self.n_threads, normalize=self.normalize, on_bad_rows=self.on_bad_rows
         ) as passes:
             if first:
                 seed = draw_seed(self.random_state)

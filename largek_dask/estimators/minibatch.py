@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.run import Snapshot
     from largek_dask.model import Model
 
-__all__ = ["MiniBatchKMeans"]
-
 
 class MiniBatchKMeans(KMeans):
     """Mini-batch k-means (Sculley 2010), as ``KMeans(algorithm=MiniBatch(batch_rows=...))``.

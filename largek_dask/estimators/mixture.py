@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.fit import FitResult
     from largek_dask.driver.run import Snapshot
 
-__all__ = ["Mixture"]
-
 
 class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
     """Mixture of very many Gaussians, for rows in memory, on disk, in an object store or a cluster.

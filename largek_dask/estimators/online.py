@@ -20,8 +20,6 @@ from largek_dask.errors import ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.passes.local import LocalPasses
 
-__all__ = ["initial_model", "update"]
-
 
 def initial_model(
     passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int
@@ -87,10 +85,5 @@ def update(passes: LocalPasses, model: CentersModel) -> CentersModel:
     updated = CenterArrays(means.astype(packed.dtype), votes, packed.shift)
     provenance = {**model.provenance, "n_iter": model.provenance.get("n_iter", 0) + 1}
     return CentersModel(
-        updated,
-        model.normalize,
-        model.on_bad_rows,
-        model.history,
-        provenance,
-        model.feature_names,
+        updated, model.normalize, model.on_bad_rows, model.history, provenance, model.feature_names
     )

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.run import Snapshot
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["SphericalKMeans"]
-
 SEARCH_SHARE = 0.75
 """Fraction of ``max_time`` for the search; the rest is for steps with unit centres."""
 SEARCHED = ("converged", "tol", "max_iter")

@@ -40,8 +40,6 @@ from largek_dask.passes.local import available_cpus
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["KINDS", "MANY", "Warmed", "warmup"]
-
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. They share no kernels, so each has its own process."""
 MANY = ("many clusters of float32", "many clusters of float64")

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
-__all__ = ["check_rows", "converted", "output", "two_outputs"]
-
 _CONVERTED_VALUES = 1 << 16
 """Values of a block of converted rows, which stays in the second-level cache."""
 

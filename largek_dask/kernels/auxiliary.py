@@ -26,17 +26,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import two_product_error
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "ArrangedRows",
-    "Order",
-    "arrange",
-    "descend_from",
-    "gains_at",
-    "members_at",
-    "order_by_distance",
-    "swap_costs",
-]
-
 _LANES = 32
 """Rows of a block, and number of partial sums."""
 _KEPT = 1 - 2.0**-30

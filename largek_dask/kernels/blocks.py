@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit
 
-__all__ = ["SparseBlock", "Table", "dense_rows", "readonly", "rows_at", "sparse_rows", "stack_rows"]
-
 Array = NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
 

@@ -33,8 +33,6 @@ from platformdirs import user_cache_dir
 from largek_dask import config
 from largek_dask.version import __version__
 
-__all__ = ["cache_folder", "is_cache_empty", "load", "report_unsaved", "save", "unsaved"]
-
 log = logging.getLogger(__name__)
 
 KEPT_VERSIONS = 4

@@ -21,15 +21,6 @@ from numba.core import event
 
 from largek_dask.kernels.jit import is_kernel
 
-__all__ = [
-    "Compiled",
-    "call_after_each",
-    "checked_by",
-    "compiled",
-    "is_compiling",
-    "seconds_ahead",
-]
-
 FIRST_SECONDS = 0.25
 """Expected seconds per function before any was compiled: about the mean of a first fit."""
 

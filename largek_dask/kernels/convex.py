@@ -38,17 +38,6 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
-__all__ = [
-    "AuxiliaryFunction",
-    "ClusteringFunction",
-    "CountedFunction",
-    "DCFunction",
-    "Evaluation",
-    "MeasuredRows",
-    "inner",
-    "multipliers",
-]
-
 TIE = 2.0**-40
 """Relative difference up to which two squared distances are considered equal, as centres are
 rounded, too."""

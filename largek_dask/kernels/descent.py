@@ -25,17 +25,6 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "CenteredRows",
-    "PartitionState",
-    "TwoNearest",
-    "add_center",
-    "distance_of",
-    "drop_center",
-    "label_rows",
-    "settle",
-]
-
 Floats = NDArray[np.float64]
 
 _LITTLE = 1e-300

@@ -21,12 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.arguments import (
-    check_rows,
-    converted,
-    output,
-    two_outputs,
-)
+from largek_dask.kernels.arguments import check_rows, converted, output, two_outputs
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense import doubts, panels
 from largek_dask.kernels.dense import search as dense
@@ -37,7 +32,6 @@ from largek_dask.kernels.sparse import search as sparse
 from largek_dask.kernels.tile import (
     BEST,
     BLOCK,
-    DIRECT_FEATURES,
     NUMBERED,
     SOME,
     TWO,
@@ -45,17 +39,6 @@ from largek_dask.kernels.tile import (
     direct_features,
     select_tile,
 )
-
-__all__ = [
-    "DIRECT_FEATURES",
-    "PackedCenters",
-    "decide",
-    "nearest",
-    "nearest_two",
-    "pack_centers",
-    "scores",
-    "squared_distances",
-]
 
 _DOUBTFUL_SCORES = 1 << 16
 """Scores of rows in doubt that are held at a time, within the second-level cache."""

@@ -35,8 +35,6 @@ from numba.extending import _Intrinsic
 
 from largek_dask.kernels import code_cache
 
-__all__ = ["njit"]
-
 KIND = "internal"
 """Marks saved code of internal kernels, where numba has "object" and "bitcode"."""
 ENVIRONMENT = "_ZN08NumbaEnv"

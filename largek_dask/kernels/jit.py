@@ -19,8 +19,6 @@ import numba
 
 from largek_dask.kernels.code_cache import report_unsaved
 
-__all__ = ["TESTED", "is_kernel", "njit", "saves_code"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 OPTIONS = {

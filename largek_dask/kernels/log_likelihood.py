@@ -38,8 +38,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["log_likelihoods", "posteriors"]
-
 NEAR = 14.0
 """Components within this distance of the best one, in nats, are computed exactly: e^-14 is 2^-20,
 and a relative error of 2^-20 in that is lost in float64 sums of log-likelihoods."""

@@ -25,8 +25,6 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.jit import njit
 
-__all__ = ["MixtureForm", "PackedMixture", "log_joint", "pack_equal", "pack_mixture"]
-
 _TWO_PI = 6.283185307179586
 _PAD = 8
 

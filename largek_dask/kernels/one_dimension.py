@@ -31,8 +31,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import two_product_error
 from largek_dask.kernels.jit import njit
 
-__all__ = ["distinct_values", "objective_bounds", "optimal_partitions"]
-
 Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50

@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-__all__ = ["PackedCache"]
-
 Form = TypeVar("Form")
 
 

@@ -26,10 +26,9 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-
-__all__ = ["FEW_CLUSTERS", "calls_in_reverse", "main"]
+from largek_dask.kernels.exact.sums import ClusterSums
 
 FEW_CLUSTERS = 128
 """Up to this many clusters, rows are compared with all centres, without lists."""

@@ -22,8 +22,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.tile import select_tile
 
-__all__ = ["Directions", "orthonormal", "project"]
-
 Array = NDArray[Any]
 
 _LANES = 8

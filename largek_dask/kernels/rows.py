@@ -12,8 +12,6 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = ["NATIVE", "compute_dtype", "finite_rows", "native_blocks", "normalize_rows"]
-
 _BLOCK_VALUES = 1 << 16
 """Values of a block of converted rows."""
 NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))

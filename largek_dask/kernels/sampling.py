@@ -22,15 +22,6 @@ from largek_dask.kernels.exact.numbers import (
 )
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "bernoulli_by_d2",
-    "draw_by_d2",
-    "potentials",
-    "share_of_chunks",
-    "shuffle_places",
-    "update_d2",
-]
-
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
 _WIDE = 64

@@ -19,8 +19,6 @@ import numpy as np
 from largek_dask.kernels.descent import CenteredRows, PartitionState, distance_of
 from largek_dask.kernels.jit import njit
 
-__all__ = ["count_moves", "move_rows"]
-
 _MANY = 1e300
 _WORTH = 1e-12
 """Minimum gain of a move, relative to the cost of its row: less is rounding."""

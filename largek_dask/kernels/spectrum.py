@@ -24,8 +24,6 @@ from largek_dask.kernels.exact.numbers import N_LIMBS, ExactSums, peel
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["ScatterSums", "eigenvalues"]
-
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60

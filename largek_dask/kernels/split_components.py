@@ -21,8 +21,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["MOST_ROWS", "ComponentSplits", "shares_of", "split_components"]
-
 MOST_ROWS = 256
 """Maximum rows of a component that are used, evenly spaced."""
 _STEPS = 8

@@ -19,8 +19,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
-__all__ = ["has_diverged", "round_step", "sgd_rows", "snapshot_gradient", "vrkm_rows"]
-
 _NO_WEIGHT = readonly(np.empty(0))
 _NO_GRADIENT = readonly(np.empty((0, 0)))
 

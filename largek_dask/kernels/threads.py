@@ -13,8 +13,6 @@ from typing import Any, TypeVar
 from largek_dask.context import carried
 from largek_dask.kernels.compiling import checked_by
 
-__all__ = ["ALONE", "Threads", "on_threads"]
-
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 

@@ -14,25 +14,6 @@ from functools import cache
 from largek_dask import config
 from largek_dask.errors import ParameterError
 
-__all__ = [
-    "BEST",
-    "BLOCK",
-    "DIRECT_FEATURES",
-    "FEW",
-    "MINIMA",
-    "NUMBERED",
-    "NUMBERS",
-    "PAIR",
-    "SCORES",
-    "SOME",
-    "TILES",
-    "TWO",
-    "Micro",
-    "Tile",
-    "direct_features",
-    "select_tile",
-]
-
 DIRECT_FEATURES = 8
 """Maximum number of features of the direct form, which sums squared differences themselves."""
 SOME = DIRECT_FEATURES + 1

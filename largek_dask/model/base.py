@@ -55,8 +55,6 @@ if TYPE_CHECKING:
     from largek_dask.plots.plot_collection import Plot
     from largek_dask.plots.report import Report
 
-__all__ = ["KINDS", "Model", "check_numbers", "kind_named", "load_model", "restored"]
-
 KINDS: dict[str, type[Model]] = {}
 """Kinds of model by name; ``largek_dask/model/__init__.py`` fills it."""
 

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from largek_dask.driver.labels import LabelStore
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["CentersModel"]
-
 
 class CentersModel(Model):
     """Centres, with all that is needed to label rows as the fit did.

@@ -42,8 +42,6 @@ if TYPE_CHECKING:
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["MixtureModel"]
-
 MOST_DENSE = 1_000
 """Components up to which probabilities are returned in a dense array by default."""
 LEAST = 2.0**-20

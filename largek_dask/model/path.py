@@ -17,8 +17,6 @@ from largek_dask.model.base import check_numbers
 from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 
-__all__ = ["Path", "PathModel", "records_of"]
-
 COUNTS = ("ties", "moves")
 """Figures that are numbers of rows."""
 

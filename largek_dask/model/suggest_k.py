@@ -41,8 +41,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.transcendental import exp as exponentials
 from largek_dask.kernels.exact.transcendental import log as logarithms
 
-__all__ = ["Curve", "SuggestedK", "spectrum_of", "suggest_from", "window"]
-
 Floats = NDArray[np.float64]
 
 STABLE = 0.9

@@ -29,8 +29,6 @@ from largek_dask.passes.worker_selection import (
     explain_shortage,
 )
 
-__all__ = ["Workers", "check_workers", "differences"]
-
 WAIT_SECONDS = 0.2
 """Interval between two checks of a cluster without workers, in seconds."""
 SLOW_SECONDS = 5.0

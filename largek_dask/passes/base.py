@@ -20,7 +20,8 @@ from largek_dask.data.storage_errors import trouble
 from largek_dask.data.stores import read_statistics
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
-from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.kernels.exact.statistics import RowScan, Statistics
+from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
 from largek_dask.passes.gather import fetch
@@ -30,8 +31,6 @@ from largek_dask.retry import TICK_SECONDS, retry
 
 if TYPE_CHECKING:
     from largek_dask.passes.subset import Subset, SubsetRows, Subsets
-
-__all__ = ["BasePasses", "LogCallback", "PassOptions"]
 
 logger = logging.getLogger(__name__)
 
@@ -188,10 +187,7 @@ class BasePasses(ABC):
         return chosen
 
     def _timed(
-        self,
-        spec: PassSpec,
-        replay: tuple[tuple[Any, ...], ...],
-        chunks: Sequence[int],
+        self, spec: PassSpec, replay: tuple[tuple[Any, ...], ...], chunks: Sequence[int]
     ) -> Any:
         self.last = report = PassReport(passes=1)
         if self._progress_reporter is not None:

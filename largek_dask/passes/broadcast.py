@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from largek_dask.passes.admission import Workers
     from largek_dask.passes.network import Network
 
-__all__ = ["SPREAD", "BroadcastRelay", "Broadcaster", "keep_replicas"]
-
 OURS = "largek_"
 """Prefix of the names of all values of passes."""
 SPREAD = f"largek-spread-{__version__}"

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Rng
 from largek_dask.kernels.blocks import Table
 
-__all__ = ["ChunkCache", "Part", "Span"]
-
 STALE_PASSES = 2
 """Entries that this number of passes in a row did not ask for may be dropped."""
 

@@ -20,8 +20,6 @@ from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.threads import ALONE, Threads
 from largek_dask.passes.cache import Part
 
-__all__ = ["JOINED", "ChunkView", "Preparation", "Preparer"]
-
 JOINED = -1
 """Index of all chunks shown as one."""
 PIECE_BYTES = 7 << 19

@@ -51,8 +51,6 @@ from largek_dask.passes.worker import (
 )
 from largek_dask.passes.worker_selection import current_selection
 
-__all__ = ["ClusterPasses"]
-
 FAN_IN = 8
 """Totals that one task adds up when they are reduced in a tree ..."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20

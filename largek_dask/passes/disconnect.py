@@ -13,8 +13,6 @@ from typing import Any
 
 from distributed.diagnostics.plugin import SchedulerPlugin
 
-__all__ = ["DepartedWorkers", "close_stale_connections"]
-
 MOMENTS = (0.2, 1.0, 5.0)
 """Seconds after a worker has left."""
 

@@ -32,8 +32,6 @@ from largek_dask.passes.rowstate import RowStateStore
 from largek_dask.passes.spec import PassSpec, StateSpec, total_of
 from largek_dask.passes.telemetry import PassReport, nbytes
 
-__all__ = ["Engine", "Stop", "Ticket"]
-
 Stop = Callable[[], BaseException | None]
 """Called between chunks; returns the error that ends the pass, or None."""
 

@@ -17,17 +17,6 @@ from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows, readonly,
 from largek_dask.kernels.dense.copying import copy_rows
 from largek_dask.kernels.projection import Directions, project
 
-__all__ = [
-    "CollectedRows",
-    "collect_projected",
-    "collect_shares",
-    "collect_spaced",
-    "combine_shares",
-    "fetch",
-    "new_shares",
-    "some_rows",
-]
-
 BLOCK_BYTES = 7 << 19
 """Bytes of collected rows in one array, which stay in a cache while a step uses them several times.
 For arrays of 4 MB and more numpy asks for huge pages, which cost several times as much as filling

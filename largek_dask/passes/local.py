@@ -21,8 +21,6 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.telemetry import PassReport
 
-__all__ = ["LocalPasses", "available_cpus", "state_budget"]
-
 
 def available_cpus() -> int:
     if hasattr(os, "sched_getaffinity"):

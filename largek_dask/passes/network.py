@@ -24,8 +24,6 @@ from largek_dask.passes.broadcast import SPREAD, keep_replicas
 from largek_dask.passes.disconnect import DepartedWorkers, close_stale_connections
 from largek_dask.passes.worker_selection import WorkerSelection, current_selection
 
-__all__ = ["Network", "WorkerInfo", "require_open", "workers_known_to"]
-
 T = TypeVar("T")
 
 POLL_SECONDS = 0.05
@@ -110,11 +108,7 @@ class Network:
         self._unsent: list[_Unsent] = []
         self._departed = DepartedWorkers()
 
-    def run(
-        self,
-        work: Coroutine[Any, Any, T],
-        check: Callable[[], None] | None = None,
-    ) -> T:
+    def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
         """Run a coroutine on the client's event loop and wait for it.
 
         ``check`` is called in this thread at intervals; what it raises cancels ``work``. Raises

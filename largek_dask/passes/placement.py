@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from largek_dask import config
 
-__all__ = ["Pace", "Stragglers", "place", "ranges", "room_of", "shares", "unranges"]
-
 FACTOR = 4.0
 """A straggler takes longer than this times the others' median; not tuned."""
 FIRST_SECONDS = 30.0

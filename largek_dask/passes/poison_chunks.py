@@ -7,8 +7,6 @@ from collections import Counter
 
 from largek_dask.passes.network import Network
 
-__all__ = ["ALONE_SECONDS", "FORGIVEN", "may_be_other_jobs_fault"]
-
 FORGIVEN = 3
 """Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from largek_dask.context import carried
 from largek_dask.passes.cache import Part, Span
 
-__all__ = ["Block", "ChunkSource"]
-
 
 @dataclass(slots=True)
 class Block:

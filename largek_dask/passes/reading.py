@@ -30,8 +30,6 @@ from largek_dask.passes.rowstate import Arrays, RowStateStore
 from largek_dask.passes.taken_rows import HeldRows, empty_rows
 from largek_dask.passes.telemetry import PassReport
 
-__all__ = ["ChunkReader"]
-
 SETTLED_AT_ONCE = 2_048
 """Minimum number of positions of a chunk's seeded order that are drawn the first time."""
 SETTLED_AHEAD = 8

@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GENERATIONS", "RowStateStore", "process_memory"]
-
 GENERATIONS = 2
 """Maximum states kept per chunk: the last one, and the one before it."""
 

@@ -9,8 +9,6 @@ from typing import Any
 from largek_dask.algorithms.base import ChunkFunction, RowSlice
 from largek_dask.passes.chunks import Preparation
 
-__all__ = ["PassSpec", "StateSpec", "total_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class StateSpec:

@@ -21,8 +21,6 @@ from largek_dask.data.stores import check_space, is_local, normalize, open_node
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows
 from largek_dask.errors import OutputError
 
-__all__ = ["SpilledCSR", "SpilledRows", "remove_spilled", "spill", "spill_folder"]
-
 
 class SpilledRows(ZarrRows):
     """The rows of another :class:`Rows`, in the same chunks, so that results have the same bits."""

@@ -42,8 +42,6 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.taken_rows import HeldRows
 
-__all__ = ["Subset", "SubsetRows", "Subsets"]
-
 AS_HELD = Preparation()
 
 SubsetRows = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]

@@ -15,8 +15,6 @@ from largek_dask.data.memory_rows import memory_table
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import Table, readonly, stack_rows
 
-__all__ = ["HeldRows", "empty_rows"]
-
 CHUNK_BYTES = 1 << 21
 """Bytes of a chunk. The configured size does not apply: results for rows picked from a table must
 not depend on the machine."""
@@ -44,11 +42,7 @@ class HeldRows(Rows):
     """
 
     def __init__(
-        self,
-        n_features: int,
-        dtype: np.dtype[Any],
-        is_sparse: bool,
-        whole: TakenRows | None = None,
+        self, n_features: int, dtype: np.dtype[Any], is_sparse: bool, whole: TakenRows | None = None
     ) -> None:
         # not `super().__init__`, which refuses a table without rows
         self.n_features, self.dtype, self.location, self.weight = n_features, dtype, None, None

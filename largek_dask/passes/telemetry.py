@@ -11,8 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-__all__ = ["EventCallback", "PassReport", "ProgressReporter", "nbytes"]
-
 WHOLE = (int, np.integer)
 EVERY_SECONDS = 1.0
 """Minimum time between two progress events, and from the start of a pass to the first."""

@@ -14,8 +14,6 @@ from largek_dask.errors import ClusterError
 if TYPE_CHECKING:
     from largek_dask.passes.admission import Workers
 
-__all__ = ["WATCH_SECONDS", "Lost", "result", "scheduler_reply", "unless_given_up", "wait_watching"]
-
 T = TypeVar("T")
 
 WATCH_SECONDS = 1.0

@@ -31,24 +31,6 @@ from largek_dask.passes.telemetry import PassReport, nbytes
 from largek_dask.redaction import Redactor, hide_in_logs
 from largek_dask.version import __version__
 
-__all__ = [
-    "LostTotalError",
-    "PackedError",
-    "Payload",
-    "Sealed",
-    "Share",
-    "ShareResult",
-    "WorkPlugin",
-    "WorkSpec",
-    "admit",
-    "collect_total",
-    "combine_totals",
-    "drop_job",
-    "take_total",
-    "versions",
-    "work",
-]
-
 logger = logging.getLogger(__name__)
 
 LEAST_SCRATCH = 256_000_000

@@ -11,14 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-__all__ = [
-    "WorkerSelection",
-    "current_selection",
-    "declared_row_state",
-    "explain_shortage",
-    "use_selection",
-]
-
 
 class WorkerSelection:
     """The workers of one run of a job, which uses each of them for as long as it can compute.

@@ -36,8 +36,6 @@ from bokeh.plotting import figure as new_figure
 from largek_dask.plots.panels import Panel
 from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS, Theme
 
-__all__ = ["figure", "item", "key", "to_json"]
-
 HEIGHT, LEGEND_ROW = 280, 28
 """Heights of a figure and of a row of its legend, in pixels."""
 N_TICKS = 5

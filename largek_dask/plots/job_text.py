@@ -20,23 +20,6 @@ from largek_dask.driver.job_view import KINDS, JobView
 from largek_dask.driver.stopping import ENDS
 from largek_dask.html_table import html_table
 
-__all__ = [
-    "JOB_COLUMNS",
-    "card",
-    "card_of_jobs",
-    "compiling_told",
-    "facts",
-    "figure",
-    "figures_in",
-    "iso",
-    "job_row",
-    "left_of",
-    "precise",
-    "shape_of",
-    "shown",
-    "whole",
-]
-
 NONE = "–"
 JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
 

@@ -15,8 +15,6 @@ from largek_dask.model import MixtureModel, Model
 from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
-__all__ = ["curve_panel", "events_of", "title_of"]
-
 DECADES = 100.0
 """Objectives that differ by more than this factor are drawn on a logarithmic axis."""
 

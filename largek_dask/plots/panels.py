@@ -17,14 +17,7 @@ from numpy.typing import NDArray
 from largek_dask.driver.events import is_number
 from largek_dask.driver.formatting import human_count
 from largek_dask.driver.job_view import CurveKey, JobView, Point, Points, Series, X, Y, number_in
-from largek_dask.plots.job_text import (
-    figure,
-    precise,
-    shown,
-    whole,
-)
-
-__all__ = ["Panel", "Trace", "make_panel", "make_trace", "marks_of", "panels", "rounded"]
+from largek_dask.plots.job_text import figure, precise, shown, whole
 
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
@@ -245,11 +238,7 @@ def _line_name(line: CurveKey) -> str:
 
 
 def _cost_line(line: CurveKey, points: Points) -> Trace:
-    return make_trace(
-        _line_name(line),
-        _positions(points, X, 1e3),
-        _column(points[:, Y], 8),
-    )
+    return make_trace(_line_name(line), _positions(points, X, 1e3), _column(points[:, Y], 8))
 
 
 def _gain(view: JobView) -> Panel | None:

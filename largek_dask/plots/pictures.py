@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["draw", "has_matplotlib", "image", "new_figure"]
-
 LIGHT = THEMES["light"]
 DASHES = ("-", "--", "-.")
 WIDTH = 4.8

@@ -17,8 +17,6 @@ from largek_dask.plots.render import render, section
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Plot", "plot_of", "plot_of_model"]
-
 
 class Plot:
     """Charts of a job or a model; in a notebook they are shown without any script.

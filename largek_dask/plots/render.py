@@ -12,8 +12,6 @@ from largek_dask.driver.formatting import printable
 from largek_dask.plots.panels import Panel
 from largek_dask.plots.pictures import has_matplotlib, image
 
-__all__ = ["Section", "render", "section"]
-
 Section = dict[str, Any]
 """Values of a section of ``templates/report.html``."""
 

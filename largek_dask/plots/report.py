@@ -18,8 +18,6 @@ from largek_dask.plots.model_panels import curve_panel, events_of, title_of
 from largek_dask.plots.panels import Panel, panels
 from largek_dask.plots.render import Section, render, section
 
-__all__ = ["Report", "make_report"]
-
 MOST_LISTED = 50
 """Clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8

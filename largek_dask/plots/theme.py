@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["DASHES", "MOST_NAMED", "THEMES", "X_LABELS", "Theme"]
-
 
 @dataclass(frozen=True, slots=True)
 class Theme:
@@ -36,11 +34,7 @@ THEMES = {
 """Themes by name; the colours are those of ``templates/style.css``."""
 DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
 """Dashes of lines, by Bokeh's names."""
-X_LABELS = {
-    "elapsed": "time used",
-    "clusters": "clusters",
-    "size": "weight of a cluster's rows",
-}
+X_LABELS = {"elapsed": "time used", "clusters": "clusters", "size": "weight of a cluster's rows"}
 """Labels of horizontal axes; any other axis is its own label."""
 MOST_NAMED = 10
 """Most lines that a legend names."""

@@ -19,8 +19,6 @@ from largek_dask.kernels.distances import pack_centers, squared_distances
 from largek_dask.kernels.exact.transcendental import log as logarithms
 from largek_dask.model.suggest_k import window
 
-__all__ = ["Merges", "bent_sizes", "merge_down"]
-
 Floats = NDArray[np.float64]
 
 

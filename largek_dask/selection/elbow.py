@@ -65,8 +65,6 @@ if TYPE_CHECKING:
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = ["ElbowCurve", "suggest_k"]
-
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
 """Rows and clusters up to which the curve is that of `PartitionPath`."""
 PATH_VALUES = 1 << 21

@@ -41,16 +41,6 @@ from largek_dask.model.suggest_k import window
 from largek_dask.passes.base import BasePasses
 from largek_dask.selection.agglomeration import bent_sizes, merge_down
 
-__all__ = [
-    "CountedPartitions",
-    "Partition",
-    "TimeLimit",
-    "count_partitions",
-    "nested_partitions",
-    "settle_partitions",
-    "without_rounding",
-]
-
 STEPS = 24
 """Maximum passes that refine a partition: further ones change less than the curve's noise."""
 TOL = 1e-4

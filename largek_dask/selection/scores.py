@@ -35,9 +35,10 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.model.base import Model
@@ -49,15 +50,7 @@ if TYPE_CHECKING:
 
     from largek_dask.passes.base import BasePasses
 
-__all__ = [
-    "accuracy",
-    "ari",
-    "calinski_harabasz",
-    "davies_bouldin",
-    "nmi",
-    "purity",
-    "silhouette",
-]
+__all__ = ["accuracy", "ari", "calinski_harabasz", "davies_bouldin", "nmi", "purity", "silhouette"]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
 """Scores of separation."""

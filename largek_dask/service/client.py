@@ -42,8 +42,6 @@ from largek_dask.service.spec import AlgorithmSpec, JobSpec, hide
 from largek_dask.service.store import checked_id
 from largek_dask.version import __version__
 
-__all__ = ["JobList", "Service", "connect", "this_user"]
-
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 90.0

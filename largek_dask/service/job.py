@@ -38,8 +38,6 @@ from largek_dask.service.serialization import error_of, model_of
 if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
-__all__ = ["EventPrinter", "Job", "line_of"]
-
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
 """Seconds between two polls of a job; they grow by a factor as long as nothing is new."""
 STATUS_SECONDS = 1.0

@@ -29,18 +29,6 @@ from largek_dask.service.lease import Claimant, Lease
 from largek_dask.service.spec import known_values, missing, options_of, output_folder
 from largek_dask.service.store import Record
 
-__all__ = [
-    "ACTIVE",
-    "MOST_BYTES",
-    "MOST_EVENTS",
-    "STATES",
-    "Feed",
-    "JobMetrics",
-    "JobState",
-    "Reason",
-    "utc_text",
-]
-
 logger = logging.getLogger(__name__)
 
 ACTIVE = ("queued", "waiting", "running")

@@ -40,8 +40,6 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["CHANGEABLE", "Jobs"]
-
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed: they do not affect bits."""
 

@@ -43,17 +43,6 @@ from largek_dask.version import check_format
 if TYPE_CHECKING:
     from largek_dask.service.store import Records
 
-__all__ = [
-    "STORE",
-    "Claimant",
-    "Lease",
-    "LeaseRenewer",
-    "StoreLease",
-    "check_job",
-    "claimed_for",
-    "reserve",
-]
-
 logger = logging.getLogger(__name__)
 
 CLAIM = re.compile(r"(\d{6,12})\.json")

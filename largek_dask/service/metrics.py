@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from largek_dask.service.job_state import JobState
 
-__all__ = ["JOB_METRICS", "JobsCollector"]
-
 MOST_NAME = 64
 MOST_JOBS, ENDED_SECONDS = 100, 600.0
 """Maximum number of jobs, and seconds for which an ended job is shown, to be scraped."""

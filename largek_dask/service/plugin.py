@@ -48,8 +48,6 @@ from largek_dask.version import __version__
 if TYPE_CHECKING:
     from largek_dask.service.web.page import Page
 
-__all__ = ["HANDLER", "JobsPlugin"]
-
 logger = logging.getLogger(__name__)
 
 HANDLER = "largek"

@@ -16,8 +16,6 @@ from jinja2 import Template
 from largek_dask import config
 from largek_dask.service.plugin import JobsPlugin
 
-__all__ = ["dask_setup"]
-
 PANEL = "/individual-largek"
 REDIRECT = """<!DOCTYPE html>
 <html lang="en"><head><meta charset="utf-8"><title>largek</title>

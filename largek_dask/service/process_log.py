@@ -17,8 +17,6 @@ from largek_dask.context import current_job
 from largek_dask.redaction import redacted_line
 from largek_dask.version import __version__
 
-__all__ = ["TOPIC", "JobFilter", "LastWarnings", "WatchPlugin", "last_warnings", "unwatch", "watch"]
-
 TOPIC = "largek-warnings"
 """Topic of Dask's events; each has the address of a worker and lines of its log."""
 MOST_LINES, MOST_LETTERS = 50, 400

@@ -37,8 +37,6 @@ from largek_dask.service.store import (
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Queue", "WorkerInfo", "WorkerPool", "why_never_fits", "why_wait", "worker_memory"]
-
 logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5

@@ -63,8 +63,6 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
     from largek_dask.driver.options import FitOptions
 
-__all__ = ["Runner", "fit_into", "model_in", "model_of_checkpoint", "model_so_far"]
-
 logger = logging.getLogger(__name__)
 
 LONGEST_TRACEBACK = 1 << 16

@@ -37,8 +37,6 @@ from largek_dask.errors import (
 from largek_dask.retry import retry
 from largek_dask.service.lease import StoreLease
 
-__all__ = ["NAME", "Client", "Finder", "connect_to", "new_client", "publish_address", "tls_files"]
-
 NAME = "scheduler.json"
 """The file's name in a store."""
 MOST_BYTES = 1 << 16

@@ -20,8 +20,6 @@ from largek_dask.driver.provenance import named_arrays
 from largek_dask.errors import FailedJobError, ModelFormatError
 from largek_dask.model.base import Model, kind_named, restored
 
-__all__ = ["error_of", "message_of_model", "model_of"]
-
 
 def message_of_model(model: Model) -> dict[str, Any]:
     """Return a model as a message, whose arrays are sent in frames of their own."""

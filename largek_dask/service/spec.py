@@ -39,22 +39,6 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
 from largek_dask.passes.worker_selection import WorkerSelection
 
-__all__ = [
-    "FORMAT",
-    "MOST_BYTES",
-    "AlgorithmSpec",
-    "JobSpec",
-    "StorageOption",
-    "WorkersSpec",
-    "faults_of",
-    "hide",
-    "known_values",
-    "missing",
-    "options_of",
-    "output_folder",
-    "unique_keys",
-]
-
 FORMAT: Literal[2] = 2
 """Format 1 has algorithms by their former names."""
 MOST_BYTES = 1 << 20

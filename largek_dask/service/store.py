@@ -35,19 +35,6 @@ from largek_dask.service.lease import Lease
 from largek_dask.service.spec import MOST_BYTES, JobSpec, faults_of, unique_keys
 from largek_dask.version import __version__
 
-__all__ = [
-    "JOB_FILES",
-    "LABELS",
-    "MODEL",
-    "UNFINISHED_LABELS",
-    "Record",
-    "Records",
-    "Result",
-    "labels_in",
-    "read_result",
-    "write_result",
-]
-
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
 UNFINISHED_LABELS = "labels.zarr.progress.json"

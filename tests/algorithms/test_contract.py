@@ -383,10 +383,7 @@ def in_chunks(x, tmp_path_factory) -> dict[int, str]:
 
 
 @pytest.mark.parametrize("name", tiered(sorted(ANY_CHUNKING)))
-@pytest.mark.parametrize(
-    ("chunk_rows", "n_chunks"),
-    [(97, 124), *slow((4096, 3), (N_ROWS, 1))],
-)
+@pytest.mark.parametrize(("chunk_rows", "n_chunks"), [(97, 124), *slow((4096, 3), (N_ROWS, 1))])
 def test_chunking(name, chunk_rows, n_chunks, x, in_chunks, in_one_piece):
     found = fit(in_chunks[chunk_rows], name, init=first_rows(name, x), n_chunks=n_chunks)
     assert bits(found) == in_one_piece[name]

@@ -16,10 +16,7 @@ from hypothesis import strategies as st
 import largek_dask as lk
 from largek_dask.algorithms import incremental
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.incremental import (
-    CALM_SHARE,
-    IncrementalLloyd,
-)
+from largek_dask.algorithms.incremental import CALM_SHARE, IncrementalLloyd
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError

@@ -158,11 +158,7 @@ def test_ingest__holds_a_few_chunks_whatever_the_length(shuffle, tmp_path, monke
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (
-            "a.csv",
-            "x,city\n1,Paris\n2,Rome\n",
-            r"a\.csv .*: 'city' \('Paris' in data row 0",
-        ),
+        ("a.csv", "x,city\n1,Paris\n2,Rome\n", r"a\.csv .*: 'city' \('Paris' in data row 0"),
         ("b.csv", "x,y\n1,2\n3,oops\n", r"'y' \('oops' in data row 1\).*drop=\['y'\]"),
         ("c.csv", "", r"c\.csv has no rows"),
         ("d.csv", "x,y\n", r"no rows"),

@@ -238,17 +238,7 @@ def changed(change, first=1, meta=FRAME[:0]):
         (lambda p: p.astype({"a": str}), "not numbers: 'a'"),
         (lambda p: p.astype("category"), "not numbers: 'a'"),
     ],
-    ids=[
-        "scaled",
-        "nan",
-        "unsigned",
-        "renamed",
-        "missing",
-        "twice",
-        "series",
-        "text",
-        "category",
-    ],
+    ids=["scaled", "nan", "unsigned", "renamed", "missing", "twice", "series", "text", "category"],
 )
 def test_a_partition_of_other_columns_or_types_is_refused_by_its_number(change, told):
     lazy = changed(change)

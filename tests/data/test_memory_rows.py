@@ -190,9 +190,7 @@ def claiming(shape, order="C"):
 @pytest.mark.parametrize(
     ("shape", "order", "place"),
     in_turns(
-        [(10**13, 4), (26, 4), (-5, 4), (10**12,), (10**9, 4, 2)],
-        ["C", "F"],
-        ["local", "remote"],
+        [(10**13, 4), (26, 4), (-5, 4), (10**12,), (10**9, 4, 2)], ["C", "F"], ["local", "remote"]
     ),
 )
 def test_open_rows__a_header_that_claims_more_than_the_file_holds(shape, order, place, tmp_path):

@@ -33,10 +33,7 @@ LAYOUTS = {
     "v3 raw": ({"chunks": (100, 7), **RAW}, True),
     "v3 raw, last chunk short": ({"chunks": (300, 7), **RAW}, True),
     "v3 checksum": ({"chunks": (100, 7), "compressors": [Crc32cCodec()]}, True),
-    "v3 big endian": (
-        {"chunks": (100, 7), "serializer": BytesCodec(endian="big"), **RAW},
-        False,
-    ),
+    "v3 big endian": ({"chunks": (100, 7), "serializer": BytesCodec(endian="big"), **RAW}, False),
     "v3 transposed": ({"chunks": (100, 7), "filters": [TransposeCodec(order=(1, 0))]}, False),
     "v3 sharded": ({"chunks": (20, 7), "shards": (200, 7)}, True),
     "v3 sharded raw, one row": ({"chunks": (1, 7), "shards": (300, 7), **RAW}, True),

@@ -27,9 +27,7 @@ from tests.helpers.needs import program
 NET = "10.87.0"
 PAUSE = 0.5
 """Seconds between two checks of health; the file's five would be time without anything done."""
-OTHERS = {
-    "store": ("weed", "the extra test"),
-}
+OTHERS = {"store": ("weed", "the extra test")}
 """Programs of services of other images, with which these begin, and what has them here."""
 KINDS = ("net", "uts")
 """Namespaces that a host is."""

@@ -9,15 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.common import RESULTS
-from benchmarks.sizing import (
-    ALGORITHMS,
-    CHUNK_ROWS,
-    LIMIT,
-    THREADS,
-    WORKERS,
-    empty,
-    planned,
-)
+from benchmarks.sizing import ALGORITHMS, CHUNK_ROWS, LIMIT, THREADS, WORKERS, empty, planned
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "deploy" / "README.md").read_text()

@@ -19,13 +19,7 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.kernels.code_cache import cache_folder
-from tests.deploy.running import (
-    end,
-    free_port,
-    make_certificate,
-    process,
-    quick_environment,
-)
+from tests.deploy.running import end, free_port, make_certificate, process, quick_environment
 from tests.helpers.checks import eventually
 from tests.helpers.needs import program
 

@@ -144,9 +144,7 @@ def test_cluster_section(tmp_path):
                 words[words.index("127.0.0.1:8787")] = "127.0.0.1:0"
             log = stack.enter_context((tmp_path / "dask.log").open("a"))
             process = subprocess.Popen(
-                [str(Path(sys.executable).parent / words[0]), *words[1:]],
-                stdout=log,
-                stderr=log,
+                [str(Path(sys.executable).parent / words[0]), *words[1:]], stdout=log, stderr=log
             )
             stack.callback(process.wait, 60)
             stack.callback(process.terminate)

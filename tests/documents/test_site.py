@@ -27,13 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 
-PAGES = [
-    "index",
-    "start/data",
-    "reference/cli",
-    "reference/python/estimators",
-    "made/readme",
-]
+PAGES = ["index", "start/data", "reference/cli", "reference/python/estimators", "made/readme"]
 NOTEBOOKS = [
     f"made/tutorials/{notebook.stem}" for notebook in sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
 ]
@@ -68,12 +62,7 @@ class Read(HTMLParser):
         self._inside += tag == "article"
         if tag in ("script", "img", "iframe", "source"):
             self.loaded.append(named.get("src"))
-        elif tag == "link" and named.get("rel") not in (
-            "prev",
-            "next",
-            "index",
-            "author",
-        ):
+        elif tag == "link" and named.get("rel") not in ("prev", "next", "index", "author"):
             self.loaded.append(named.get("href"))
 
     def handle_endtag(self, tag):

@@ -5,11 +5,7 @@ from typing import Any
 
 import pytest
 
-from largek_dask.driver.events import (
-    Events,
-    ProgressLine,
-    logger,
-)
+from largek_dask.driver.events import Events, ProgressLine, logger
 from largek_dask.errors import RecoveryWarning
 
 

@@ -530,11 +530,7 @@ def test_a_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("url", ["local", "memory"])
 @pytest.mark.parametrize("regular", [True, False])
 def test_labels_in_storage(
-    url: str,
-    regular: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    small_chunks: None,
+    url: str, regular: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_chunks: None
 ) -> None:
     monkeypatch.setattr(labels_module, "GROUP_ROWS", 60)
     monkeypatch.setattr(labels_module, "PIECE_ROWS", 32)

@@ -132,10 +132,7 @@ def test_starts_are_given() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        (
-            {"init": "k-means++"},
-            "init must be one of 'auto', 'k-means', 'two-level', 'afk-mc2'",
-        ),
+        ({"init": "k-means++"}, "init must be one of 'auto', 'k-means', 'two-level', 'afk-mc2'"),
         ({"init": START[:2]}, r"init has shape \(2, 3\); with n_clusters=5"),
         ({"init": START * np.nan}, "init: centre 0 holds NaN"),
         ({"init": None}, r"init has shape \(\)"),

@@ -146,9 +146,7 @@ def test_time_used_before_a_resume_counts(folder: Folder, monkeypatch: pytest.Mo
     assert go(rules, passes=passes, checkpoints=every_step(folder)).seconds == 12.0
     now[0] = 1000.0
     cut = go(
-        StopRules(max_iter=50, tol=0, max_time=17),
-        passes=passes,
-        checkpoints=every_step(folder),
+        StopRules(max_iter=50, tol=0, max_time=17), passes=passes, checkpoints=every_step(folder)
     )
     assert (cut.n_iter, cut.stop_reason, cut.seconds) == (3, "max_time", 17.0)
     over = go(StopRules(max_time=1), passes=passes, checkpoints=every_step(folder))

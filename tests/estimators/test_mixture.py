@@ -13,12 +13,7 @@ from sklearn.mixture import GaussianMixture
 import largek_dask as lk
 from largek_dask.data.derived_rows import dithered
 from largek_dask.driver.options import OPTIONS
-from largek_dask.errors import (
-    CheckpointError,
-    InterruptedFitWarning,
-    OutputError,
-    ParameterError,
-)
+from largek_dask.errors import CheckpointError, InterruptedFitWarning, OutputError, ParameterError
 from largek_dask.model import MixtureModel
 from tests.helpers.covering import in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums

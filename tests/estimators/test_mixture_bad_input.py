@@ -7,11 +7,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.errors import (
-    DataError,
-    ParameterError,
-    ParameterWarning,
-)
+from largek_dask.errors import DataError, ParameterError, ParameterWarning
 from tests.helpers.checks import watched_passes
 from tests.helpers.covering import in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums
@@ -143,10 +139,7 @@ def test_a_coreset_of_more_rows_than_there_are_is_all_of_them():
 
 @pytest.mark.parametrize(
     ("kind", "init"),
-    [
-        ("diag", "k-means"),
-        *slow(*itertools.product(KINDS, ["two-level", "afk-mc2", "random"])),
-    ],
+    [("diag", "k-means"), *slow(*itertools.product(KINDS, ["two-level", "afk-mc2", "random"]))],
 )
 def test_one_component_is_the_normal_distribution_of_the_rows(kind, init):
     weight = RNG.integers(0, 4, len(X)).astype(float)

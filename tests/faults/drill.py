@@ -130,10 +130,7 @@ class Strike:
 
 def table(what: str, strikes: Sequence[Strike], command: str) -> str:
     """A markdown table: a line a kind, one for all, and the load that it was measured at."""
-    lines = [
-        f"| {what} | strikes | s, median | s, 9 of 10 | s, worst |",
-        "|---|---|---|---|---|",
-    ]
+    lines = [f"| {what} | strikes | s, median | s, 9 of 10 | s, worst |", "|---|---|---|---|---|"]
     for kind in (*dict.fromkeys(strike.kind for strike in strikes), "all"):
         seconds = [strike.seconds for strike in strikes if kind in (strike.kind, "all")]
         middle, high = np.quantile(seconds, [0.5, 0.9])

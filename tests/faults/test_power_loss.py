@@ -20,15 +20,7 @@ from hypothesis import HealthCheck, Phase, given, note, settings
 from hypothesis import strategies as st
 
 from tests.faults.power import COMMITS, CRASHES, drill
-from tests.faults.promises import (
-    PROGRAMS,
-    SAID,
-    Program,
-    Said,
-    make_data,
-    read_said,
-    small_steps,
-)
+from tests.faults.promises import PROGRAMS, SAID, Program, Said, make_data, read_said, small_steps
 from tests.faults.rig import ROOT
 from tests.faults.system_calls import calls, record
 from tests.faults.unsynced import CUT, FATES, HOLE, NOTHING, WHOLE, ZEROS, History, Names, Tree, lay

@@ -21,7 +21,7 @@ from largek_dask.driver import fit as fit_module
 from largek_dask.driver.fit import FitResult
 from largek_dask.driver.job_view import JobView, Y
 from largek_dask.driver.options import OPTIONS, FitOptions
-from largek_dask.kernels.distances import DIRECT_FEATURES
+from largek_dask.kernels.tile import DIRECT_FEATURES
 from largek_dask.model import PathModel
 from largek_dask.passes.base import BasePasses
 

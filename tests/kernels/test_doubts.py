@@ -14,12 +14,7 @@ from largek_dask.kernels.bounds.lists import Lists, ListSearch
 from largek_dask.kernels.dense import doubts
 from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.dense.doubts import Rounding, margin
-from largek_dask.kernels.distances import (
-    nearest,
-    nearest_two,
-    pack_centers,
-    scores,
-)
+from largek_dask.kernels.distances import nearest, nearest_two, pack_centers, scores
 from largek_dask.kernels.emit import rows as emitted_rows
 from largek_dask.kernels.emit import standins
 from largek_dask.kernels.jit import njit
@@ -318,10 +313,7 @@ def test_margin__of_numbered_scores_covers_what_the_numbers_take(d, dtype):
 
 
 @pytest.mark.skipif(not COMPILED, reason="one of the two is not compiled")
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    in_turns([*TILES], ["f4", "f8"]),
-)
+@pytest.mark.parametrize(("name", "dtype"), in_turns([*TILES], ["f4", "f8"]))
 def test_emitted_kernels__do_what_their_stand_ins_do(name, dtype):
     tile, kind = TILES[name], np.dtype(dtype)
     width, centres = tile.vectors * tile.lanes_of(kind.itemsize), tile.centres

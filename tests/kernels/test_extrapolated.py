@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.kernels.exact.extrapolated import LEAST_SHARE, ExpectedChange, moved_means
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from tests import oracles
 
 D = 6

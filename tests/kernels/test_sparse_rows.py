@@ -18,9 +18,10 @@ from largek_dask.kernels.distances import (
     scores,
     squared_distances,
 )
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.squares import ExactSums, row_squares
 from largek_dask.kernels.exact.statistics import RowScan
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.rows import finite_rows, normalize_rows
 from largek_dask.kernels.sampling import potentials, update_d2

@@ -13,7 +13,8 @@ from hypothesis.extra.numpy import arrays
 from largek_dask.errors import DataError
 from largek_dask.kernels.exact import scan as scans
 from largek_dask.kernels.exact import statistics
-from largek_dask.kernels.exact.statistics import RowScan, Statistics, compute_dtype
+from largek_dask.kernels.exact.statistics import RowScan, Statistics
+from largek_dask.kernels.rows import compute_dtype
 from tests.helpers.covering import in_turns
 from tests.oracles import exact_sums
 

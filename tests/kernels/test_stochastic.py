@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.stochastic import (
     has_diverged,
     round_step,

@@ -16,9 +16,10 @@ from hypothesis.extra.numpy import arrays
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.emit import standins
 from largek_dask.kernels.emit import sums as emitted
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 from tests.helpers.covering import in_turns
 from tests.kernels.test_statistics import scan, tables

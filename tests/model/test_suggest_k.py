@@ -8,14 +8,7 @@ import pytest
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.partition_path.stability import compare_halves
 from largek_dask.algorithms.parts.spectrum import scatter_sums, spectral_bounds
-from largek_dask.model.suggest_k import (
-    BELOW,
-    BEND,
-    STABLE,
-    Curve,
-    spectrum_of,
-    suggest_from,
-)
+from largek_dask.model.suggest_k import BELOW, BEND, STABLE, Curve, spectrum_of, suggest_from
 from tests.helpers.covering import in_turns, slow
 from tests.oracles.dcd_certain import inertia_of, simple_path
 

@@ -20,13 +20,7 @@ from largek_dask.context import carried, current_job, working_for
 from largek_dask.kernels.threads import on_threads
 from largek_dask.passes.local import LocalPasses
 from largek_dask.redaction import Redactor, hide_in_logs
-from largek_dask.service.process_log import (
-    JobFilter,
-    LastWarnings,
-    last_warnings,
-    unwatch,
-    watch,
-)
+from largek_dask.service.process_log import JobFilter, LastWarnings, last_warnings, unwatch, watch
 from tests.plots.shouting import SECRET, SHOUT
 
 JOB = "lk-7f3a"

@@ -430,10 +430,7 @@ def away(service, monkeypatch):
 
 @pytest.mark.parametrize(
     "follow",
-    [
-        lambda job: job.watch(io.StringIO()),
-        lambda job: job.result() and "finished",
-    ],
+    [lambda job: job.watch(io.StringIO()), lambda job: job.result() and "finished"],
     ids=["watch", "result"],
 )
 def test_follow__outlives_a_scheduler_that_is_away_for_long(submit, away, follow):

@@ -12,14 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.driver.job_view import JobView
-from largek_dask.plots.job_text import (
-    JOB_COLUMNS,
-    card,
-    card_of_jobs,
-    facts,
-    job_row,
-    left_of,
-)
+from largek_dask.plots.job_text import JOB_COLUMNS, card, card_of_jobs, facts, job_row, left_of
 from largek_dask.service import job as job_module
 from largek_dask.service.job import EventPrinter, Job, line_of
 from tests.helpers.checks import costs_of

@@ -421,12 +421,7 @@ def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, doc
 def lines_of(status):
     """What is shown of it in a terminal, in a notebook and in a table."""
     view = JobView(status)
-    return (
-        facts(view),
-        card(view),
-        job_row(status),
-        card_of_jobs([status], "title"),
-    )
+    return (facts(view), card(view), job_row(status), card_of_jobs([status], "title"))
 
 
 def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):

@@ -14,13 +14,7 @@ from tornado import web
 
 from largek_dask import redaction
 from largek_dask.errors import OutputError, ParameterError
-from largek_dask.service.plugin import (
-    HANDLER,
-    MOST_ARGUMENTS,
-    TARGET,
-    JobsPlugin,
-    add_page,
-)
+from largek_dask.service.plugin import HANDLER, MOST_ARGUMENTS, TARGET, JobsPlugin, add_page
 from largek_dask.service.web import page as pages_over_http
 
 

@@ -27,13 +27,7 @@ from largek_dask.errors import (
 from largek_dask.service import client as client_module
 from largek_dask.service import scheduler_file
 from largek_dask.service.lease import STORE, Claimant
-from largek_dask.service.scheduler_file import (
-    MOST_BYTES,
-    NAME,
-    Finder,
-    is_file,
-    publish_address,
-)
+from largek_dask.service.scheduler_file import MOST_BYTES, NAME, Finder, is_file, publish_address
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
 from tests.service.conftest import preloaded

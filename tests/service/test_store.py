@@ -11,14 +11,7 @@ import pytest
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import JobNotFoundError, LostJobError, ParameterError, RecoveryWarning
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import (
-    Record,
-    Records,
-    Result,
-    checked_id,
-    read_result,
-    write_result,
-)
+from largek_dask.service.store import Record, Records, Result, checked_id, read_result, write_result
 
 RESULT = Result(
     job="lk-1", run=1, token=3, state="finished", digest="d" * 64, labels=True, n_iter=7,
@@ -179,8 +172,5 @@ def test_a_result_of_another_job_or_none_is_refused(output):
         ):
             ask()
     output.publish("results/000002.json", b'{"format": 1, "secret": "hunter2"}')
-    with pytest.raises(
-        ParameterError,
-        match=r"000002.json .*secret: ",
-    ):
+    with pytest.raises(ParameterError, match=r"000002.json .*secret: "):
         read_result(output, "lk-1", 2)

@@ -311,11 +311,7 @@ def batch(value: float, dtype: str = "f8", rows: Any = slice(None)) -> NDArray[A
 @pytest.mark.parametrize(
     ("x", "error", "message"),
     [
-        (
-            np.full((10, 4), 1e300),
-            DataError,
-            r"too far from the centres.* float64",
-        ),
+        (np.full((10, 4), 1e300), DataError, r"too far from the centres.* float64"),
         (batch(-1e200), DataError, "too far from the centres"),
         (batch(1e200, rows=[7]), DataError, "overflow float64"),
         (np.full((10, 4), 1e25, "f4"), DataError, "too far .* float32"),

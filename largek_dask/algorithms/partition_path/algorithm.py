@@ -58,19 +58,11 @@ from largek_dask.algorithms.partition_path.stages import (
 )
 from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
-from largek_dask.algorithms.path_arrays import (
-    FIGURES,
-    PathArrays,
-    centers_in,
-    packed,
-    rows_of_path,
-)
+from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, packed, rows_of_path
 from largek_dask.algorithms.path_problem import PathProblem, length_of_search
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
-
-__all__ = ["PartitionPath", "SearchState"]
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Maximum rows, and their values, of a table that is searched as a whole: 64 MB, and as much

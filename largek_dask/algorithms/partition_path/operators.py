@@ -34,8 +34,6 @@ from largek_dask.kernels.descent import (
 from largek_dask.kernels.single_moves import count_moves, move_rows
 from largek_dask.kernels.threads import ALONE, Threads
 
-__all__ = ["LOWER", "Operators"]
-
 Floats = NDArray[np.float64]
 
 LOWER = 1 - 1e-9

@@ -31,24 +31,12 @@ from largek_dask.kernels.distances import (
     pack_centers,
     squared_distances,
 )
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.movement import squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.statistics import Statistics
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
-
-__all__ = [
-    "CountTotal",
-    "PathCount",
-    "PathState",
-    "PathTotal",
-    "assign_to_path",
-    "begin_path",
-    "count_chunk",
-    "count_pass",
-    "count_ties",
-    "path_step",
-]
+from largek_dask.kernels.exact.sums import ClusterSums
 
 BLOCK_VALUES = 1 << 17
 """Values of a block of rows: 1.5 MB in single precision with the rounded values, which is about a

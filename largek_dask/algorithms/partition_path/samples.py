@@ -27,8 +27,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.distances import pack_centers
 
-__all__ = ["Sample", "count_distinct", "draw_far", "draw_sample", "rows_to_search", "take_rows"]
-
 Floats = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import ALONE, Threads
 
-__all__ = ["MOST_ROWS", "SplitHalves", "agreement_of", "compare_halves", "rand_of_labels"]
-
 MOST_ROWS = 4_096
 """Rows of the sample, both halves together."""
 PLAN = Plan(drawn=64)

@@ -34,8 +34,6 @@ from largek_dask.algorithms.partition_path.operators import LOWER, Operators
 from largek_dask.algorithms.path_arrays import centers_in, packed
 from largek_dask.kernels.descent import PartitionState
 
-__all__ = ["PLANS", "STAGES", "Kept", "PathSearch", "Piece", "Plan", "pieces"]
-
 Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")

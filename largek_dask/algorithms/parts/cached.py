@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, ClassVar
 
-__all__ = ["Recomputable"]
-
 
 class Recomputable:
     """Base of classes whose cached properties depend on their fields alone.

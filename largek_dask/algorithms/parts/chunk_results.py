@@ -7,8 +7,6 @@ from typing import Any
 
 from largek_dask.algorithms.parts.totals import Additive
 
-__all__ = ["ChunkResults"]
-
 
 @dataclass
 class ChunkResults(Additive):

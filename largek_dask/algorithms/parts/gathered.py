@@ -15,8 +15,6 @@ from largek_dask.algorithms.base import Passes, Rng, RowSample, TableShape
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows
 
-__all__ = ["GatheredRows", "bytes_of_gathered", "bytes_of_held", "check_held", "gather_rows"]
-
 
 def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
     """Raise ParameterError if held rows take more memory than a fit may use.

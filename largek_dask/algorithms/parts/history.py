@@ -8,8 +8,6 @@ from typing import Any, Generic, TypeVar
 
 from largek_dask.algorithms.base import ChunkFunction, RowState
 
-__all__ = ["History"]
-
 Entry = TypeVar("Entry")
 
 

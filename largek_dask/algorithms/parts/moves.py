@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 
-__all__ = ["Moves", "Splits", "choose_moves", "losses_of_merging", "nearest_others"]
-
 Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Function that returns the squared distances of some centres to all."""
 

@@ -16,17 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Passes,
-    PlannedTable,
-    Rng,
-    RowSlice,
-    SpacedRows,
-    TableShape,
-)
+from largek_dask.algorithms.base import Passes, PlannedTable, Rng, RowSlice, SpacedRows, TableShape
 from largek_dask.kernels.blocks import rows_at
-
-__all__ = ["COPIES", "NestedBatch", "NestedRows", "room_of_sample", "worth_gathering"]
 
 SAMPLE_VALUES = 1 << 25
 """Maximum values (rows times features) of a sample."""

@@ -22,8 +22,6 @@ from largek_dask.kernels.blocks import SparseBlock, Table, dense_rows
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, squared_distances
 
-__all__ = ["FarthestRows", "Relocation", "relocate_empty", "returns"]
-
 
 class FarthestRows:
     """Up to ``size`` distinct rows far from their centres, and clusters that hold distinct rows.
@@ -123,11 +121,7 @@ class FarthestRows:
 
 
 def _farthest(
-    distances: NDArray[np.float64],
-    rows: NDArray[np.int64],
-    x: Table,
-    size: int,
-    least: float = 0.0,
+    distances: NDArray[np.float64], rows: NDArray[np.int64], x: Table, size: int, least: float = 0.0
 ) -> NDArray[np.int64]:
     """Return the ``size`` farthest distinct rows, in order; of equal ones the first."""
     kept = np.flatnonzero(distances >= least)
@@ -166,10 +160,7 @@ def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def farthest_chunk(
-    chunk: Chunk,
-    total: FarthestRows,
-    centers: PackedCenters,
-    several: NDArray[np.bool_] | None,
+    chunk: Chunk, total: FarthestRows, centers: PackedCenters, several: NDArray[np.bool_] | None
 ) -> None:
     """Add the chunk's rows that are not on their centre.
 

@@ -16,8 +16,6 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 
-__all__ = ["Labels", "SharedRoundTotal", "pack", "partition_chunk", "round_chunk", "round_of"]
-
 
 @dataclass
 class Labels(Tally):

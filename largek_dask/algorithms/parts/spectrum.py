@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes
 from largek_dask.kernels.spectrum import ScatterSums, eigenvalues
 
-__all__ = ["MOST_FEATURES", "lower_bounds", "scatter_chunk", "scatter_sums", "spectral_bounds"]
-
 MOST_FEATURES = 256
 """Features beyond which there are no bounds: the scatter matrix takes d^2 / 2 products per row."""
 

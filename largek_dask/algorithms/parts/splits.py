@@ -21,16 +21,11 @@ from largek_dask.algorithms.base import Passes
 from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves, nearest_others
 from largek_dask.kernels.blocks import Table, dense_rows, rows_at
 from largek_dask.kernels.bounds.pruned import nearest_pruned
-from largek_dask.kernels.distances import (
-    PackedCenters,
-    pack_centers,
-    squared_distances,
-)
+from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.threads import on_threads
-
-__all__ = ["held_out_moves", "held_out_splits", "split_up"]
 
 SPLIT_ROWS = 256
 """Maximum rows of a cluster on which a split is fitted and evaluated."""
@@ -129,12 +124,7 @@ def held_out_splits(
         at = slice(edges[these.start], edges[these.stop])
         own = edges[these.start : these.stop + 1] - at.start
         return _split(
-            rows_at(x, rows[at]),
-            weight[rows[at]],
-            rank[at],
-            own,
-            centers[clusters[these]],
-            grid,
+            rows_at(x, rows[at]), weight[rows[at]], rank[at], own, centers[clusters[these]], grid
         )
 
     parts = on_threads(n_threads, split, list(pairwise(cuts)))

@@ -14,8 +14,6 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 
-__all__ = ["Spread", "spread_of"]
-
 MARGIN = 8
 """Bits between the smallest variance and its rounding error: F then changes by less than 2^-18 of
 a row's part of it."""

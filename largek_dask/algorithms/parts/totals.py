@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table, rows_at
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.threads import Threads
-
-__all__ = ["Additive", "AssignmentTotal", "Tally", "count_rows"]
 
 LOOKED_UP = 8
 """Bytes of rows that changed cluster, per row of the block, up to which they are looked up first.

@@ -58,8 +58,6 @@ from largek_dask.kernels.convex import CountedFunction, DCFunction, Evaluation, 
 from largek_dask.kernels.distances import nearest
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["Accuracy", "DCDBundle", "DCDBundleState"]
-
 MOST = 20_000
 """Maximum iterations of a descent, and descents of Algorithm 5.2; not in the paper."""
 Array = NDArray[np.float64]

@@ -47,8 +47,6 @@ from largek_dask.kernels.exact.extrapolated import moved_means
 from largek_dask.kernels.exact.movement import squared_movement, squared_movements
 from largek_dask.kernels.exact.numbers import ExactSums
 
-__all__ = ["NMBatchPaper", "NestedState"]
-
 BLOCK = 16_384
 """Rows that Algorithm 1 takes together; no result depends on it."""
 Real = NDArray[np.float64]

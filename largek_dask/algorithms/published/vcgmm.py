@@ -29,15 +29,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.algorithms.base import (
-    Algorithm,
-    Chunk,
-    Footprint,
-    Info,
-    Passes,
-    PlannedTable,
-    Rng,
-)
+from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
@@ -59,8 +51,6 @@ from largek_dask.kernels.bounds.shared_candidates import (
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_equal
-
-__all__ = ["EMState", "VCGMMPaper"]
 
 ROWS = 16  # draws per component of a coreset of "auto"; not tuned
 Labels = NDArray[np.int32]

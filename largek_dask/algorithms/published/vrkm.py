@@ -50,8 +50,6 @@ from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gradient, vrkm_rows
 
-__all__ = ["VRKM", "VRKMState"]
-
 FAR = 2.0**10
 """Maximum movement of a centre in an epoch, in extents of the rows; beyond, η is too large."""
 

@@ -32,8 +32,6 @@ from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.sampling import update_d2
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["AFK_MC2_PASSES", "CHAIN", "afk_mc2_start", "states_of_chain"]
-
 CHAIN = 20
 """States of a chain; 200 suits data in which a few clusters lie far from all others."""
 AFK_MC2_PASSES = 6

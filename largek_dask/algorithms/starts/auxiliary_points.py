@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["best_apart", "starting_points"]
-
 _POINTS = 256
 """Points whose gains are computed between two checks for a stop."""
 

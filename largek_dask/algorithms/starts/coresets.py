@@ -25,8 +25,6 @@ from largek_dask.algorithms.starts.weighted_sampling import draw_by_mass
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 
-__all__ = ["Coreset", "draw_coreset"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coreset:

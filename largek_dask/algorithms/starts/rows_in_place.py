@@ -18,8 +18,6 @@ from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["RowsInPlace", "rows_of_coreset"]
-
 HELD_VALUES = 1 << 25
 """Maximum values of a coreset that the driver's process holds; not tuned."""
 

@@ -31,24 +31,12 @@ from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.dense.cells import cell_means
 from largek_dask.kernels.dense.greedy import greedy_rows
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers, squared_distances
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.sampling import draw_by_d2, update_d2
 from largek_dask.kernels.threads import Threads, on_threads
-
-__all__ = [
-    "coarse_centers",
-    "cost_of",
-    "different_rows",
-    "greedy_start",
-    "n_starts",
-    "rounds_start",
-    "shares",
-    "sparse_start",
-    "two_level_start",
-    "update_distances",
-]
 
 COARSE_ROWS = 100
 """Rows of the sample per coarse centre."""

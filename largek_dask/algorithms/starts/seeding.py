@@ -34,8 +34,6 @@ from largek_dask.kernels.exact.statistics import RowScan
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.sampling import bernoulli_by_d2, draw_by_d2, potentials, update_d2
 
-__all__ = ["centers_of_sample", "check_init", "drawn_centers", "initial_centers", "passes_of"]
-
 AUTO_PLUS_PLUS_CLUSTERS = 100
 """`init="auto"` is k-means++ up to here and random rows above, where k passes cost too much."""
 

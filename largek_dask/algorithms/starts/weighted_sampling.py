@@ -28,8 +28,6 @@ from largek_dask.algorithms.parts.chunk_results import ChunkResults
 from largek_dask.errors import DataError
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 
-__all__ = ["DrawnRows", "draw_by_mass"]
-
 COARSEST = 45
 """Bits of the bound of all masses together at the coarsest scale."""
 SCALE_BITS = 16

@@ -56,8 +56,6 @@ from largek_dask.algorithms.truncated.search import (
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.errors import ParameterError
 
-__all__ = ["EitherState", "Truncated"]
-
 GATHERED = 2.0
 """Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
 COPIES, DENSE_COPIES = 72, 16

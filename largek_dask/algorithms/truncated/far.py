@@ -27,8 +27,6 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.selection import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, stored_state
 
-__all__ = ["FAR_COST", "FAR_DISTANCE", "FarSample", "draw_rows"]
-
 FAR_DISTANCE = 8.0
 """Multiple of the mean squared distance, estimated by samples, beyond which rows are far. A uniform
 sample has some of every group that costs as much as a cluster with its rows nearer than that."""

@@ -19,16 +19,6 @@ from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
 
-__all__ = [
-    "NEAR_CELLS",
-    "Neighbours",
-    "Recipe",
-    "lists_of",
-    "lists_of_cells",
-    "lists_with_moves",
-    "reach_of",
-]
-
 NEAR_CELLS = 3
 """Nearest coarse cells whose centres a row of a cell meets at first, its own included."""
 LISTED_AT_ONCE = 1 << 14

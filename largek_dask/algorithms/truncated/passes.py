@@ -35,17 +35,6 @@ from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.threads import ALONE, Threads
 
-__all__ = [
-    "Pass",
-    "PassDone",
-    "PassTotal",
-    "RowArrays",
-    "advance",
-    "pass_chunk",
-    "pass_over",
-    "stored_state",
-]
-
 STATE = "truncated"
 """Name of the row state."""
 PARTS_PER_THREAD = 8

@@ -33,8 +33,6 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers, scores, s
 from largek_dask.kernels.sparse.splits import split_sparse
 from largek_dask.kernels.threads import Threads
 
-__all__ = ["LabelledSample", "Probe", "gains_of_lists", "probe_sample", "share_misled", "splits_of"]
-
 PROBE_ROWS, PROBE_BLOCK, PROBE_VALUES = 1_024, 128, 1 << 23
 """Rows that are compared with all centres, in all and at a time; maximum distances of a probe."""
 LED_ROWS = 4_096

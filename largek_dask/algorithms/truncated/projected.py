@@ -58,8 +58,6 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
-__all__ = ["ProjectedSearch", "ProjectedState"]
-
 NARROWEST = 32
 """Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
 LEAST_SAVED = 4

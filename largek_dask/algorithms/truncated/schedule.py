@@ -19,29 +19,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-__all__ = [
-    "DENSE_CLUSTERS",
-    "LARGEST_SHARE",
-    "LENGTHS",
-    "LONG",
-    "MOST_ROUNDS",
-    "PASS_WORK",
-    "RESTART_ROWS",
-    "ROW_WORK",
-    "USUAL_LENGTHS",
-    "Outcome",
-    "Schedule",
-    "Setting",
-    "Task",
-    "center_work",
-    "ended_round",
-    "first_schedule",
-    "is_restarted",
-    "next_step",
-    "on_all_rows",
-    "sample_sizes",
-]
-
 Kind = Literal["start", "cells", "lists", "all", "unsettled"]
 StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 

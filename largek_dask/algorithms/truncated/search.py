@@ -54,8 +54,6 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import nearest, pack_centers
 
-__all__ = ["ROW_BYTES", "TruncatedSearch", "sample_sizes_of", "split_rows"]
-
 ROW_BYTES = 16
 """Bytes per row: label, two distances, and the label to go back to."""
 

@@ -18,17 +18,6 @@ from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
 
-__all__ = [
-    "Round",
-    "TruncatedState",
-    "back_to_round",
-    "failed_splits",
-    "next_pass",
-    "overstep",
-    "with_moves",
-    "with_neighbours",
-]
-
 TABLE_AGE = 6
 """Passes after which neighbours are computed again."""
 WIDTH = 64

@@ -67,8 +67,6 @@ from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
 from largek_dask.kernels.bounds.neighbours import n_compared
 from largek_dask.kernels.exact.transcendental import log
 
-__all__ = ["VCGMM"]
-
 CANDIDATES = 5
 WIDE_CANDIDATES = 16
 """For wide components that overlap others: with few candidates the largest takes all rows."""

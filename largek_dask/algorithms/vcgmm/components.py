@@ -18,8 +18,6 @@ from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.exact.transcendental import log
 from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 
-__all__ = ["Components", "equal_components", "updated"]
-
 Real = NDArray[np.float64]
 
 

@@ -39,8 +39,6 @@ from largek_dask.kernels.split_components import (
     split_components,
 )
 
-__all__ = ["ComponentMoves", "collapsed", "find_moves", "retired", "to_retire"]
-
 SPLIT_VALUES = 1 << 26
 """Maximum values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
@@ -169,12 +167,7 @@ def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -
 
 
 def find_splits(
-    rows: Passes,
-    rng: Rng,
-    state: VCGMMState,
-    covariance: Covariance,
-    width: int,
-    which: Which,
+    rows: Passes, rng: Rng, state: VCGMMState, covariance: Covariance, width: int, which: Which
 ) -> tuple[ComponentSplits, Real]:
     """Return halves of the components ``which`` (m,), and losses of removals, from a sample.
 

@@ -28,22 +28,11 @@ from largek_dask.kernels.bounds.candidates import search_candidates, search_comp
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_components
 from largek_dask.kernels.distances import PackedCenters, nearest, pack_centers
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
-from largek_dask.kernels.exact.sums import FixedPoint
 from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import Threads
-
-__all__ = [
-    "NEAREST_COMPONENTS",
-    "EMPass",
-    "EMPassTotal",
-    "NearComponents",
-    "candidates_of",
-    "em_chunk",
-    "pass_over",
-    "row_bytes_of",
-]
 
 STATE = "vc-gmm"
 """Name of the row state."""

@@ -12,8 +12,6 @@ from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.truncated import Truncated
 from largek_dask.kernels.exact.transcendental import log
 
-__all__ = ["START", "bound_of_labels", "start_rows"]
-
 START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128

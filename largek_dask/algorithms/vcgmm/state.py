@@ -14,8 +14,6 @@ from largek_dask.algorithms.truncated.algorithm import EitherState
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
 
-__all__ = ["Trial", "Tried", "VCGMMState"]
-
 MOST_FAILED = 4
 """Maximum failed trials in a row before no more are made."""
 MOST_RETIRED = 3

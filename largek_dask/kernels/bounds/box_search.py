@@ -29,8 +29,6 @@ from largek_dask.kernels.emit import (
 )
 from largek_dask.kernels.jit import njit
 
-__all__ = ["BITS", "LANES", "MOST_ROWS", "BoxArrays", "Costs", "search"]
-
 LANES = 16
 """Centres in a box, and boxes in a node."""
 MOST_ROWS = 1_024

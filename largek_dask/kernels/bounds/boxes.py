@@ -27,8 +27,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.box_search import BITS, LANES, BoxArrays, search
 from largek_dask.kernels.distances import PackedCenters
 
-__all__ = ["Boxes", "Slack"]
-
 AWAY = 2.0**60
 """Coordinate of padding; centres lie within 1 of the origin."""
 FARTHEST = 2.0**50

@@ -30,14 +30,7 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.bounds.lists import Lists, search_converted
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import LINE, fetch_rows, load_rows
-from largek_dask.kernels.dense.panels import (
-    PAD,
-    Dtype,
-    Kernel,
-    inner,
-    real_arrays,
-    workspace_type,
-)
+from largek_dask.kernels.dense.panels import PAD, Dtype, Kernel, inner, real_arrays, workspace_type
 from largek_dask.kernels.emit import (
     as_readonly,
     four_square_distances,
@@ -55,8 +48,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
-
-__all__ = ["search_candidates", "search_components"]
 
 BLOCK = 1024
 """Maximum components whose scores are held at a time: with a panel of rows 192 KB."""

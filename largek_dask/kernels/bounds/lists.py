@@ -28,17 +28,6 @@ from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import select_tile
 
-__all__ = [
-    "ListSearch",
-    "Lists",
-    "loss_scale",
-    "order_by_label",
-    "removal_losses",
-    "search_all",
-    "search_converted",
-    "widen_bounds",
-]
-
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]

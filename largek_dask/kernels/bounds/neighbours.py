@@ -30,8 +30,6 @@ from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["n_compared", "nearest_centers", "nearest_components"]
-
 EXACT = 20_000
 """Maximum number of centres of which all pairs are compared."""
 _MEMBERS = 64

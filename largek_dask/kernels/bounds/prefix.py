@@ -33,8 +33,6 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, orthonormal, project
 from largek_dask.kernels.tile import select_tile
 
-__all__ = ["Margin", "Prefix", "least_work", "principal_directions"]
-
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 

@@ -32,8 +32,6 @@ from largek_dask.kernels.emit import (
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 
-__all__ = ["FEATURES", "PrefixArrays", "search"]
-
 FEATURES = 128
 """Features whose products are summed before they are added to the sums of other features: so sums
 of many features are hardly less accurate than those of few."""

@@ -29,8 +29,6 @@ from largek_dask.kernels.dense.panels import PAD
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact.squares import row_squares
 
-__all__ = ["expect_rows", "nearest_pruned", "nearest_two_pruned", "prunes_most"]
-
 BOXED_FEATURES = 32
 FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
 """With fewer centres (of up to eight features) every row meets all: measured, half as many of 32

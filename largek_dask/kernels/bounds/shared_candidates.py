@@ -20,8 +20,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["PairSums", "search_neighbourhoods", "steps_of_pairs"]
-
 BLOCK = 4_096
 """Rows whose squared distances are kept at a time."""
 

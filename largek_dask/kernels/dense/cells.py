@@ -19,8 +19,6 @@ from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_tile
 
-__all__ = ["cell_means"]
-
 _RUN = 48
 """Consecutive rows that a thinned step uses or skips together: a multiple of every panel."""
 _THINNED = 4

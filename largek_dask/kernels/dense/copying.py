@@ -11,8 +11,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.emit import prefetch
 from largek_dask.kernels.jit import njit
 
-__all__ = ["copy_rows"]
-
 _LINE = 64
 _BYTES_AHEAD = 8 << 10
 """Bytes by which prefetching is ahead of copying; the optimum is flat."""

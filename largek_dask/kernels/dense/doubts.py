@@ -23,18 +23,6 @@ from largek_dask.kernels.emit import square_distance
 from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "NO_LIST",
-    "Rounding",
-    "choose",
-    "choose_rows",
-    "distances_of_far",
-    "margin",
-    "nearest_of_far",
-    "reach_of",
-    "too_far",
-]
-
 Array = NDArray[Any]
 
 _SMALL = 2.0**-10

@@ -33,15 +33,6 @@ from largek_dask.kernels.emit import as_readonly, gather, prefetch, scan
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
-__all__ = [
-    "convert_rows",
-    "fetch_rows",
-    "load_rows",
-    "pack_gathered",
-    "scratch",
-    "search_gathered",
-]
-
 COLLECTED = 1 << 10
 """Whole groups are collected until there are this many rows; then these are searched."""
 AHEAD = 16

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = ["greedy_rows"]
-
 _LANES = 8
 """Partial sums to which rows are added in turn."""
 

@@ -19,25 +19,6 @@ from largek_dask.kernels.emit import square_distance, transpose
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
-__all__ = [
-    "PAD",
-    "Blocking",
-    "DenseForm",
-    "blocking",
-    "blockwise",
-    "center_factors",
-    "dense_form",
-    "direct_form",
-    "inner",
-    "outputs",
-    "pack_block",
-    "pack_rows",
-    "real_arrays",
-    "square_distances",
-    "workspace",
-    "workspace_type",
-]
-
 PAD = 8
 """Centres are padded to a multiple of this, which every tile divides."""
 

@@ -32,8 +32,6 @@ from largek_dask.kernels.emit import decode_labels, find_score, reset_winners, s
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
-__all__ = ["scores", "search"]
-
 # Arguments of compiled functions; calls from Python pass their fields, which takes less time.
 Doubts = namedtuple("Doubts", "coarse rounding rows limits")
 Out = namedtuple("Out", "labels values second_labels second")

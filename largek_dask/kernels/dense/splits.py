@@ -19,8 +19,6 @@ from largek_dask.kernels.rows import NATIVE, compute_dtype
 from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
-__all__ = ["split_clusters"]
-
 _POWER_STEPS = 3
 _STEPS = 4
 _WORTH = 1.005

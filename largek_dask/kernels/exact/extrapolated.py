@@ -11,8 +11,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
-__all__ = ["LEAST_SHARE", "ExpectedChange", "moved_means"]
-
 LEAST_SHARE = 0.3
 """Take the plain mean of a cluster whose expected weight is at most this share of its weight."""
 

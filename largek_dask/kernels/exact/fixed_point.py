@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LOW_BITS", "LOW_MASK", "LOW_SCALE", "FixedPoint", "power_above"]
-
 LOW_BITS = 50
 """Bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1

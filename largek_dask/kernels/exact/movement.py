@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = ["center_terms", "squared_lengths", "squared_movement", "squared_movements"]
-
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
     """Return the sum of squared differences of two (k, d) arrays, in float64, in order.

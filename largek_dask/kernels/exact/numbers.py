@@ -18,21 +18,6 @@ from numpy.typing import NDArray
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "BLOCK_ROWS",
-    "BLOCK_VALUES",
-    "LIMB",
-    "MAGIC",
-    "MAGIC_BITS",
-    "N_LIMBS",
-    "ORIGIN",
-    "UNIT",
-    "ExactSums",
-    "add_one",
-    "peel",
-    "two_product_error",
-]
-
 MAGIC = 6755399441055744.0
 """1.5 * 2^52: sums with it are rounded to whole numbers."""
 MAGIC_BITS = 0x4338000000000000

@@ -25,8 +25,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
 from largek_dask.kernels.tile import DIRECT_FEATURES
 
-__all__ = ["DistinctRows", "Middle", "is_far"]
-
 MOST_ROWS = 256
 FEWEST_ROWS = 16
 """Minimum number of distinct rows to choose an origin; very long rows are sampled this often."""

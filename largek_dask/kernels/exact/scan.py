@@ -15,8 +15,6 @@ from largek_dask.kernels.exact.numbers import (
 )
 from largek_dask.kernels.jit import njit
 
-__all__ = ["scan_float32", "scan_floats", "scan_integers", "scan_weighted"]
-
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _SIZE_BITS = np.int32(0x7FFFFFFF)
 """Bits of a float32 without its sign: in the order of the sizes."""

@@ -25,8 +25,6 @@ from largek_dask.kernels.exact.sum_loops import (
 from largek_dask.kernels.exact.transcendental import exp_of, log_of
 from largek_dask.kernels.jit import njit
 
-__all__ = ["DIGIT", "add_masses", "add_squares", "adding", "corrections", "respond"]
-
 _LANES = 256
 """Rows of a block, whose log joints stay in the first-level cache."""
 DIGIT = 22

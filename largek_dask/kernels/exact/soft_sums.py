@@ -33,8 +33,6 @@ from largek_dask.kernels.exact.sum_loops import (
 )
 from largek_dask.kernels.rows import native_blocks
 
-__all__ = ["MOST_CANDIDATES", "SHARE_BITS", "SoftSums", "resolved_bits"]
-
 SHARE_BITS = {4: 24, 8: 44}
 """Bits of a responsibility, by bytes of the compute dtype."""
 MOST_CANDIDATES = 4096

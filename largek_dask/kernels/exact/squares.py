@@ -13,8 +13,6 @@ from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, native_blocks
 
-__all__ = ["FeatureSquares", "check_origin", "row_squares"]
-
 _ALL = readonly(np.empty(0, np.int64))
 
 

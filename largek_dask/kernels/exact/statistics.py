@@ -19,15 +19,8 @@ from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.fixed_point import FixedPoint, power_above
 from largek_dask.kernels.exact.numbers import N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.origin import FEWEST_ROWS, DistinctRows, Middle, is_far
-from largek_dask.kernels.exact.scan import (
-    scan_float32,
-    scan_floats,
-    scan_integers,
-    scan_weighted,
-)
+from largek_dask.kernels.exact.scan import scan_float32, scan_floats, scan_integers, scan_weighted
 from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
-
-__all__ = ["RowScan", "Statistics", "compute_dtype"]
 
 _MAX_WEIGHT = 2.0**500
 WIDE = 64

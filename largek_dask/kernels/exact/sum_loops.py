@@ -14,21 +14,6 @@ from largek_dask.kernels.exact.fixed_point import LOW_BITS, LOW_MASK, LOW_SCALE,
 from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
-__all__ = [
-    "INTEGERS",
-    "ONES",
-    "REALS",
-    "carry",
-    "changes",
-    "first_refused",
-    "merge_low",
-    "refusal",
-    "steps_below",
-    "times",
-    "weights_of",
-    "whole_steps",
-]
-
 _MAX_STEPS = 2.0**50
 """Steps of one weight: sums of up to 2^51 with `MAGIC` are rounded to whole numbers."""
 _HALF = LOW_BITS // 2

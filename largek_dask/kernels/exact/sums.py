@@ -16,16 +16,9 @@ from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
-from largek_dask.kernels.exact.sum_loops import (
-    changes,
-    merge_low,
-    refusal,
-    weights_of,
-)
+from largek_dask.kernels.exact.sum_loops import changes, merge_low, refusal, weights_of
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
-
-__all__ = ["ClusterSums", "FixedPoint"]
 
 
 class ClusterSums:

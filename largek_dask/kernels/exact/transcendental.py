@@ -22,8 +22,6 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
-__all__ = ["exp", "exp_of", "log", "log_of"]
-
 _LEAST = -708.396418532264  # results below are subnormal
 _LOG2_E = 1.4426950408889634
 # log 2 in two parts; up to 2^20 times the first one is exact

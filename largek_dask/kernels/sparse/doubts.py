@@ -21,8 +21,6 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.packed_cache import PackedCache
 from largek_dask.kernels.sparse.search import center_norms, length, nearest_sparse, pack_sparse
 
-__all__ = ["mend_scores", "nearest_two_sparse"]
-
 Array = NDArray[Any]
 
 _OFF = 2.0**-48

@@ -23,17 +23,6 @@ from largek_dask.kernels.exact.movement import squared_lengths
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.packed_cache import PackedCache
 
-__all__ = [
-    "SparseCenters",
-    "center_norms",
-    "length",
-    "nearest_sparse",
-    "pack_narrow",
-    "pack_sparse",
-    "scores_sparse",
-    "squared_distances",
-]
-
 Array = NDArray[Any]
 
 MOST_VECTORS = 4

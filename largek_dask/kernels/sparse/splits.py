@@ -17,8 +17,6 @@ from largek_dask.kernels.blocks import SparseBlock, readonly
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 
-__all__ = ["split_sparse"]
-
 POWER_STEPS = 3
 """Steps of the power method."""
 STEPS = 4

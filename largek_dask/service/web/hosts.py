@@ -17,8 +17,6 @@ from functools import cache
 from largek_dask import config
 from largek_dask.driver.formatting import printable
 
-__all__ = ["MOST_BODY", "Hosts", "refusal"]
-
 MOST_BODY = 4_096
 """Largest body of a request, in bytes."""
 MOST_SHOWN = 100

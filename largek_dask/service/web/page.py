@@ -27,8 +27,6 @@ from largek_dask.service.jobs import Jobs
 from largek_dask.service.web import render
 from largek_dask.service.web.hosts import MOST_BODY, Hosts, refusal
 
-__all__ = ["PATH", "Page"]
-
 logger = logging.getLogger(__name__)
 
 PATH = "largek"

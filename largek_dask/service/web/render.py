@@ -23,8 +23,6 @@ from largek_dask.plots.job_text import facts, iso, shown
 from largek_dask.plots.panels import Panel, marks_of, panels
 from largek_dask.version import __version__
 
-__all__ = ["COLUMNS", "Files", "job_content", "jobs_content", "whole_page"]
-
 Row = Mapping[str, Any]
 
 MOST_LISTED = 100

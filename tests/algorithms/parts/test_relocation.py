@@ -110,8 +110,7 @@ def test_every_algorithm(algorithm: str, layout: str, weighted: bool, k: int) ->
 
 
 @pytest.mark.parametrize(
-    "algorithm",
-    [lk.Lloyd(), lk.NMBatch(moves=False), lk.NMBatch(), lk.IncrementalLloyd()],
+    "algorithm", [lk.Lloyd(), lk.NMBatch(moves=False), lk.NMBatch(), lk.IncrementalLloyd()]
 )
 def test_rows_that_sums_do_not_tell_apart_end_the_fit(algorithm: Any) -> None:
     """Means of six distinct rows are one: centres that were moved to them meet there again."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from largek_dask.algorithms.parts import splits
-from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from tests.kernels.test_sparse import block_of
 
 

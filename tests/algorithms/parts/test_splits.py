@@ -7,7 +7,7 @@ import pytest
 
 from largek_dask.algorithms.parts import splits
 from largek_dask.algorithms.parts.splits import held_out_splits
-from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from tests import oracles
 from tests.algorithms.conftest import blobs
 from tests.helpers.covering import in_turns

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts import totals
 from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.sums import ClusterSums, FixedPoint
+from largek_dask.kernels.exact.sums import ClusterSums
 
 K, D, N = 4, 3, 300
 

@@ -46,7 +46,7 @@ from largek_dask.algorithms.truncated.state import (
     with_neighbours,
 )
 from largek_dask.kernels.bounds.lists import loss_scale
-from largek_dask.kernels.exact.sums import FixedPoint
+from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.threads import Threads
 
 K, D = 90, 3
