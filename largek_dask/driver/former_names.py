@@ -94,8 +94,11 @@ def current_state(tree: Any) -> Any:
     coreset.
     """
     match tree:
-        case {"class": "VCGMMState", "fields": dict(old)}:
+        case {"class": "VCGMMState" | "EMState", "fields": dict(old)}:
             kept = {name: value for name, value in old.items() if name != "unseen"}
+            if isinstance(coreset := kept.get("coreset"), Mapping):
+                known = {k: v for k, v in coreset["fields"].items() if k != "missing"}
+                kept["coreset"] = {**coreset, "fields": known}
             return {**tree, "fields": kept}
         case {"class": "LabelTableState", "fields": dict(old)}:
             kept = {name: value for name, value in old.items() if name != "bounds"}

@@ -38,7 +38,7 @@ RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
 
 
 @dataclass(slots=True)
-class _Request:
+class _AdmissionRequest:
     address: str
     answer: asyncio.Future[Any]
     since: float
@@ -94,7 +94,7 @@ class Workers:
         """Threads of the workers that were ready last."""
         self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
-        self._requests: dict[str, _Request] = {}
+        self._requests: dict[str, _AdmissionRequest] = {}
         """Requests to workers that are not admitted yet."""
         self._refused: dict[str, _Absence] = {}
         """Workers that cannot take part, or did not answer."""
@@ -270,7 +270,7 @@ class Workers:
                 present[address] = info.n_threads
         return present
 
-    def _requests_to(self, present: Iterable[str]) -> list[_Request]:
+    def _requests_to(self, present: Iterable[str]) -> list[_AdmissionRequest]:
         new = [address for address in present if address not in self._admitted]
         for address in new:
             if address not in self._requests:
@@ -279,7 +279,7 @@ class Workers:
 
     def _ask(self, address: str) -> None:
         answer = self._network.spawn(self._answer(address))
-        self._requests[address] = _Request(address, answer, time.monotonic())
+        self._requests[address] = _AdmissionRequest(address, answer, time.monotonic())
 
     async def _answer(self, address: str) -> None:
         """Raise if a worker cannot take part.
@@ -300,7 +300,7 @@ class Workers:
         if why_not is not None:
             raise _UnfitWorker("data", f"cannot open {self._where}: {why_not}")
 
-    def _report_slow(self, asked: list[_Request]) -> None:
+    def _report_slow(self, asked: list[_AdmissionRequest]) -> None:
         """Report once each worker that is slow to answer."""
         for request in asked:
             slow = time.monotonic() - request.since > SLOW_SECONDS and not request.answer.done()
@@ -308,7 +308,7 @@ class Workers:
                 request.reported = True
                 self._say("waiting", f"{request.address} has not answered yet; waiting for it")
 
-    def _take_answers(self, asked: list[_Request]) -> None:
+    def _take_answers(self, asked: list[_AdmissionRequest]) -> None:
         now = time.monotonic()
         for request in asked:
             del self._requests[request.address]

@@ -31,7 +31,13 @@ from largek_dask.passes.worker_selection import use_selection
 from largek_dask.redaction import Redactor
 from largek_dask.service.job_state import STATES, JobState
 from largek_dask.service.lease import StoreLease, check_job, claimed_for, reserve
-from largek_dask.service.queue import Queue, WorkerInfo, WorkerPool, why_never_fits, worker_memory
+from largek_dask.service.queue import (
+    Queue,
+    SchedulerWorker,
+    WorkerPool,
+    why_never_fits,
+    worker_memory,
+)
 from largek_dask.service.runner import model_so_far
 from largek_dask.service.spec import JobSpec, missing, options_of, output_folder
 from largek_dask.service.store import MODEL, Records, checked_id
@@ -66,7 +72,7 @@ class Jobs(Queue):
         connect: Callable[[], Client | None],
         owner: str,
         scheduler_file: Callable[[int], Mapping[str, Any]] | None = None,
-        workers: Callable[[], Collection[WorkerInfo] | None] = lambda: None,
+        workers: Callable[[], Collection[SchedulerWorker] | None] = lambda: None,
     ) -> None:
         changed = threading.Condition(threading.RLock())
         store_lease = StoreLease(records, owner, changed)

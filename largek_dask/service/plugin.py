@@ -38,7 +38,7 @@ from largek_dask.service import process_log
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.metrics import JobsCollector
 from largek_dask.service.process_log import WatchPlugin
-from largek_dask.service.queue import WorkerInfo
+from largek_dask.service.queue import SchedulerWorker
 from largek_dask.service.scheduler_file import tls_files
 from largek_dask.service.serialization import message_of_model
 from largek_dask.service.store import Records
@@ -173,11 +173,11 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
     # --- from threads -----------------------------------------------------------------------------
 
-    def _worker_infos(self) -> list[WorkerInfo]:
+    def _worker_infos(self) -> list[SchedulerWorker]:
         # Copying the table is atomic.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
-            WorkerInfo(
+            SchedulerWorker(
                 frozenset(w.resources),
                 w.status.name == "running",
                 int(w.nthreads),

@@ -63,7 +63,7 @@ class Queue:
         changed: threading.Condition,
         owner: str = "",
         connect: Callable[[], Client | None] = lambda: None,
-        workers: Callable[[], Collection[WorkerInfo] | None] = lambda: None,
+        workers: Callable[[], Collection[SchedulerWorker] | None] = lambda: None,
         scheduler_file: Callable[[int], Mapping[str, Any]] | None = None,
     ) -> None:
         self.changed = changed
@@ -418,7 +418,7 @@ def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
     return None if why is None else Waiting("memory", why)
 
 
-class WorkerInfo(NamedTuple):
+class SchedulerWorker(NamedTuple):
     """A worker as its scheduler sees it."""
 
     tags: frozenset[str]
@@ -431,7 +431,7 @@ class WorkerInfo(NamedTuple):
 class WorkerPool:
     """The workers of a cluster, with their resources by tags."""
 
-    def __init__(self, workers: Collection[WorkerInfo]) -> None:
+    def __init__(self, workers: Collection[SchedulerWorker]) -> None:
         self.workers = workers
         self.allowed = cache(self._allowed)
 

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 import largek_dask as lk
+from largek_dask.algorithms.lloyd import LloydState
 from largek_dask.algorithms.nmbatch import NMBatchState
 from largek_dask.algorithms.parts.history import History
+from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.driver.checkpoint import encode
 from largek_dask.driver.former_names import current_description, current_state
 from largek_dask.driver.provenance import parameters_of
@@ -52,9 +54,17 @@ def test_bounds_of_format_2_make_no_other_job(name):
     assert current_description(former, 2) == parameters_of(algorithm)
 
 
-def test_a_state_of_nested_batches_had_bounds():
-    centers = np.eye(3)
-    state = NMBatchState(centers, np.ones(3), np.zeros(3), 100, history=History(4, (centers,)))
+CENTERS = np.eye(3)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        NMBatchState(CENTERS, np.ones(3), np.zeros(3), 100, history=History(4, (CENTERS,))),
+        LloydState(CENTERS, np.ones(3), np.zeros(3), History(4, (CENTERS,))),
+    ],
+)
+def test_states_that_had_bounds(state):
     tree = encode(state, {})
     former = encode(state, {})
     passes = former["fields"]["history"]["fields"]["entries"]
@@ -65,3 +75,13 @@ def test_a_state_of_nested_batches_had_bounds():
     former["fields"]["bounds"] = None
     assert current_state(former) == tree
     assert current_state(tree) == tree
+
+
+def test_a_coreset_had_probabilities_that_others_lack_its_rows():
+    coreset = Coreset(np.arange(3), np.ones(3), 4, False, False, 9)
+    tree = encode(coreset, {})
+    for name in ("VCGMMState", "EMState"):
+        state = {"class": name, "fields": {"coreset": tree}}
+        former = {"class": name, "fields": {"coreset": encode(coreset, {})}}
+        former["fields"]["coreset"]["fields"]["missing"] = {"array": "x"}
+        assert current_state(former) == state == current_state(state)

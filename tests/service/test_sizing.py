@@ -19,7 +19,7 @@ from largek_dask.driver.storage import Folder
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 from largek_dask.service.jobs import Jobs
 from largek_dask.service.queue import (
-    WorkerInfo,
+    SchedulerWorker,
     WorkerPool,
     why_never_fits,
     why_wait,
@@ -34,7 +34,7 @@ NO_DATA = {"sums": 0, "chunk": 0, "data": 0, "row_state": 0}
 
 
 def workers_of(*megabytes, tags=()):
-    return [WorkerInfo(frozenset(tags), True, 1, n * MB) for n in megabytes]
+    return [SchedulerWorker(frozenset(tags), True, 1, n * MB) for n in megabytes]
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_only_workers_that_a_job_may_use_count(queued):
 
 
 def test_nothing_is_judged_without_workers_or_limits(queued):
-    for workers in (None, [], [WorkerInfo(frozenset(), True, 1, 0)]):
+    for workers in (None, [], [SchedulerWorker(frozenset(), True, 1, 0)]):
         queue, _ = queued(workers, 10**6, 10**6)
         assert begin(queue) == ["lk-0", "lk-1"]
 
@@ -131,7 +131,9 @@ LEAST = {"data": "/x", "output": "/y", "n_clusters": 3}
 
 def test_share__by_workers_and_what_was_asked_for():
     takes = FitMemory(model=1, sums=10, chunk=100, data=1_000, row_state=1 << 40)
-    there = WorkerPool([*workers_of(400, 800), WorkerInfo(frozenset({"big"}), True, 8, 900 * MB)])
+    there = WorkerPool(
+        [*workers_of(400, 800), SchedulerWorker(frozenset({"big"}), True, 8, 900 * MB)]
+    )
     memory = worker_memory(JobSpec.parse(LEAST), takes, there)
     assert (memory.model, memory.chunks) == (1 + 8 * 10, 100 * (8 + 2))
     assert (memory.row_state, memory.cached, memory.available) == (100 * MB, 333, 400 * MB)
@@ -171,7 +173,7 @@ def lk_spec(algorithm):
 def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     tmp_path, document, quick_leases
 ):
-    there = [WorkerInfo(frozenset(), True, 1, 1_000)]
+    there = [SchedulerWorker(frozenset(), True, 1, 1_000)]
     records = Records(Folder(str(tmp_path / "store")))
     jobs = Jobs(records, lambda: None, "me", None, lambda: there)
     jobs.start()

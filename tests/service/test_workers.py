@@ -12,15 +12,15 @@ from largek_dask.errors import ParameterError
 from largek_dask.passes.worker import WorkPlugin
 from largek_dask.service.job_state import Waiting
 from largek_dask.service.jobs import _usable_workers
-from largek_dask.service.queue import WorkerInfo
+from largek_dask.service.queue import SchedulerWorker
 from largek_dask.service.spec import JobSpec
 from tests.helpers.checks import eventually
 from tests.service.conftest import queue_of
 from tests.service.test_jobs import ENDED, expected
 
-PLAIN = WorkerInfo(frozenset(), True)
-BIG = WorkerInfo(frozenset({"bigmem"}), True)
-PAUSED = WorkerInfo(frozenset({"bigmem"}), False)
+PLAIN = SchedulerWorker(frozenset(), True)
+BIG = SchedulerWorker(frozenset({"bigmem"}), True)
+PAUSED = SchedulerWorker(frozenset({"bigmem"}), False)
 
 
 def asked(document, **workers):

@@ -48,13 +48,13 @@ def afk_mc2_start(
     ``n_clusters * chain`` rows are held, or all if there are fewer. Raises ``DataError`` if no row
     has positive weight.
     """
-    [first] = draw_by_mass(passes, [rng.generator(0, "afk-mc2-first")], 1)
+    first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
     centers[0] = dense_rows(passes.take(first.rows).x)[0]
     if n_clusters == 1:
         return centers, 0
     n = (n_clusters - 1) * chain
-    [drawn] = draw_by_mass(passes, [rng.generator(0, "afk-mc2")], n, centers[0])
+    drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, centers[0])
     uniforms = rng.generator(0, "afk-mc2-chain").random((n_clusters - 1, chain))
 
     # Each proposed row once, those needed last first: so the first rows are those still needed.

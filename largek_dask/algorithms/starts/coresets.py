@@ -37,8 +37,6 @@ class Coreset:
     """(m,) global indices, ascending, each once."""
     factors: NDArray[np.float64]
     """(m,) factors on the rows' weights."""
-    missing: NDArray[np.float64]
-    """(m,) probability that another coreset of the same kind lacks the row."""
     n_draws: int
     """At least m: a row drawn several times is one row of the summed weight."""
     uniform: bool
@@ -63,19 +61,8 @@ def draw_coreset(
     if n < 1:
         raise ParameterError(f"a coreset needs at least 1 row, got {n}.")
     center, generator = None if uniform else passes.statistics.mean, rng.generator(0, "coreset")
-    (drawn,) = draw_by_mass(passes, [generator], n, center, spaced=not independent)
+    drawn = draw_by_mass(passes, generator, n, center, spaced=not independent)
     rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
     factors = times / (n * drawn.probabilities[first])
-    expected = n * drawn.by_line[:, first]
-    missing = np.exp(-expected.sum(0)) if independent else _missing(expected).prod(axis=0)
     evaluated = 0 if uniform else passes.statistics.n_rows
-    arrays = readonly(rows), readonly(factors), readonly(missing)
-    return Coreset(*arrays, n, uniform, independent, evaluated)
-
-
-def _missing(expected: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the probability that evenly spaced draws miss rows, by their expected number of draws.
-
-    A row of that length lies anywhere in parts of length 1, each with one uniform draw.
-    """
-    return np.where(expected < 1, 1 - expected + expected**3 / 6, (2 - expected).clip(0) ** 3 / 6)
+    return Coreset(readonly(rows), readonly(factors), n, uniform, independent, evaluated)

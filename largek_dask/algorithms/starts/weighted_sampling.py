@@ -52,21 +52,19 @@ class DrawnRows:
     """(n,) global indices, in the order of the draws."""
     probabilities: Floats
     """(n,) probability that one draw hits this row."""
-    by_line: Floats
-    """(lines, n) contribution of each line to them."""
 
 
 def draw_by_mass(
     passes: Passes,
-    generators: Sequence[np.random.Generator],
+    generator: np.random.Generator,
     n: int,
     center: NDArray[Any] | None = None,
     *,
     spaced: bool = False,
-) -> list[DrawnRows]:
-    """Draw ``n`` rows with replacement once per generator, in two passes for all of them.
+) -> DrawnRows:
+    """Draw ``n`` rows with replacement, in two passes.
 
-    Rows depend on the generators alone, not on chunks, threads or workers. With a ``center`` (d,),
+    Rows depend on the generator alone, not on chunks, threads or workers. With a ``center`` (d,),
     a point among the rows, a row's probability is ``w / 2W + w d2 / 2 sum(w d2)`` with its squared
     distance to it; without one, or if all rows lie on it, ``w / W``. ``spaced``: draw ``i`` is in
     the ``i``-th of n equal parts of the line (of two lines one behind the other); otherwise all
@@ -89,12 +87,8 @@ def draw_by_mass(
     if not lines[0].mass:
         raise DataError("no row can be drawn: at least one weight of the rows must be above 0.")
     lines = [line for line in lines if line.mass]
-    positions = _positions(generators, n, [line.mass for line in lines], spaced=spaced)
-    found = _look_up(passes, packed, bounds, lines, positions)
-    return [
-        DrawnRows(found.rows[own], found.probabilities[own], found.by_line[:, own])
-        for own in (slice(begin, begin + n) for begin in range(0, n * len(generators), n))
-    ]
+    positions = _positions(generator, n, [line.mass for line in lines], spaced=spaced)
+    return _look_up(passes, packed, bounds, lines, positions)
 
 
 # --- masses ---------------------------------------------------------------------------------------
@@ -171,18 +165,16 @@ def _line(sums: ChunkResults, chunk_table: Integers, which: int) -> MassLine:
 
 
 def _positions(
-    generators: Sequence[np.random.Generator], n: int, masses: Sequence[int], *, spaced: bool
+    generator: np.random.Generator, n: int, masses: Sequence[int], *, spaced: bool
 ) -> list[tuple[Integers, Integers]]:
     """Return the draws on each line by position: (m,) their numbers, (m,) their positions.
 
     All lines together, each as long as the others, are cut into parts; a draw lies in one of them,
-    at the position given by its random bits. Draws of the second generator are numbered from n.
+    at the position given by its random bits.
     """
-    bits = np.concatenate([own.integers(1 << POSITION_BITS, size=n) for own in generators])
-    bits *= len(masses)
+    bits = generator.integers(1 << POSITION_BITS, size=n) * len(masses)
     parts = n if spaced else 1
-    part = np.tile(np.arange(n) * len(masses) * spaced, len(generators))
-    part += bits >> POSITION_BITS
+    part = np.arange(n) * len(masses) * spaced + (bits >> POSITION_BITS)
     bits &= (1 << POSITION_BITS) - 1
     out = []
     for which, mass in enumerate(masses):
@@ -216,7 +208,7 @@ def look_up_chunk(
     lines: Sequence[MassLine],
     positions: Sequence[Integers],
 ) -> None:
-    """Find the rows at the positions that lie in this chunk, and their probabilities by line."""
+    """Find the rows at the positions that lie in this chunk, and their probabilities."""
     shares = _shares(chunk, packed, bounds)
     masses = [_masses(*shares[line.which], line.scale).astype(np.int64) for line in lines]
     found = []
@@ -224,11 +216,11 @@ def look_up_chunk(
         begin, end = line.edges[chunk.index : chunk.index + 2]
         own = at[slice(*np.searchsorted(at, [begin, end]))]
         rows = np.searchsorted(np.cumsum(mass), own - begin, side="right")
-        by_line = [
+        parts = (
             other[rows] / float(len(lines) * of.mass)
             for of, other in zip(lines, masses, strict=True)
-        ]
-        found.append((chunk.start + rows, np.stack(by_line)))
+        )
+        found.append((chunk.start + rows, sum(parts)))
     total.chunks[chunk.index] = tuple(found)
 
 
@@ -255,11 +247,10 @@ def _look_up(
         chunks=sorted(touched),
     )
     n = sum(len(draws) for draws, _ in positions)
-    rows, by_line = np.empty(n, np.int64), np.empty((len(lines), n))
+    rows, probabilities = np.empty(n, np.int64), np.empty(n)
     for which, (draws, _) in enumerate(positions):
         # Chunks lie on a line in their order.
-        parts = [by_lines[which] for by_lines in found.in_order()]
+        parts = [own[which] for own in found.in_order()]
         rows[draws] = np.concatenate([part[0] for part in parts])
-        by_line[:, draws] = np.concatenate([part[1] for part in parts], axis=1)
-    # One after the other: there are two.
-    return DrawnRows(rows, np.add.accumulate(by_line)[-1], by_line)
+        probabilities[draws] = np.concatenate([part[1] for part in parts])
+    return DrawnRows(rows, probabilities)

@@ -55,9 +55,8 @@ def test_centres_are_those_of_the_plain_chain(k, chain, d):
     with LocalPasses(rows_of(x, [150, 250], weight), n_threads=1) as passes:
         centers, evaluated = afk_mc2_start(passes, Rng(5), k, chain)
         rng, n = Rng(5), (k - 1) * chain
-        [first] = draw_by_mass(passes, [rng.generator(0, "afk-mc2-first")], 1)[0].rows
-        generators = [rng.generator(0, "afk-mc2")]
-        drawn = draw_by_mass(passes, generators, n, x[first])[0] if n else None
+        [first] = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1).rows
+        drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, x[first]) if n else None
     if drawn is None:
         np.testing.assert_array_equal(centers, x[[first]])
         assert evaluated == 0

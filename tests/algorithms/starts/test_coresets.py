@@ -146,7 +146,7 @@ def test_positions_on_the_edges_of_rows():
     for chunk in (1, 2, 7):
         with LocalPasses(rows_of(x, [chunk] * (7 // chunk) + [1] * (7 % chunk), weight)) as passes:
             generator = Given(0, last // 2 - 2, last // 2 + 1, last)
-            [drawn] = draw_by_mass(passes, [generator], 4)
+            drawn = draw_by_mass(passes, generator, 4)
         np.testing.assert_array_equal(drawn.rows, [1, 1, 3, 5])
         np.testing.assert_allclose(drawn.probabilities, [0.5, 0.5, 2.0**-60, 0.5], rtol=1e-9)
 
@@ -159,7 +159,7 @@ def test_positions_are_exact_integers(masses, spaced):
     bits = np.random.default_rng(0).integers(1 << POSITION_BITS, size=3000)
     bits[:4] = 0, 1, (1 << POSITION_BITS) - 1, 1 << POSITION_BITS - 1
     n, seen = len(bits), 0
-    lines = _positions([Given(*bits)], n, masses, spaced=spaced)
+    lines = _positions(Given(*bits), n, masses, spaced=spaced)
     for which, (mass, (draws, positions)) in enumerate(zip(masses, lines, strict=True)):
         assert (np.diff(positions) >= 0).all()
         assert set(draws.tolist()) <= set(range(n))
@@ -243,7 +243,7 @@ def test_impossible_draws_are_errors():
     with LocalPasses(rows_of(x, [20]), n_threads=1) as passes:
         nothing = passes.subset(np.arange(20), np.zeros(20))
         with pytest.raises(DataError, match="at least one weight of the rows must be above 0"):
-            draw_by_mass(nothing, [Rng(0).generator(0, "any")], 5)
+            draw_by_mass(nothing, Rng(0).generator(0, "any"), 5)
         heavy = passes.subset(np.arange(20), np.full(20, 2.0**40))
         with pytest.raises(ValueError, match="weigh more than the statistics"):
-            draw_by_mass(heavy, [Rng(0).generator(0, "any")], 5)
+            draw_by_mass(heavy, Rng(0).generator(0, "any"), 5)
