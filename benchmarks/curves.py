@@ -23,14 +23,13 @@ from benchmarks.common import child_record, new_parser, parse, peak_bytes, peer_
 from benchmarks.sets import load, starting_centers
 
 AUTO = "auto"
-LLOYD, DENSE = "lloyd, bounds", "lloyd"
+LLOYD = "lloyd"
 NMBATCH = "nmbatch"
 TABLE = "table of labels"
 MINIBATCH = "scikit-learn MiniBatchKMeans"
 METHODS: dict[str, Any] = {
     AUTO: lk.Truncated(),
     LLOYD: lk.Lloyd(),
-    DENSE: lk.Lloyd(),
     NMBATCH: lk.NMBatch(),
     TABLE: lk.IncrementalLloyd(),
 }

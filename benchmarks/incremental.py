@@ -1,4 +1,4 @@
-"""Variance-reduced k-means: the table of labels beside bounded Lloyd, nested batches and search.
+"""Variance-reduced k-means: the table of labels beside Lloyd, nested batches and search.
 
     python -m benchmarks.incremental [--sets mnist-50 ...] [--seeds 10] [--write]
 
@@ -176,13 +176,13 @@ def of_table(result: Record) -> str:
     text = (
         f"CPU seconds to {100 * (OF_END - 1):.1f} % above where Lloyd's algorithm ends, and the "
         "table's as a share of its rivals'; the truncated search has its own start, and moves. At "
-        f"most 0.35 of bounded Lloyd's on {held(found[LLOYD], 0.35)} of these sets (to reach: 5 of "
+        f"most 0.35 of Lloyd's on {held(found[LLOYD], 0.35)} of these sets (to reach: 5 of "
         f"7), 0.5 on {held(found[LLOYD], 0.5)} (all); 0.6 of nmbatch's on "
         f"{held(found[NMBATCH], 0.6)} (6); not slower than the truncated search on "
         f"{held(few, 1.0)} with k ≤ 100 (3 of 5). Ends at most 0.1 % above Lloyd's on "
         f"{held(seven, 0.1)} (5), 0.2 % on {held(seven, 0.2)} (all). Bold: missed."
     )
-    head = ["set", "table, s to +0.2 %", "Lloyd, bounds", "share", "nmbatch", "share", "truncated",
+    head = ["set", "table, s to +0.2 %", "Lloyd", "share", "nmbatch", "share", "truncated",
             "share", "ends, % above Lloyd's end"]  # fmt: skip
     return "\n".join(table_of(head, rows) + note(sets, text))
 

@@ -1,4 +1,4 @@
-"""Nested mini-batches and bounds beside exact k-means: energy against seconds, on one thread.
+"""Nested mini-batches beside exact k-means: energy against seconds, on one thread.
 
     python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--write]
 
@@ -8,9 +8,7 @@ All runs start from the same random rows. What is compared is measured in turns,
 order each, and medians are taken. Our seconds are read off after every step (`curves.py`); exact
 k-means follows the same trajectory in every library, so a peer's seconds to an energy are those to
 the number of passes that this takes, set-up included as our first scan of the rows is (`peers.py`).
-Energies are over all rows, relative to where Lloyd's algorithm ends: found with bounds, which spare
-time and change no bit. Dense Lloyd is timed for some seconds only, and counted by passes from there
-on.
+Energies are over all rows, relative to where Lloyd's algorithm ends.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.common import cpu_description, new_parser, parse, read_result, rounded
-from benchmarks.curves import DENSE, LLOYD, NMBATCH, Run, Task, measure
+from benchmarks.curves import LLOYD, NMBATCH, Run, Task, measure
 from benchmarks.levels import median_time, time_to
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import publish, table_of
@@ -31,12 +29,8 @@ from benchmarks.tables import publish, table_of
 CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500",
          "sift200k-100", "sift200k-1000", "mnist-50"]  # fmt: skip
 ROUNDS = 3
-CHEAP = 15.0
-"""CPU seconds of the reference up to which it is timed in every round."""
-LIMITS = {LLOYD: 120.0, DENSE: 4.0, NMBATCH: 20.0, "short": 5.0}
+LIMITS = {LLOYD: 120.0, NMBATCH: 20.0, "short": 5.0}
 """CPU seconds after which runs are cut; "short" are later rounds of nmbatch."""
-COMPARED = 16
-"""Energies on Lloyd's way down at which nmbatch is compared with it."""
 EXCESSES = (0.02, 0.01, 0.002)
 """Energies above Lloyd's end that the first table asks for."""
 LEAST_EXCESS = 0.001
@@ -62,61 +56,29 @@ def twin(run: Run, clocks: list[list[float]]) -> Run:
     }
 
 
-def pace(clock: list[float]) -> float:
-    """Seconds a step in the later half of a run: early steps move more rows and cost more."""
-    half = len(clock) // 2
-    if len(clock) < 2:
-        return clock[0]
-    return (clock[-1] - clock[half - 1]) / (len(clock) - half)
-
-
-def dense_of(reference: Run, clocks: list[list[float]]) -> Run:
-    """Dense Lloyd from clocks of its first steps; ``all`` extrapolates to all steps."""
-    dense = twin(reference, clocks)
-    left = reference["n_steps"] - dense["n_steps"]
-    return dense | {"all": dense["total"] + left * float(np.median([pace(c) for c in clocks]))}
-
-
-def compared(lloyd: Run) -> list[float]:
-    """Some of the energies that Lloyd's algorithm meets, down to 0.1 % above its end."""
-    least = lloyd["energies"][-1] * (1 + LEAST_EXCESS)
-    met = [value for value in lloyd["energies"] if value >= least]
-    return [met[i] for i in np.unique(np.linspace(0, len(met) - 1, COMPARED).astype(int))]
-
-
 def compare(case: str, folder: Path) -> Record:
     """All curves of a case, and the seconds of peers."""
     name, clusters = case.rsplit("-", 1)
     path, k = str(prepare(name, folder)), int(clusters)
     n, d = np.load(path, mmap_mode="r").shape
     [reference] = measure([Task(LLOYD, path, k, limit=LIMITS[LLOYD], excesses=EXCESSES)])
-    met = compared(reference)
-    levels = tuple(reference["energies"][-1] * (1 + excess) for excess in EXCESSES) + tuple(met)
-
-    def task(method: str, limit: str, seed: int = 0, energies: bool = True) -> Task:
-        return Task(method, path, k, seed, LIMITS[limit], levels, energies=energies)
-
-    runs: dict[str, list[Run]] = {}
+    levels = tuple(reference["energies"][-1] * (1 + excess) for excess in EXCESSES)
+    runs: dict[str, list[Run]] = {LLOYD: [twin(reference, [reference["clock"]])]}
     lines: dict[str, list[peers.Line]] = {library: [] for library in peers.EXACT}
     for seed in range(ROUNDS):
-        turn = [task(NMBATCH, "short" if seed else NMBATCH, seed)]
-        turn += [task(DENSE, DENSE, energies=False)]
-        if seed > 0 and reference["total"] < CHEAP:
-            turn += [task(LLOYD, LLOYD, energies=False)]
-        for one, run in zip(turn, measure(turn), strict=True):
-            runs.setdefault(one.method, []).append(run)
-            print(f"{case} {one.method}: {run['total']:.1f} s", flush=True)
+        limit = LIMITS["short" if seed else NMBATCH]
+        [run] = measure([Task(NMBATCH, path, k, seed, limit, levels)])
+        runs.setdefault(NMBATCH, []).append(run)
+        print(f"{case} {NMBATCH}: {run['total']:.1f} s", flush=True)
         for library, found in lines.items():
             found.append(peers.measure_exact(library, path, k))
     rivals = {
         library: {key: float(np.median([line[key] for line in found])) for key in found[0]}
         for library, found in lines.items()
     }
-    runs[DENSE] = [dense_of(reference, [run["clock"] for run in runs[DENSE]])]
-    runs[LLOYD] = [twin(reference, [run["clock"] for run in [reference, *runs.get(LLOYD, [])]])]
     for run in (run for several in runs.values() for run in several):
         run.pop("clock")
-    return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals, "compared": met}
+    return {"case": case, "n": n, "d": d, "k": k, "runs": runs, "rivals": rivals}
 
 
 # --- tables ---------------------------------------------------------------------------------------
@@ -184,51 +146,6 @@ def table(result: dict[str, Any]) -> str:
         "from the same random rows, set-up and first scan counted, medians of "
         f"{rounds} interleaved runs. Ends of the first run, relative to Lloyd's; (cut): a limit "
         f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
-    )
-    return "\n".join([*table_of(head, rows), "", note])
-
-
-def worst_ratio(record: Record) -> str:
-    """Largest ratio of nmbatch's seconds to those of bounded Lloyd, and at which energy."""
-    lloyd, worst = record["runs"][LLOYD][0], (0.0, 0.0)
-    for value in record["compared"]:
-        ours, theirs = seconds_to(record, value), time_to(lloyd, value)
-        assert theirs is not None
-        if ours is None:
-            return "does not reach +0.1 %"
-        worst = max(worst, (ours / theirs, value / end_of(record) - 1))
-    return f"{worst[0]:.2f} at +{100 * worst[1]:.1f} %"
-
-
-def bounds_table(result: dict[str, Any]) -> str:
-    """Exact k-means to no change, and nmbatch against it at every energy."""
-    rows = []
-    for r in result["records"]:
-        dense, bounded = r["runs"][DENSE][0], r["runs"][LLOYD][0]
-        passes = bounded["n_steps"]
-        peer = min(peers.seconds_of(r["rivals"][library], passes) for library in peers.EXACT)
-        rows.append(
-            [
-                _name(r),
-                f"{r['k']}",
-                f"{'' if bounded['ended'] else 'more than '}{passes}",
-                f"{peer:.1f}",
-                f"{dense['all']:.1f}{'' if dense['ended'] else ' *'}",
-                f"{bounded['total']:.1f}",
-                f"{dense['all'] / bounded['total']:.2f}x",
-                f"{100 * (bounded['mean_share'] or 1.0):.0f} %",
-                worst_ratio(r),
-            ]
-        )
-    head = ["set", "k", "passes to no change", "better peer, s", "dense Lloyd, s",
-            "with bounds, s", "faster than dense", "distances computed",
-            "nmbatch / bounded Lloyd at worst"]  # fmt: skip
-    note = (
-        "CPU seconds on one thread. * timed for some seconds, and the remaining passes counted at "
-        "that pace, as all passes of the peers are. The last column: the largest ratio of "
-        "nmbatch's seconds to those of Lloyd with bounds, over energies that the latter meets "
-        f"down to 0.1 % above its end. {result['cpu']}. Made by "
-        "`python -m benchmarks.nmbatch --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

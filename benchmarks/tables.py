@@ -53,7 +53,6 @@ TABLES = {
     "lloyd": Table(_on("exact"), "lloyd"),
     "kernels": Table(_on("exact"), "kernels"),
     "prefix": Table(_on("exact"), "prefix"),
-    "bounds": Table(_on("exact"), "nmbatch", "bounds_table"),
     "nmbatch": Table(_on("batches"), "nmbatch"),
     "incremental_table": Table(_on("batches"), "incremental", "of_table"),
     "dcd_short": Table(_on("k"), "dcd", "of_short", "dcd_tables"),
