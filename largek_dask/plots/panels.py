@@ -110,8 +110,8 @@ def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
     """
     figures = [(name, shown(text)) for name, text in fields.pop("figures", ())]
     rows = [tuple(shown(text) for text in row) for row in fields.pop("rows", ())]
-    told = ", ".join(f"{name} {text}" for name, text in figures)
-    words = words or f"{told[:1].upper()}{told[1:]}."
+    sentence = ", ".join(f"{name} {text}" for name, text in figures)
+    words = words or f"{sentence[:1].upper()}{sentence[1:]}."
     return Panel(kind=kind, title=title, words=words, figures=figures, rows=rows, **fields)
 
 
@@ -266,8 +266,8 @@ def _gains(view: JobView) -> list[tuple[str, str]]:
 
 
 def _sizes(view: JobView) -> Panel | None:
-    told = view.sizes
-    edges, counts = (_numbers(told.get(name)) for name in ("edges", "counts"))
+    sizes = view.sizes
+    edges, counts = (_numbers(sizes.get(name)) for name in ("edges", "counts"))
     if not counts or len(edges) != len(counts) + 1:
         return None
     names = {"least": "least", "median": "median", "mean": "mean", "most": "most",
@@ -276,7 +276,7 @@ def _sizes(view: JobView) -> Panel | None:
     return make_panel(
         "sizes",
         "Sizes of clusters",
-        figures=[(name, figure(number_in(told, key), human_count)) for name, key in names.items()],
+        figures=[(name, figure(number_in(sizes, key), human_count)) for name, key in names.items()],
         series=[make_trace("clusters", x[:-1], [rounded(n, 6) for n in counts], right=x[1:])],
         x="size",
         y="clusters",

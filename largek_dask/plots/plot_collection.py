@@ -96,10 +96,10 @@ def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
     """Return the charts of a model, from the events of its fit or from its history."""
     known = events_of(model)
     # Its history may not contain all that the events do, and these may lack sizes.
-    status, told = (
+    status, fit_events = (
         ({}, known) if events is None else ({"state": "finished"}, [*known[-1:], *events])
     )
-    found = plot_of("", status, told, title_of(model))
+    found = plot_of("", status, fit_events, title_of(model))
     if isinstance(model, PathModel):
         path = curve_panel(model.path_.suggest_k(), model.path_.lower_bound)
         found.panels = [path, *found.panels]
