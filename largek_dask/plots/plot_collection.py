@@ -35,7 +35,7 @@ class Plot:
     >>> x = np.random.default_rng(0).normal(size=(500, 3))
     >>> plot = lk.KMeans(5, algorithm="lloyd", random_state=0).fit(x).model_.plot()
     >>> plot.kinds
-    ['cost', 'gain', 'work', 'sizes']
+    ['cost', 'gain', 'sizes']
     """
 
     def __init__(

@@ -354,7 +354,7 @@ class Service:
         seed : int
             0 by default.
         max_time : float or str, optional
-            Seconds, or a text such as "90s", "30m", "6h"; includes waiting for workers.
+            Seconds or a text such as "6h", including time that it waits for workers.
         labels : bool
             Whether to write every row's label; true by default.
         storage_options : mapping, optional
@@ -362,10 +362,8 @@ class Service:
             other value is kept in memory only: after a restart of the scheduler the job waits for
             :meth:`Job.supply`.
         name : str, optional
-            Shown with the id.
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
-            change.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` change.
         accept_version : bool
             With ``resume``, whether this version may continue the work of another one. The model's
             provenance names both.

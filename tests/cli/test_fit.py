@@ -168,14 +168,14 @@ def test_fit__interrupted_gives_code_3_and_resumes(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "code", "message"),
     [
-        (["-k", 601], 1, "n_clusters=601 is more than there are rows"),
+        (["-k", 601], 1, "n_clusters=601 is more than the number of rows"),
         (["-k", 0], 2, "0 is not in the range x>=1"),
         (
             ["-k", 3, "--algorithm", "magic"],
             2,
             "algorithm must be one of 'auto', 'dcd-bundle', 'incremental', 'lloyd'",
         ),
-        (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not name=value"),
+        (["-k", 3, "--set", "batch_rows"], 2, "'batch_rows' is not of the form name=value"),
         (
             ["-k", 3, "--set", "batch_rows=9"],
             2,
@@ -221,10 +221,10 @@ def test_plan__computes_nothing(data, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "a_row", "once", "readings"),
     [
-        ((), 72, 0, 1),
+        ((), 4, 0, 1),
         (("--algorithm", "nmbatch"), 12, 4, 1),
         (("--algorithm", "minibatch"), 4, 4, 1),
-        (("--algorithm", "incremental"), 48, 8, 10),
+        (("--algorithm", "incremental"), 12, 8, 10),
         (("--algorithm", "vrkm"), 16, 12, 101),
     ],
 )

@@ -59,7 +59,7 @@ def test_sizing__the_formula_gives_what_was_planned():
         "min(data / workers, 0.54 GB) + rows · kept / workers\n"
     ) in part("Sizing")
     found = json.loads((RESULTS / "sizing.json").read_text())
-    kept = {"minibatch": 4, "truncated": 32, "lloyd": 144, "nmbatch": 20}
+    kept = {"minibatch": 4, "truncated": 32, "lloyd": 8, "nmbatch": 20}
     seen = 0
     for plan in found["plans"]:
         if plan["algorithm"] not in kept:

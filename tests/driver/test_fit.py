@@ -370,7 +370,7 @@ def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.Monk
     from largek_dask.passes import engine
 
     asked: list[str] = []
-    original = engine._may_go_on
+    original = engine._raise_if_stopped
 
     def may_go_on(ticket: Any, stop: Any) -> None:
         ticket.source.stop()
@@ -380,7 +380,7 @@ def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.Monk
             asked.append("ended")
             raise
 
-    monkeypatch.setattr(engine, "_may_go_on", may_go_on)
+    monkeypatch.setattr(engine, "_raise_if_stopped", may_go_on)
 
     def kernel(chunk: Any, total: Any) -> None:
         from largek_dask.kernels import compiling

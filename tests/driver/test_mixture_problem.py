@@ -145,7 +145,7 @@ def test_starts_are_given() -> None:
         ({"precisions_init": np.zeros(K)}, "precisions_init must hold positive numbers"),
         ({"precisions_init": np.full(K, np.inf)}, "precisions_init must hold positive numbers"),
         ({"mixture": "diag", "precisions_init": np.ones(K)}, r"it must be \(5, 3\)"),
-        ({"n_clusters": 901, "init": "auto"}, "n_clusters=901 is more than there are rows"),
+        ({"n_clusters": 901, "init": "auto"}, "n_clusters=901 is more than the number of rows"),
     ],
 )
 def test_wrong_starts_are_refused(asked: dict[str, Any], message: str) -> None:

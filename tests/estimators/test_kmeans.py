@@ -232,7 +232,7 @@ def test_bad_weights(weight, message):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"n_clusters": 9}, "n_clusters=9 is more than there are rows .n_samples=8."),
+        ({"n_clusters": 9}, "n_clusters=9 is more than the number of rows .n_samples=8."),
         ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
         ({"n_clusters": 2.0}, "n_clusters must be an integer"),
         ({"n_clusters": True}, "n_clusters must be an integer"),

@@ -42,7 +42,9 @@ def test_it_goes_on_from_a_checkpoint(tmp_path):
 
 def test_wrong_sizes_are_named_as_they_were_given():
     for wrong in (0, 1.5, "large", True):
-        with pytest.raises(ParameterError, match="batch_size must be 'auto' or at least 1, got"):
+        with pytest.raises(
+            ParameterError, match="batch_size must be an integer of at least 1, got"
+        ):
             lk.MiniBatchKMeans(batch_size=wrong).fit(X)
     # Also where one is set after the estimator was made.
     km = lk.MiniBatchKMeans(K, max_iter=1, random_state=0).set_params(batch_size=300)

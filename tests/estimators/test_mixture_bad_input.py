@@ -52,7 +52,10 @@ def assert_sound(mixture, x, weight=None):
         ({"covariance": "spherical"}, "must be one of 'iso', 'isoflex', 'diag', got 'spherical'"),
         ({"n_components": 0}, "n_components must be an integer of at least 1, got 0"),
         ({"n_components": 2.0}, "n_components must be an integer of at least 1, got 2.0"),
-        ({"n_components": 301}, r"n_components=301 is more than there are rows \(n_samples=300\)"),
+        (
+            {"n_components": 301},
+            r"n_components=301 is more than the number of rows \(n_samples=300\)",
+        ),
         ({"candidates": 0}, "candidates must be an integer of 1 to 32, got 0"),
         ({"candidates": 33}, "candidates must be an integer of 1 to 32, got 33"),
         ({"neighbours": 0}, "neighbours must be an integer of at least 1, got 0"),

@@ -18,7 +18,7 @@ import pytest
 
 import largek_dask as lk
 from largek_dask import fault_injection
-from largek_dask.driver.labels import LabelStore
+from largek_dask.driver.labels import LabelStore, LabelWriter
 from largek_dask.driver.storage import Folder
 from largek_dask.model import Model, load_model
 from largek_dask.service.runner import model_in
@@ -191,7 +191,7 @@ def test_a_job_gives_up_after_retry_hours(tmp_path, clean):
         status = ended(jobs, job_id)
         assert status["state"] == "failed"
         assert "a cable is loose" in status["result"]["message"]
-        assert "tried again" in status["result"]["traceback"]
+        assert "retried" in status["result"]["traceback"]
         plan.gone.clear()
         jobs.resume(job_id, {}, {})
         assert_clean(ended(jobs, job_id), clean)
@@ -258,7 +258,7 @@ def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
 
     def pause():
         before = time.monotonic()
-        job.wait_for("storage", "it is away")
+        job.postpone("storage", "it is away")
         return round(job.not_before - before)
 
     with dask.config.set(settings):
@@ -351,9 +351,10 @@ def test_a_plain_fit_waits_for_its_checkpoints(tmp_path, clean):
 
 
 def test_labels_that_cannot_be_read_are_not_begun_again():
-    store = LabelStore("faulty://data/labels.zarr", np.array([0, 4, 8]), {})
+    url = "faulty://data/labels.zarr"
+    store = LabelStore(url, np.array([0, 4, 8]), {})
     assert store.begin("model") == (0, {})
-    store.write(0, np.zeros(4, np.int32))
+    LabelWriter(url).write(0, np.zeros(4, np.int32))
     store.record(1, {})
     FaultyFileSystem.follow(plan := Away(ERRORS["slow"], "labels.zarr/zarr.json"))
     plan.gone.set()

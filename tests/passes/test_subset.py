@@ -606,31 +606,6 @@ def test_pieces_of_a_share(x, weighted, as_one, monkeypatch):
         np.testing.assert_array_equal(whole[0][1], np.arange(N))
 
 
-def few_chunk(chunk, total):
-    """Rows of the one piece that is shown to who looks at few of them."""
-    ((at, x, weight),) = chunk.pieces(slice(1, len(chunk)), few=True)
-    assert (at.start, at.stop) == (1, len(chunk))
-    assert len(x) == len(chunk) - 1
-    some = np.arange(0, len(x), 3)
-    np.testing.assert_array_equal(x[some], x[:][some])
-    total.append((chunk.numbers()[1:], x[:], weight))
-
-
-@pytest.mark.parametrize(("weighted", "as_one"), [(True, False), (True, True), (False, True)])
-def test_a_share_of_which_few_rows_are_looked_at(x, weighted, as_one):
-    weight = np.arange(N) % 5.0 if weighted else None
-    with LocalPasses(rows_of(x, SIZES, weight), n_threads=1) as passes:
-        found = passes.reduce(
-            few_chunk, start=list, combine=lambda a, b: a + b, joined=as_one,
-            rows=nested(400), chunks=None if as_one else [0, 2, 3],
-        )  # fmt: skip
-    assert len(found) == (1 if as_one else 3)
-    for numbers, shown, weights in found:
-        np.testing.assert_array_equal(shown, x[numbers])
-        if weighted:
-            np.testing.assert_array_equal(weights, weight[numbers])
-
-
 def share_chunk(chunk, total, generation):
     """The state of a share is the one that was left for its rows."""
     if chunk.state is not None:

@@ -116,10 +116,10 @@ def plot():
 
 
 def test_a_model_is_drawn_by_its_history_and_sizes(plot):
-    assert plot.kinds == ["cost", "gain", "work", "sizes"]
+    assert plot.kinds == ["cost", "gain", "sizes"]
     assert "5 clusters of 500 rows × 3" in repr(plot)
     assert type(plot.bokeh(theme="dark")).__name__ == "figure"
-    with pytest.raises(ParameterError, match="cost, gain, work, sizes"):
+    with pytest.raises(ParameterError, match="cost, gain, sizes"):
         plot.bokeh("speed")
     (panel,) = [panel for panel in plot.panels if panel.kind == "sizes"]
     assert sum(panel.series[0].columns["y"]) == 5
@@ -127,7 +127,7 @@ def test_a_model_is_drawn_by_its_history_and_sizes(plot):
 
 def test_a_notebook_shows_it_without_scripts(plot):
     html = plot._repr_html_()
-    assert html.count('<img class="chart"') == 4
+    assert html.count('<img class="chart"') == 3
     assert "<script" not in html
     assert "Does it still gain?" in html
     assert len(html) < 400_000

@@ -99,7 +99,7 @@ def test_submit__gives_the_model_of_an_estimator(submit, rows_url, tmp_path):
     plot = job.plot()
     (line,) = next(panel for panel in plot.panels if panel.kind == "cost").series
     assert line.columns["y"][-1] == pytest.approx(model.history[-1]["cost"], rel=1e-6)
-    assert {"gain", "speed", "work"} <= set(plot.kinds)
+    assert {"gain", "speed"} <= set(plot.kinds)
 
 
 def test_events__followed_by_two_and_read_by_a_late_one(submit, service, cluster):

@@ -176,7 +176,7 @@ def test_any_value_of_any_field_is_taken_or_refused(field, value):
 
 def test_algorithm_objects_become_documents():
     for algorithm in (
-        lk.Lloyd(None),
+        lk.Lloyd(),
         lk.NMBatch.paper(),
         lk.MiniBatch(votes="latest"),
         lk.IncrementalLloyd(rounds=5, smoothing=1.0),

@@ -64,12 +64,8 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         (sp.csr_array(X), {}, "dense rows only.*use algorithm='auto', or make them dense"),
         (X, {"init": "k-means++"}, "init must be 'auto'.*Use another algorithm"),
         (X, {"init": X[:4]}, "init must be 'auto'.*Use another algorithm"),
-        (
-            X,
-            {"n_init": 2},
-            "PartitionPath makes starts of its own. Take n_init=1, and effort='best'",
-        ),
-        (X[:3], {}, "n_clusters=4 is more than there are rows"),
+        (X, {"n_init": 2}, "n_init=2: PartitionPath .*n_init=1, and effort='best'"),
+        (X[:3], {}, "n_clusters=4 is more than the number of rows"),
     ],
 )
 def test_refused(x: Any, options: Any, message: str, unread: list[str]) -> None:
