@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.not_numbers import check_numbers
+from largek_dask.data.columns import check_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
@@ -39,32 +39,25 @@ class ArrowColumns:
 
         self.where = where
         self._columns = [schema.field(place).name for place in places]
-        self._widths, types, wrong = [], {}, []
-        for place in places:
+        self._widths, types, checked = [], {}, []
+        for place, name in zip(places, self._columns, strict=True):
             kind, width = schema.field(place).type, 1
             if pa.types.is_fixed_size_list(kind):
                 kind, width = kind.value_type, kind.list_size
             if pa.types.is_decimal(kind):
                 kind = pa.float64()
             is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-            if not (is_number or pa.types.is_boolean(kind)):
-                wrong.append(place)
-                continue
-            types[place] = np.dtype(kind.to_pandas_dtype())
+            is_number = is_number or pa.types.is_boolean(kind)
+            checked.append((name, schema.field(place).type, is_number))
+            if is_number:
+                types[place] = np.dtype(kind.to_pandas_dtype())
             self._widths.append(width)
-        check_numbers(
-            [
-                (schema.field(place).name, schema.field(place).type, place not in wrong)
-                for place in places
-            ],
-            where,
-        )
+        check_numbers(checked, where)
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")
         for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
             types[place] = np.result_type(types[place], np.float32)
-        self.dtype: np.dtype[Any] = native_dtype(np.result_type(*types.values()))
-        """The common type of the numbers; another one may be set."""
+        self.dtype = native_dtype(np.result_type(*types.values()))
         self.n_features = sum(self._widths)
 
     @property

@@ -25,8 +25,11 @@ def refuse_encoded(array: Any, where: str) -> None:
     if not (hasattr(array, "attrs") and hasattr(array, "chunks")):
         return
     known = {name: array.attrs[name] for name in (*MISSING, *PACKING) if name in array.attrs}
-    if isinstance(array, zarr.Array) and (fill := _masked_fill_value(array)) is not None:
-        known.setdefault("_FillValue", fill)
+    if isinstance(array, zarr.Array) and array.metadata.zarr_format == 2:
+        # in Zarr v2, xarray marks missing numbers by the fill value of the array itself
+        fill = array.metadata.fill_value
+        if fill is not None and any(name in array.attrs for name in DIMENSIONS):
+            known.setdefault("_FillValue", fill)
     found = {name: value for name, value in known.items() if name in PACKING or not _is_nan(value)}
     if found and np.dtype(array.dtype).kind in "iuf":
         raise DataError(
@@ -34,12 +37,6 @@ def refuse_encoded(array: Any, where: str) -> None:
             f"say ({', '.join(f'{name}={value}' for name, value in found.items())}): give the "
             "array that xarray decodes, as by xarray.open_zarr, open_dataset or decode_cf."
         )
-
-
-def _masked_fill_value(array: zarr.Array[Any]) -> Any:
-    """Return the fill value of an array in Zarr v2 of xarray, where it marks missing numbers."""
-    is_xarrays = any(attribute in array.attrs for attribute in DIMENSIONS)
-    return array.metadata.fill_value if is_xarrays and array.metadata.zarr_format == 2 else None
 
 
 def _is_nan(value: Any) -> bool:

@@ -71,10 +71,6 @@ class Selection:
     def __bool__(self) -> bool:
         return self.columns is not None or bool(self.drop)
 
-    def says(self, name: str) -> bool:
-        """Return whether this column is selected or dropped by name."""
-        return self.columns is not None or name in self.drop
-
     def places(self, names: Sequence[str], where: str) -> list[int]:
         """Return the positions of the selected columns of a table with these ``names``, in order.
 
@@ -83,8 +79,8 @@ class Selection:
         found: dict[str, list[int]] = {}
         for place, name in enumerate(names):
             found.setdefault(name, []).append(place)
-        wanted = tuple(names) if self.columns is None else self.columns
-        for name in dict.fromkeys([*(self.columns or ()), *self.drop]):
+        taken = self.columns or ()
+        for name in dict.fromkeys([*taken, *self.drop]):
             if name not in found:
                 raise ParameterError(
                     f"{where} has no column {name!r}. It has {len(names):,} ({listed(names)})."
@@ -94,17 +90,13 @@ class Selection:
                     f"{where} has {len(found[name])} columns named {name!r}: rename them, or it "
                     "cannot be said which one is meant."
                 )
-        taken = self.columns or ()
-        twice = [name for name in taken if taken.count(name) > 1 or name in self.drop]
-        if twice:
-            name = twice[0]
+        if twice := [name for name in taken if taken.count(name) > 1 or name in self.drop]:
             raise ParameterError(
-                f"column {name!r} of {where} is asked for twice, or both taken and dropped: name "
-                "each column once."
+                f"column {twice[0]!r} of {where} is asked for twice, or both taken and dropped: "
+                "name each column once."
             )
-        if self.columns is not None:
-            places = [found[name][0] for name in wanted]
-        else:
+        places = [found[name][0] for name in taken]
+        if self.columns is None:
             places = [place for place, name in enumerate(names) if name not in self.drop]
         if not places:
             raise ParameterError(f"no column of {where} is left: drop fewer of {listed(names)}.")
@@ -113,6 +105,27 @@ class Selection:
 
 def _texts(names: Names) -> tuple[str, ...]:
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
+
+
+# --- columns that are not numbers -----------------------------------------------------------------
+
+
+def check_numbers(columns: Sequence[tuple[str, Any, bool]], where: str) -> None:
+    """Raise DataError for columns ``(name, type, is_numeric)`` of a table that are not numbers."""
+    if wrong := {name: f"({kind})" for name, kind, is_numeric in columns if not is_numeric}:
+        raise not_numbers(where, wrong)
+
+
+def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
+    """Return the error that names columns that are not numbers, with their contents."""
+    held = ", ".join(f"{name!r} {content}" for name, content in columns.items())
+    names, is_one = list(columns), len(columns) == 1
+    return DataError(
+        f"{where} has {'a column that is' if is_one else 'columns that are'} not numbers: {held}. "
+        f"Leave {'it' if is_one else 'them'} out with drop={names!r} (--drop), or encode texts of "
+        "few different values with pandas.get_dummies, dates as days, and lists of one length as "
+        "rows with np.stack."
+    )
 
 
 # --- an index that has become a column ------------------------------------------------------------

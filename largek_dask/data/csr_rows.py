@@ -94,10 +94,6 @@ class CSRRows(StoredRows):
         """Bytes of the stored numbers and their indices, as they are read."""
         return self._nbytes
 
-    def stored_statistics(self) -> dict[str, Any] | None:
-        """Return the statistics that ``ingest`` stored (unit weights), or None."""
-        return self._notes.get("statistics")
-
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         with reading(self.name_chunk(i)):
             return retry_io(lambda: self._load_once(start, stop))

@@ -48,11 +48,9 @@ class DerivedRows(Rows):
         return self._derive(self._rows.read(i), start)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """See ``Rows.stretch``."""
         return self._rows.stretch(i, begin, end)
 
     def read_part(self, i: int, begin: int, end: int) -> Any:
-        """See ``Rows.read_part``."""
         part = self._rows.read_part(i, begin, end)
         return self._checked(i, self._derive(part, int(self.chunk_table[i]) + begin), end - begin)
 
@@ -60,7 +58,6 @@ class DerivedRows(Rows):
         return self._rows._stamps()
 
     def describe_source(self, location: str | None) -> str:
-        """See ``Rows.describe_source``."""
         return self._rows.describe_source(location)
 
 

@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.columns import Selection, chosen_columns, names_of
+from largek_dask.data.columns import Selection, check_numbers, chosen_columns, names_of
 from largek_dask.data.memory_rows import SlicedRows
-from largek_dask.data.not_numbers import check_numbers
 from largek_dask.data.rows import Column, native_dtype
 from largek_dask.data.stores import require
 from largek_dask.errors import DataError
@@ -119,18 +118,12 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
         return np.dtype(np.float64)
     # nullable types carry the numpy type of their values; a missing value needs NaN
     found = getattr(kind, "numpy_dtype", kind)
-    if not is_number_type(found):
+    if not (isinstance(found, np.dtype) and found.kind in "biuf"):
         return None
     return found if found is kind else np.result_type(found, np.float32)
 
 
-def is_number_type(kind: Any) -> bool:
-    """Return whether it is one of numpy's real numbers or booleans."""
-    return isinstance(kind, np.dtype) and kind.kind in "biuf"
-
-
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return a pandas DataFrame as an array of that type, with NaN for missing values."""
-    if dtype.kind == "f":
-        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
-    return np.asarray(frame.to_numpy(dtype=dtype))
+    missing = {"na_value": np.nan} if dtype.kind == "f" else {}
+    return np.asarray(frame.to_numpy(dtype=dtype, **missing))

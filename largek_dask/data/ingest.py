@@ -165,7 +165,11 @@ def _dense_writer(
     shape: dict[str, Any],
 ) -> StoreWriter:
     row_bytes = table.n_features * shape["dtype"].itemsize
-    inner_rows = None if shuffle is None else _inner_rows(row_bytes)
+    inner_rows = None
+    if shuffle is not None:
+        # the largest power of two that fits
+        fitting = max(1, INNER_BYTES // row_bytes)
+        inner_rows = min(INNER_ROWS, 1 << (fitting.bit_length() - 1))
     chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
     return StoreWriter(
         target,
@@ -192,8 +196,7 @@ def _refuse_own_source(source: str | None, target: str) -> None:
     """An output must not lie in, above or at the place that is still being read."""
     if source is None:
         return
-    inside = (source + "/").startswith(target + "/") or (target + "/").startswith(source + "/")
-    if inside:
+    if f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/"):
         raise OutputError(
             f"the output {target} would overwrite its source {source}; choose another output."
         )
@@ -213,13 +216,6 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
             f"dtype={kind} cannot hold the source's {source}; use float32 or float64."
         )
     return kind
-
-
-def _inner_rows(row_bytes: int) -> int:
-    rows = INNER_ROWS
-    while rows > 1 and rows * row_bytes > INNER_BYTES:
-        rows //= 2
-    return rows
 
 
 def _choose_chunk_rows(

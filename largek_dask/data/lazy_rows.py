@@ -1,4 +1,4 @@
-"""Rows of lazy collections: dask arrays, dask DataFrames. Never computed as a whole.
+"""Rows of dask arrays, dask DataFrames and xarray's arrays, never loaded as a whole.
 
 A chunk is one block of the collection, or several small ones that follow each other. Blocks are
 computed one at a time by Dask's scheduler, and are released before the next.
@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.frame_rows import frame_dtype, frame_values
-from largek_dask.data.memory_rows import ArrayColumn, refuse_masked_rows
+from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, refuse_masked_rows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -172,6 +173,31 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
             "map_partitions (or from_map) the meta= of what its function returns"
         )
     return frame_values(part, dtype)
+
+
+def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
+    """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.
+
+    Files that are indexed lazily stay lazy. Labels of the second dimension, if they are texts, are
+    names of columns.
+    """
+    dims = tuple(array.dims)
+    if len(dims) != 2:
+        example = dims[1:] or ("DIMENSION",)
+        raise DataError(
+            f"the xarray.DataArray has {len(dims)} dimensions {dims}, but rows are a (rows, "
+            f"columns) table; stack those of a row, as by array.stack(row={example!r}), and put "
+            "them first with transpose('row', ...); array.to_numpy().reshape(-1, 1) is one column."
+        )
+    refuse_encoded(array, "the DataArray")
+    rows: Rows = (
+        SlicedRows(array, weight=weight)
+        if array.chunks is None
+        else BlockRows(array.data, weight=weight)
+    )
+    labels = array.coords.get(dims[1])
+    is_text = labels is not None and labels.dtype.kind in "UOT"
+    return rows.with_names(names_of(labels.values.tolist()) if is_text else None)
 
 
 def dask_column(values: Any) -> Column:

@@ -132,7 +132,7 @@ def _open(
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
     if is_of(source, "xarray", "DataArray"):
-        from largek_dask.data.xarray_rows import xarray_rows
+        from largek_dask.data.lazy_rows import xarray_rows
 
         return xarray_rows(source, weight)
     if is_of(source, "dask", "Array"):

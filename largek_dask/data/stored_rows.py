@@ -81,6 +81,11 @@ class StoredRows(Rows):
         """Return URL and component."""
         return name_node(self.kind, location, self.component)
 
+    def stored_statistics(self) -> dict[str, Any] | None:
+        # They were taken with unit weights.
+        statistics = self._notes.get("statistics") if self.weight is None else None
+        return statistics if isinstance(statistics, dict) else None
+
     def _find_names(self) -> Sequence[str] | None:
         """Return the names that ``ingest`` noted, or those that AnnData stores."""
         names = self._notes.get("feature_names")

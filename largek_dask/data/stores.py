@@ -36,10 +36,6 @@ MOST_NAMED = 20
 FORMAT = 1
 """Format of these notes and of the statistics among them."""
 
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
-_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "abfss": "adlfs"}
-
-
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 """Protocols whose URLs name a container before the "@", not a user."""
 _USER = re.compile(r"([A-Za-z0-9+.-]+)://([^/?#]*)@")
@@ -120,6 +116,13 @@ def check_space(path: str, n_bytes: int, what: str, advice: str = "choose anothe
 S3 = ("s3", "s3a")
 HTTP = ("http", "https")
 GCS = ("gs", "gcs")
+AZURE = ("abfs", "abfss", "az")
+DRIVERS = {
+    **dict.fromkeys(S3, "'largek_dask[s3]'"),
+    **dict.fromkeys(GCS, "gcsfs"),
+    **dict.fromkeys(AZURE, "adlfs"),
+}
+"""What pip installs for the protocols of URLs."""
 S3_CALLS: dict[str, Any] = {
     "connect_timeout": 4,
     "read_timeout": 8,
@@ -158,7 +161,7 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
         from aiohttp import ClientTimeout
 
         options.setdefault("requests_timeout", ClientTimeout(GCS_SECONDS, **HTTP_CALLS))
-    elif _PACKAGES.get(str(protocol)) == "adlfs":
+    elif protocol in AZURE:
         options = {**AZURE_CALLS, **options}
     return options
 
@@ -210,12 +213,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     try:
         fs, path = fsspec.url_to_fs(url, **options_for(url, storage_options))
     except ImportError as error:
-        if protocol in _EXTRAS:
-            advice = f"pip install 'largek_dask[{_EXTRAS[protocol]}]'"
-        elif protocol in _PACKAGES:
-            advice = f"pip install {_PACKAGES[protocol]}"
-        else:
-            advice = str(error)
+        advice = f"pip install {DRIVERS[protocol]}" if protocol in DRIVERS else str(error)
         raise MissingDependencyError(
             f"{url} needs a driver for {protocol}:// that is not installed: {advice}"
         ) from error
@@ -421,8 +419,8 @@ def read_statistics(
             raise ValueError(f"they are of {found.dtype} features, and the rows are {dtype}")
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        told = isinstance(error, (ValueError, OverflowError))
-        why = error if told else "they are incomplete or have another form"
+        is_explained = isinstance(error, (ValueError, OverflowError))
+        why = error if is_explained else "they are incomplete or have another form"
         raise DataError(
             f"the statistics in {where} cannot be read by largek_dask {__version__} ({why}): a "
             "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "
@@ -442,8 +440,8 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
         # (Models and labels, which are no rows, have formats of their own.)
         check_format(notes, where, DataError, FORMAT)
     if isinstance(statistics := notes.get("statistics"), dict):
-        told = {"version": notes.get("version", ""), **statistics}
-        check_format(told, f"the statistics of {where}", DataError, FORMAT)
+        versioned = {"version": notes.get("version", ""), **statistics}
+        check_format(versioned, f"the statistics of {where}", DataError, FORMAT)
     if notes.get("complete") is False:
         raise IncompleteStoreError(
             f"{where} is incomplete: the program that wrote it was stopped before the end. "
@@ -458,10 +456,9 @@ def _found(fs: Any, root: str) -> dict[str, Any]:
     fsspec's own ``find`` omits folders that do not answer, and its option ``on_error="raise"``
     applies to the first one only.
     """
-    name, usual = "find", AbstractFileSystem
-    if isinstance(fs, AsyncFileSystem):
-        name, usual = "_find", AsyncFileSystem
     found: dict[str, Any] = {}
+    is_async = isinstance(fs, AsyncFileSystem)
+    name, usual = ("_find", AsyncFileSystem) if is_async else ("find", AbstractFileSystem)
     if getattr(type(fs), name) is not getattr(usual, name):
         found = fs.find(root, detail=True)
         return found

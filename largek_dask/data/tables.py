@@ -18,12 +18,12 @@ from largek_dask.data.columns import (
     all_differences,
     chosen_columns,
     is_index_name,
+    not_numbers,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.not_numbers import not_numbers
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
@@ -332,6 +332,7 @@ class ParquetTable:
         self._columns = self.chosen = [schema.names[place] for place in places]
         self._values = ArrowColumns(schema, places, url, missing=self._missing)
         self.names: tuple[str, ...] | None = self._values.names
+        self.dtype = self._values.dtype
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
@@ -350,15 +351,6 @@ class ParquetTable:
             if len(found) == len(names):
                 break
         return found
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The common type of the numbers; another one may be set."""
-        return self._values.dtype
-
-    @dtype.setter
-    def dtype(self, dtype: np.dtype[Any]) -> None:
-        self._values.dtype = dtype
 
     def blocks(self) -> Iterator[NDArray[Any]]:
         """One block a record batch."""
@@ -396,8 +388,8 @@ class FilesTable:
     def blocks(self) -> Iterator[NDArray[Any]]:
         """The blocks of all files in their order."""
         for table in self._tables:
-            table.dtype = self.dtype
-            yield from table.blocks()
+            for block in table.blocks():
+                yield block.astype(self.dtype, copy=False)
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:

@@ -109,12 +109,6 @@ class ZarrRows(StoredRows):
         assert out is not None
         return out
 
-    def stored_statistics(self) -> dict[str, Any] | None:
-        """Return the statistics that ``ingest`` stored as an attribute, or None."""
-        # They were taken with unit weights.
-        statistics = self._notes.get("statistics") if self.weight is None else None
-        return statistics if isinstance(statistics, dict) else None
-
     def _stamps(self) -> list[str] | None:
         if self.location is None:
             return None
