@@ -17,7 +17,7 @@ from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return whether an object is of a class of an optional library, without importing it."""
+    """Return whether an object's class comes from an optional library, without importing it."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -46,13 +46,13 @@ class FrameRows(SlicedRows):
 
 
 class _PandasFrame:
-    """Some columns of a DataFrame, with shape, dtype and slices of rows."""
+    """Columns of a DataFrame with the shape, dtype and row slices of an array."""
 
     def __init__(self, frame: Any, selection: Selection | None) -> None:
         labels = list(frame.columns)
         places = chosen_columns([str(label) for label in labels], selection, "the DataFrame")
         self.names = names_of([labels[place] for place in places])
-        """Names of the features; None if no label is a text."""
+        """Names of the features; None if no label is a string."""
         self.dtype = frame_dtype(frame.iloc[:0, places])
         self.shape = len(frame), len(places)
         self._frame = frame
@@ -66,7 +66,7 @@ class _PandasFrame:
 
 
 class _ArrowFrame:
-    """The same of a pyarrow table or batch."""
+    """Columns of a pyarrow table or batch with the shape, dtype and row slices of an array."""
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
@@ -81,11 +81,11 @@ class _ArrowFrame:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._table.slice(rows.start, rows.stop - rows.start)
-        return self._values.of([part.column(place) for place in self._places], part.num_rows)
+        return self._values.convert([part.column(place) for place in self._places], part.num_rows)
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether something is a table in memory with named columns."""
+    """Return whether a source is an in-memory table with named columns."""
     is_data_frame = is_of(source, "pandas", "DataFrame") or is_of(source, "polars", "DataFrame")
     is_table = is_of(source, "pyarrow", "Table") or is_of(source, "pyarrow", "RecordBatch")
     return is_data_frame or is_table
@@ -111,12 +111,12 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
 
 
 def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
-    """Return the numpy type for a type of pandas; None for one that is not of numbers."""
+    """Return the numpy type of a pandas type; None if it is not numeric."""
     if is_of(kind, "pandas", "SparseDtype"):
         kind = kind.subtype
     if str(kind).startswith("decimal"):
         return np.dtype(np.float64)
-    # nullable types carry the numpy type of their values; a missing value needs NaN
+    # nullable types carry the numpy type of their values; a missing value becomes NaN
     found = getattr(kind, "numpy_dtype", kind)
     if not (isinstance(found, np.dtype) and found.kind in "biuf"):
         return None
@@ -124,6 +124,6 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
 
 
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a pandas DataFrame as an array of that type, with NaN for missing values."""
+    """Convert a pandas DataFrame to an array of a type, with NaN for missing values."""
     missing = {"na_value": np.nan} if dtype.kind == "f" else {}
     return np.asarray(frame.to_numpy(dtype=dtype, **missing))

@@ -1,4 +1,4 @@
-"""Turns any table into a store that reads at the speed of the disk, with its statistics."""
+"""Convert any table to a Zarr store that reads at the speed of the disk."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ from largek_dask.version import __version__
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
 INNER_BYTES = 1 << 20
-"""An inner chunk is the least that can be read: about a sixteenth of what is read at once."""
+"""Maximum size of an inner chunk of a shard, the smallest part that can be read."""
 GROUPED = 16
+"""Large shards hold a multiple of this many inner chunks, so that reading groups divide them."""
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -49,11 +50,11 @@ def ingest(
     header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write a table to a Zarr store made for clustering, streaming.
+    """Write a table to a Zarr store made for clustering, as a stream.
 
-    The store is one Zarr v3 array with chunks of full rows, checksums, names of columns, and the
-    statistics that spare every fit its first scan. It opens as data only after the last write; a
-    failed call removes it. Sparse rows become a CSR group as AnnData's (dense with ``shuffle``).
+    The store is one Zarr v3 array with chunks of full rows, checksums, column names, and statistics
+    that save each fit a scan of the rows. It opens as data only after the last write; a failed call
+    removes it. Sparse rows become a CSR group like AnnData's (dense with ``shuffle``).
 
     Parameters
     ----------
@@ -68,8 +69,8 @@ def ingest(
     dtype : numpy dtype, optional
         Type to store; None: that of the source (float64 for CSV). float32 halves the time of a fit.
     shuffle : int, optional
-        Seed: write the rows permuted, in shards of small chunks, so that any stretch is a random
-        sample. Needs disk space of the size of the data, and memory of 64 MB or 1/256 of it.
+        Seed of a permutation of the rows, written in shards of small chunks, so that any range is a
+        random sample. Needs temporary disk space for the data, and memory for 64 MB or 1/256 of it.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -182,7 +183,7 @@ def _dense_writer(
 
 
 def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """The table's blocks; those of sparse rows, to be shuffled, are made dense in pieces."""
+    """Yield the table's blocks; those of sparse rows are made dense in pieces."""
     if not table.is_sparse:
         yield from table.blocks()
         return
@@ -193,10 +194,10 @@ def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
 
 
 def _refuse_own_source(source: str | None, target: str) -> None:
-    """An output must not lie in, above or at the place that is still being read."""
-    if source is None:
-        return
-    if f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/"):
+    """Refuse an output that is, contains or is inside the source."""
+    if source is not None and (
+        f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")
+    ):
         raise OutputError(
             f"the output {target} would overwrite its source {source}; choose another output."
         )
@@ -209,7 +210,7 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
         kind = native_dtype(wanted, "dtype")
     except TypeError as error:
         raise ParameterError(
-            f"dtype={wanted!r} is no numpy dtype: use float32 or float64."
+            f"dtype={wanted!r} is not a numpy dtype: use float32 or float64."
         ) from error
     if not np.can_cast(source, kind, "same_kind"):
         raise ParameterError(
@@ -225,13 +226,12 @@ def _choose_chunk_rows(
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
         if n_rows:
-            # About equal ones: of two workers one should not have two of three chunks.
+            # Chunks of equal size: of two workers, neither should get two of three chunks.
             even = -(-n_rows // -(-n_rows // wanted))
             wanted = min(wanted, -(-even // INNER_ROWS) * INNER_ROWS)
     if n_rows is not None:
         wanted = min(wanted, max(1, n_rows))
     if inner_rows is not None and wanted > inner_rows:
-        # shards hold whole inner chunks, many in a number that groups divide
         wanted -= wanted % (inner_rows * (GROUPED if wanted >= inner_rows * GROUPED else 1))
     return wanted
 
@@ -243,7 +243,7 @@ def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _scan(scan: RowScan, block: Any, start: int) -> None:
-    # Dense ones in pieces: the temporaries of the scan are several times the size of a block.
+    # Dense blocks in pieces: temporaries of the scan take several times the size of a block.
     is_dense = isinstance(block, np.ndarray)
     step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):
@@ -251,7 +251,7 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
 
 
 def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
-    """Size of the rows; of CSV files, their own size (a number takes about eight characters)."""
+    """Return the size of the rows; of CSV, the size of the text (about 8 bytes per number)."""
     if table.n_rows is None:
         return table.n_bytes
     return table.n_rows * table.n_features * dtype.itemsize

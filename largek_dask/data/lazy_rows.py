@@ -33,7 +33,7 @@ from largek_dask.errors import DataError
 
 
 class BlockRows(Rows):
-    """Rows of a dask array; lengths of blocks are computed if they are unknown.
+    """Rows of a dask array; unknown block lengths are computed.
 
     ``part`` and ``what`` name a block and the collection in messages.
     """
@@ -95,7 +95,7 @@ class BlockRows(Rows):
 
 @contextmanager
 def naming_block(block: str) -> Iterator[None]:
-    """Name the block of a collection in all errors that computing or checking it raises."""
+    """Name a block in all errors that computing or checking it raises."""
     try:
         yield
     except MemoryError:
@@ -103,17 +103,17 @@ def naming_block(block: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{block}: {error}") from None
     except Exception as error:
-        # the graph is the user's: anything can be raised in it
+        # the user's graph may raise anything
         raise DataError(
-            f"{block} could not be computed: {type(error).__name__}: {error}; compute() that block "
-            "alone, and mend what fails there."
+            f"{block} could not be computed: {type(error).__name__}: {error}; call compute() on "
+            "that block alone to find the cause."
         ) from error
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Group consecutive blocks of together up to ``max_rows`` rows; one block may be larger.
+    """Group consecutive blocks of up to ``max_rows`` rows in all; a larger one stays alone.
 
-    Blocks without rows are included: that they are empty is verified when they are computed.
+    Empty blocks are included: computing them verifies that they are empty.
     """
     groups: list[list[int]] = []
     size = 0
@@ -129,10 +129,10 @@ def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
 
 def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     native_dtype(x.dtype, "it")
-    if told := difference(x, shape, dtype):
+    if problem := difference(x, shape, dtype):
         raise DataError(
-            f"it {told}; give map_blocks (or from_delayed) the shape (chunks=) and the dtype= of "
-            f"what its function returns: here {x.shape} and {x.dtype}."
+            f"it {problem}; give map_blocks (or from_delayed) the shape (chunks=) and dtype= that "
+            f"its function returns: here {x.shape} and {x.dtype}."
         )
 
 
@@ -143,7 +143,7 @@ def _count_rows(block: Any) -> NDArray[np.int64]:
 def dask_frame_rows(
     frame: Any, *, selection: Selection | None = None, weight: Column | None = None
 ) -> Rows:
-    """Return rows of a dask DataFrame, whose partitions are computed once to count their rows."""
+    """Return rows of a dask DataFrame; counts the rows of each partition by computing it."""
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
@@ -162,7 +162,7 @@ def dask_frame_rows(
 def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the numbers of a partition, whose columns may be in another order."""
     if not len(part):
-        # It was counted; pandas knows no types of columns without rows.
+        # without rows, pandas may not know the types of columns
         return np.empty((0, len(columns)), dtype)
     if not part.columns.equals(columns):
         part = part[list(columns)]
@@ -178,16 +178,17 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
     """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.
 
-    Files that are indexed lazily stay lazy. Labels of the second dimension, if they are texts, are
-    names of columns.
+    Lazily indexed files stay lazy. Labels of the second dimension that are strings name the
+    columns.
     """
     dims = tuple(array.dims)
     if len(dims) != 2:
         example = dims[1:] or ("DIMENSION",)
         raise DataError(
             f"the xarray.DataArray has {len(dims)} dimensions {dims}, but rows are a (rows, "
-            f"columns) table; stack those of a row, as by array.stack(row={example!r}), and put "
-            "them first with transpose('row', ...); array.to_numpy().reshape(-1, 1) is one column."
+            f"columns) table; combine those that index rows with array.stack(row={example!r}), and "
+            "put 'row' first with transpose('row', ...); array.to_numpy().reshape(-1, 1) makes one "
+            "column."
         )
     refuse_encoded(array, "the DataArray")
     rows: Rows = (
@@ -201,6 +202,6 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
 
 
 def dask_column(values: Any) -> Column:
-    """Return row weights of a dask array or Series, computed now."""
+    """Compute row weights that are a dask array or Series."""
     values = getattr(values, "to_dask_array", lambda: values)()
     return ArrayColumn(values.compute())

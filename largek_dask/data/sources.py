@@ -1,4 +1,4 @@
-"""Anything a user hands in, as rows."""
+"""Open whatever a user passes as rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import find_table, open_hdf5
+from largek_dask.data.group_tables import find_table, open_hdf5
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.numpy_files import NpyRows, open_npy
@@ -59,9 +59,9 @@ def open_rows(
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
-        Warn of chunks that a Zarr store lacks, which Zarr reads as its fill value, after one
-        listing of the store. Zarr does not store chunks of fill values by default, so only the user
-        knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
+        Warn of chunks missing from a Zarr store, which Zarr reads as fill values, after one
+        listing. Zarr does not store chunks of fill values by default, so only the user knows
+        whether some were lost. In a store that ``ingest`` wrote, a missing chunk is always an
         error; a store that cannot be listed (HTTP) is not checked.
 
     Returns
@@ -73,7 +73,7 @@ def open_rows(
     DataError
         Not a table of numbers, missing, or damaged.
     IncompleteStoreError
-        A store whose writing did not end.
+        The store was not written to the end.
     MissingDependencyError
         The driver of a URL is not installed.
 
@@ -93,7 +93,7 @@ def open_rows(
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
-    # Rows that pass through have been looked at when they were opened.
+    # Rows that pass through were checked when they were opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
@@ -150,20 +150,20 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Return whether something is a sparse matrix in memory."""
-    # Of the class: a Delayed has every attribute.
+    """Return whether a source is a sparse matrix in memory."""
+    # The class is asked, because a Delayed has every attribute.
     return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Return a numpy array of something in memory, or raise DataError; sparse: unchanged."""
+    """Convert a source in memory to an array, or raise DataError; sparse matrices stay."""
     if is_sparse(source):
         return source
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
-            f"cannot open a {type(source).__name__} as rows, which are read often; give an array, "
-            "a DataFrame, or the URL of a Zarr store."
+            f"cannot open a {type(source).__name__} as rows, which are read repeatedly; give an "
+            "array, a DataFrame, or the URL of a Zarr store."
         )
     return array
 
@@ -198,7 +198,7 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
     one = isinstance(source, str)
     files = source if one else " ".join(map(str, source[:3])) + (" ..." if len(source) > 3 else "")
     return DataError(
-        f"{source if one else 'a list of files'} cannot be read by rows as it is; write it to a "
+        f"{source if one else 'a list of files'} cannot be read row by row; write it to a "
         f"Zarr store first: largek ingest {files} OUT.zarr (or largek_dask.ingest)."
     )
 
@@ -235,10 +235,10 @@ def read_integers(
     what: str,
     storage_options: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
+    """Read one integer per row, such as labels, from a Zarr array or ``.npy`` file.
 
-    They are in a one-dimensional Zarr array or ``.npy`` file; ``what`` names them in messages.
-    Raises DataError if they are missing, damaged, of another shape or not integers.
+    ``what`` names them in messages. Raises DataError if they are missing, damaged, of another shape
+    or not integers.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False
@@ -262,8 +262,8 @@ def read_integers(
     refuse_encoded(array, named)
     if array.dtype.kind not in "iu":
         raise DataError(
-            f"{named} holds {array.dtype}, not integers: write whole numbers with .astype(int), "
-            "and number names from 0 on."
+            f"{named} holds {array.dtype}, not integers: convert numbers with .astype(int), and "
+            "names to numbers from 0 on."
         )
     if isinstance(array, zarr.Array) and not is_complete:
         warn_of_missing(array, named)

@@ -1,4 +1,4 @@
-"""A stream over a file in svmlight (libsvm) format: ``label column:number column:number ...``."""
+"""Stream a file in svmlight (libsvm) format: ``label column:number column:number ...``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 32 << 20
 class SvmlightTable:
     """Stream sparse rows of a svmlight file, parsed by scikit-learn; labels are left out.
 
-    Columns count from 1, as the format has it, or from 0 if the file has a column 0. The number of
+    Columns count from 1, as the format says, or from 0 if the file has a column 0. The number of
     columns is known only at the end, so the file is read twice.
     """
 
@@ -47,7 +47,6 @@ class SvmlightTable:
         self.n_rows = n_rows
 
     def blocks(self) -> Iterator[SparseBlock]:
-        """Blocks of about 32 MB of text."""
         for matrix in self._pieces():
             yield block_of(
                 matrix.data, matrix.indices - self._first, matrix.indptr, self.n_features
@@ -76,5 +75,5 @@ class SvmlightTable:
             ) from error
         except OSError as error:
             raise DataError(
-                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+                f"{self.where} cannot be read: {error}; check that it is complete and readable."
             ) from error

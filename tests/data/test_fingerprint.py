@@ -44,8 +44,8 @@ def test_same_data__names_what_differs(x, store):
     other[500, 3] += 1
     ones = np.ones(1_000)
     cases = [
-        (open_rows(x[:-1]), r"shape \(1000, 7\) and have shape \(999, 7\)"),
-        (open_rows(x.astype("f8")), "dtype float32 and have dtype float64"),
+        (open_rows(x[:-1]), r"shape \(1000, 7\) and now have shape \(999, 7\)"),
+        (open_rows(x.astype("f8")), "dtype float32 and now have dtype float64"),
         (open_rows(other), "values of the rows have changed"),
         (open_rows(x, sample_weight=ones), "no row weights before"),
     ]

@@ -157,8 +157,8 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
         (parts, "holds CSV as well as Parquet files"),
         (f"{parts}/*.pq", r"no file matches .*/\*\.pq"),
         ([parts / "part-0.parquet", parts / "part-7.parquet"], r"part-7\.parquet does not exist"),
-        ([parts / "x.npy"], r"x\.npy is no CSV or Parquet file by its name"),
-        (tmp_path / "empty", "is no Zarr array or group"),
+        ([parts / "x.npy"], r"x\.npy is not named like a CSV or Parquet file"),
+        (tmp_path / "empty", "is not a Zarr array or group"),
     ]:
         with pytest.raises(DataError, match=message):
             quiet(source, tmp_path / "out.zarr")
@@ -184,6 +184,6 @@ def test_files_in_an_object_store(parts, tmp_path):
         ]
     ):
         assert quiet(source, tmp_path / f"{number}.zarr").n_rows == n
-    with pytest.raises(DataError, match="cannot be read by rows as it is"):
+    with pytest.raises(DataError, match="cannot be read row by row"):
         open_rows("memory://table-files")
     memory.rm("/table-files", recursive=True)
