@@ -30,7 +30,7 @@ def is_sparse_group(group: Any) -> bool:
 
 
 class CSRRows(StoredRows):
-    """Rows of a CSR group, at the place that ``address`` names.
+    """Rows of a CSR group; ``address`` is a ``stored_rows.Address``.
 
     Chunks without ``chunk_rows`` have ``largek.data.read-chunk-bytes`` of stored numbers, and at
     least 256 rows. Raises DataError if the layout is CSC or the arrays do not match.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -257,20 +256,18 @@ def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
     return table.n_rows * table.n_features * dtype.itemsize
 
 
-@contextmanager
-def _progress_bar(show: bool) -> Iterator[Any]:
+def _progress_bar(show: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Progress(
+    return Progress(
         "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not show,
-    ) as bar:
-        yield bar
+    )
 
 
 def _counted(

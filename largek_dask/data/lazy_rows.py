@@ -19,7 +19,7 @@ from largek_dask import config
 from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.frame_rows import frame_dtype, frame_values
-from largek_dask.data.memory_rows import ArrayColumn, SlicedRows, refuse_masked_rows
+from largek_dask.data.memory_rows import ArrayColumn, SlicedRows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -27,6 +27,7 @@ from largek_dask.data.rows import (
     check_table_shape,
     difference,
     native_dtype,
+    refuse_masked,
     table_from_lengths,
 )
 from largek_dask.errors import DataError
@@ -43,7 +44,7 @@ class BlockRows(Rows):
     ) -> None:
         what = f"the dask {what}"
         check_table_shape(array.shape, what)
-        refuse_masked_rows(array._meta)
+        refuse_masked(array._meta)
         if any(np.isnan(c) for c in array.chunks[1]):
             raise DataError(
                 f"{what} has an unknown number of columns; call compute_chunk_sizes() first."
@@ -52,7 +53,7 @@ class BlockRows(Rows):
         self._array, self._part = array, part
         self._columns = np.concatenate([[0], np.cumsum(array.chunks[1])]).astype(int).tolist()
         self._lengths = [
-            self._length(block, what) if np.isnan(length) else int(length)
+            self._count(block, what) if np.isnan(length) else int(length)
             for block, length in enumerate(array.chunks[0])
         ]
         budget = int(config.get("data.read-chunk-bytes")) // max(1, n_features * dtype.itemsize)
@@ -65,11 +66,10 @@ class BlockRows(Rows):
             weight=weight,
         )
 
-    def _length(self, block: int, what: str) -> int:
-        part = self._array.blocks[block, 0]
-        counted = part.map_blocks(_count_rows, chunks=((1,), (1,)), dtype=np.int64)
+    def _count(self, block: int, what: str) -> int:
+        part = self._array.blocks[block, 0].to_delayed().item()
         with naming_block(f"{self._part} {block} of {what}"):
-            return int(counted.compute()[0, 0])
+            return int(part.shape[0].compute())
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         out = np.empty((stop - start, self.n_features), self.dtype)
@@ -85,7 +85,7 @@ class BlockRows(Rows):
         """Compute one block of rows into ``out``, one column block after the other."""
         for j, (begin, end) in enumerate(pairwise(self._columns)):
             part = self._array.blocks[block, j].compute()
-            refuse_masked_rows(part)
+            refuse_masked(part)
             # blocks may be sparse matrices
             part = np.asarray(part.tocsr().toarray() if hasattr(part, "tocsr") else part)
             _check_declared(part, (len(out), end - begin), self.dtype)
@@ -134,10 +134,6 @@ def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any
             f"it {problem}; give map_blocks (or from_delayed) the shape (chunks=) and dtype= that "
             f"its function returns: here {x.shape} and {x.dtype}."
         )
-
-
-def _count_rows(block: Any) -> NDArray[np.int64]:
-    return np.array([[block.shape[0]]], np.int64)
 
 
 def dask_frame_rows(

@@ -41,10 +41,6 @@ def memory_table(
     return regular_table(n_rows, min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
 
 
-def refuse_masked_rows(array: Any) -> None:
-    refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
-
-
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
     """Convert to an array; raise DataError, which names the source ``what``, if that fails."""
     try:
@@ -118,7 +114,7 @@ class ArrayRows(SlicedRows):
     """Rows of a numpy array in memory."""
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
-        refuse_masked_rows(array)
+        refuse_masked(array)
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:

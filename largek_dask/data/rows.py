@@ -338,7 +338,9 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     return ""
 
 
-def refuse_masked(values: Any, what: str, fill: str) -> None:
+def refuse_masked(
+    values: Any, what: str = "the data are", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
+) -> None:
     """Raise DataError for a masked array; ``fill`` is code that fills one."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")

@@ -14,6 +14,7 @@ from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import find_table, open_hdf5
+from largek_dask.data.lazy_rows import BlockRows, dask_column, dask_frame_rows, xarray_rows
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.numpy_files import NpyRows, open_npy
@@ -132,16 +133,10 @@ def _open(
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
     if is_of(source, "xarray", "DataArray"):
-        from largek_dask.data.lazy_rows import xarray_rows
-
         return xarray_rows(source, weight)
     if is_of(source, "dask", "Array"):
-        from largek_dask.data.lazy_rows import BlockRows
-
         return BlockRows(source, weight=weight)
     if is_of(source, "dask", "DataFrame"):
-        from largek_dask.data.lazy_rows import dask_frame_rows
-
         return dask_frame_rows(source, weight=weight)
     if is_frame(source):
         return FrameRows(source, weight=weight)
@@ -221,8 +216,6 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
     if is_of(sample_weight, "dask", "Array") or is_of(sample_weight, "dask", "Series"):
-        from largek_dask.data.lazy_rows import dask_column
-
         return dask_column(sample_weight)
     refuse_encoded(sample_weight, "sample_weight")
     return ArrayColumn(sample_weight)

@@ -167,16 +167,9 @@ class StoreWriter:
     disk), integers with blosc-lz4; both with a checksum (crc32c). Raises OutputError if it cannot
     be written.
 
-    Parameters
-    ----------
-    out : str
-        Normalized path or URL; an existing Zarr store is removed.
-    n_rows : int or None
-        None if it is known only at the end.
-    chunk_rows : int
-        Rows of a chunk, or of a shard if ``inner_rows`` is given.
-    inner_rows : int, optional
-        Rows of the chunks inside a shard; divides ``chunk_rows``.
+    A Zarr store at ``out``, a normalized path or URL, is removed. ``n_rows`` is None if it is known
+    only at the end. With ``inner_rows``, which divides ``chunk_rows``, chunks are shards of smaller
+    ones.
     """
 
     def __init__(

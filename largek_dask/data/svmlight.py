@@ -31,7 +31,6 @@ class SvmlightTable:
         self.names: tuple[str, ...] | None = None
         self.n_bytes = 0
         self.dtype = np.dtype(np.float64)
-        self.n_rows: int | None = None
         self._fs, self._path = filesystem(url, storage_options)
         lowest, highest, n_rows = 2**62, -1, 0
         for matrix in self._pieces():
@@ -44,7 +43,7 @@ class SvmlightTable:
             raise DataError(f"{url} has no {what}: give a file with values.")
         self._first = min(lowest, 1)
         self.n_features = highest + 1 - self._first
-        self.n_rows = n_rows
+        self.n_rows: int | None = n_rows
 
     def blocks(self) -> Iterator[SparseBlock]:
         for matrix in self._pieces():

@@ -24,6 +24,7 @@ from largek_dask.data.columns import (
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import open_hdf5
+from largek_dask.data.lazy_rows import dask_frame_rows
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
@@ -82,16 +83,12 @@ def open_table(
     if several is not None:
         return _open_files(several, component, storage_options, selection, header)
     if url.lower().endswith(ONE_FILE):
-        if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist: check the address.")
         if not url.lower().endswith(HDF5):
             return _open_file(url, component, storage_options, selection, header)
         return _with_columns(_open_hdf5(url, component, storage_options), selection)
     if component is None and is_frame(source):
         return RowsTable(FrameRows(source, selection=selection))
     if component is None and is_of(source, "dask", "DataFrame"):
-        from largek_dask.data.lazy_rows import dask_frame_rows
-
         return RowsTable(dask_frame_rows(source, selection=selection))
     rows = open_rows(source, component=component, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
@@ -108,16 +105,18 @@ def _open_file(
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
+    like: CSVTable | ParquetTable | None = None,
 ) -> CSVTable | ParquetTable | SvmlightTable:
+    _check_exists(url)
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
             raise ParameterError("component= selects a single column: leave out columns and drop.")
-        return ParquetTable(url, component, storage_options, selection)
+        return ParquetTable(url, component, storage_options, selection, like)
     if component is not None:
         raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
     if name.endswith(TEXT):
-        return CSVTable(url, storage_options, selection, header=header)
+        return CSVTable(url, storage_options, selection, like, header)
     if selection:
         raise ParameterError(
             f"columns and drop do not apply to {url}: in svmlight files columns have no names."
@@ -132,21 +131,20 @@ def _open_files(
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    for url in files.urls:
-        if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist: check the address.")
     first = _open_file(files.urls[0], component, storage_options, selection, header)
-    assert isinstance(first, (CSVTable, ParquetTable))
+    assert not isinstance(first, SvmlightTable)
     kept = None if component is not None else Selection(tuple(first.chosen))
     # With columns selected by name, files may differ in the others.
     like = None if component is not None or (selection and selection.columns) else first
-    tables = [first]
-    for url in files.urls[1:]:
-        if files.ends is PARQUET:
-            tables.append(ParquetTable(url, component, storage_options, kept, like))
-        else:
-            tables.append(CSVTable(url, storage_options, kept, like, header))
-    return FilesTable(files.where, files.location, tables)
+    tables = [
+        _open_file(url, component, storage_options, kept, header, like) for url in files.urls[1:]
+    ]
+    return FilesTable(files.where, files.location, [first, *tables])
+
+
+def _check_exists(url: str) -> None:
+    if is_local(url) and not os.path.exists(url):
+        raise DataError(f"{url} does not exist: check the address.")
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
@@ -370,9 +368,7 @@ class FilesTable:
 
     is_sparse = False
 
-    def __init__(
-        self, where: str, location: str | None, tables: Sequence[CSVTable | ParquetTable]
-    ) -> None:
+    def __init__(self, where: str, location: str | None, tables: Sequence[Table]) -> None:
         self.where, self.location = where, location
         first = tables[0]
         self.n_features, self.names = first.n_features, first.names
@@ -389,6 +385,7 @@ class FilesTable:
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
+    _check_exists(url)
     h5py = require("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):

@@ -23,7 +23,7 @@ PIECE = 1 << 16
 
 
 class UploadSession(AIOHTTPSession):  # type: ignore[misc]
-    """HTTP session of botocore that times out uploads; ``http_session_cls`` of a configuration.
+    """HTTP session of botocore that times out uploads (``http_session_cls`` of its Config).
 
     An upload raises ``ReadTimeoutError`` if, for the connect and read timeouts together, no piece
     of it is accepted and no response arrives.

@@ -1,4 +1,4 @@
-"""Names of columns: where they are found, what is asked for by them, and rows that show some."""
+"""Column names: where they come from, selection by name, and rows of selected columns."""
 
 from __future__ import annotations
 

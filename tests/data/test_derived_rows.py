@@ -1,4 +1,4 @@
-"""Noise for integers: below one step, by row and feature, the same in any chunks."""
+"""Noise for integers: in [0, 1), by row and feature, independent of chunks."""
 
 import pickle
 

@@ -1,4 +1,4 @@
-"""Open HDF5 files and AnnData objects, in which tables lie among other things."""
+"""Open HDF5 files and AnnData stores, which hold tables among other arrays."""
 
 from __future__ import annotations
 

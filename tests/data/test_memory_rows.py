@@ -1,4 +1,4 @@
-"""Arrays, files of numpy, sparse matrices and DataFrames as rows."""
+"""Arrays, ``.npy`` files, sparse matrices and DataFrames as rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_read_weight__names_the_row_of_a_bad_weight(x, bad):
 
 
 class OnDevice:
-    """An array that numpy cannot read, as those of GPUs."""
+    """An array that numpy cannot read, such as one on a GPU."""
 
     def __array__(self, *args, **options):
         raise TypeError("Use Tensor.cpu() to copy it first")

@@ -1,4 +1,4 @@
-"""Columns of CSV and Parquet files: an index among them, and several files that share them."""
+"""Columns of CSV and Parquet files: an index among them, and several files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_columns_without_a_header_are_called_by_their_numbers(frame, tmp_path):
 
 @pytest.fixture
 def parts(frame, tmp_path):
-    """A folder of three Parquet files; columns of the second lie in another order."""
+    """A folder of three Parquet files; the second has its columns in another order."""
     folder = tmp_path / "parts"
     (folder / "year=2021").mkdir(parents=True)
     frame[:100].to_parquet(folder / "part-0.parquet")
@@ -154,7 +154,7 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
     frame.to_csv(parts / "x.csv")
     (tmp_path / "empty").mkdir()
     for source, message in [
-        (parts, "holds CSV as well as Parquet files"),
+        (parts, "holds both CSV and Parquet files"),
         (f"{parts}/*.pq", r"no file matches .*/\*\.pq"),
         ([parts / "part-0.parquet", parts / "part-7.parquet"], r"part-7\.parquet does not exist"),
         ([parts / "x.npy"], r"x\.npy is not named like a CSV or Parquet file"),
@@ -168,7 +168,7 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
 
 
 def test_files_in_an_object_store(parts, tmp_path):
-    """As on a disk: folders are listed, patterns matched, hidden names passed over."""
+    """As on a disk: folders are listed, patterns matched, hidden names skipped."""
     import fsspec
 
     memory = fsspec.filesystem("memory")

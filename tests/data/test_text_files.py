@@ -1,4 +1,4 @@
-"""Text files as programs and people write them: read right, or refused for what they are."""
+"""Text files as programs and people write them are read correctly, or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Zarr arrays of every layout, and what a damaged or missing store says."""
+"""Zarr arrays of every layout, and errors of damaged or missing stores."""
 
 from __future__ import annotations
 
@@ -241,7 +241,7 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
     make(group.store, x, name="b")
     for name, message in [
         ("absent.zarr", r"absent\.zarr does not exist"),
-        ("folder", r"folder does not exist or is no Zarr"),
+        ("folder", r"folder does not exist or is not a Zarr"),
         ("file.zarr", r"file\.zarr is a file, but a Zarr store is a folder"),
         ("broken.zarr", r"broken\.zarr cannot be opened: .*JSON"),
         ("flat.zarr", r"flat\.zarr has 1 dimensions"),
