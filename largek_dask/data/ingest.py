@@ -16,7 +16,7 @@ from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter, StoreWriter, check_output, unfinished
 from largek_dask.data.stores import is_local
-from largek_dask.data.tables import Table, open_table
+from largek_dask.data.tables import RowStream, open_table
 from largek_dask.errors import OutputError, ParameterError, without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
@@ -73,13 +73,13 @@ def ingest(
     progress : bool
         Show a progress bar on stderr.
     force : bool
-        Replace a Zarr store that is at ``out``.
+        Replace an existing Zarr store at ``out``.
     component : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
-        Names (numbers where there are none) of the columns to take, in this order, or to leave out.
+        Names (or numbers, if there are none) of the columns to keep, in this order, or to drop.
     header : bool, optional
-        Whether the first line of a CSV file names the columns; None: as it looks.
+        True if the first line of a CSV file names the columns; None: detect.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
 
@@ -91,14 +91,14 @@ def ingest(
     Raises
     ------
     OutputError
-        ``out`` exists or cannot be written, found before reading.
+        ``out`` exists or cannot be written; checked before reading.
     DataError, ParameterError, MissingDependencyError
         The source is not a table of numbers, or damaged; a column, or a package, is missing.
 
     Warns
     -----
     DataWarning
-        An index that pandas wrote to Parquet is left out.
+        An index that pandas wrote to Parquet is dropped.
     """
     target = check_output(out, storage_options, force=force)
     for name, value, least in (("shuffle", shuffle, 0), ("chunk_rows", chunk_rows, 1)):
@@ -114,7 +114,7 @@ def ingest(
 
 
 def _write(
-    table: Table,
+    table: RowStream,
     target: str,
     kind: np.dtype[Any],
     chunk_rows: int | None,
@@ -157,7 +157,7 @@ def _write(
 
 
 def _dense_writer(
-    table: Table,
+    table: RowStream,
     target: str,
     chunk_rows: int | None,
     shuffle: int | None,
@@ -181,7 +181,7 @@ def _dense_writer(
     )
 
 
-def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
+def _dense_blocks(table: RowStream, dtype: np.dtype[Any]) -> Iterator[Any]:
     """Yield the table's blocks; those of sparse rows are made dense in pieces."""
     if not table.is_sparse:
         yield from table.blocks()
@@ -249,7 +249,7 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
         scan.add(block[begin : begin + step], start_row=start + begin)
 
 
-def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
+def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
     """Return the size of the rows; of CSV, the size of the text (about 8 bytes per number)."""
     if table.n_rows is None:
         return table.n_bytes

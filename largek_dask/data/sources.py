@@ -116,9 +116,7 @@ def _open(
     if isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
-        source, component = find_table(source, component, str(source.store_path))
-        if isinstance(source, zarr.Group):
-            return CSRRows(source, **_address(source), weight=weight)
+        source, _ = find_table(source, component, str(source.store_path))
     elif component is not None:
         raise ParameterError(
             f"component={component!r} names an array inside a store, "
@@ -126,8 +124,8 @@ def _open(
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
-    if isinstance(source, zarr.Array):
-        return ZarrRows(source, **_address(source), weight=weight)
+    if isinstance(source, (zarr.Array, zarr.Group)):
+        return _stored_rows(source, location_of(source), weight)
     return _open_object(source, weight)
 
 
@@ -180,11 +178,13 @@ def _open_url(
         if weight is None:
             weight = own_weights(node, url)
         node, component = find_table(node, None, url, component)
-    address: dict[str, Any] = {
-        "location": url,
-        "component": component,
-        "storage_options": storage_options,
-    }
+    return _stored_rows(node, (url, component, storage_options), weight)
+
+
+def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
+    """Return the rows of an open node at ``found``: URL, component and storage options."""
+    names = ("location", "component", "storage_options")
+    address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
     return kind(node, weight=weight, **address)
 
@@ -196,13 +196,6 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
         f"{source if one else 'a list of files'} cannot be read row by row; write it to a "
         f"Zarr store first: largek ingest {files} OUT.zarr (or largek_dask.ingest)."
     )
-
-
-def _address(node: Any) -> dict[str, Any]:
-    found = location_of(node)
-    if found is None:
-        return {}
-    return dict(zip(("location", "component", "storage_options"), found, strict=True))
 
 
 def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:

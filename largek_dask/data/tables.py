@@ -39,7 +39,7 @@ BLOCK_BYTES = 32 << 20
 """Approximate size of a block of a stream."""
 
 
-class Table(Protocol):
+class RowStream(Protocol):
     """Stream of rows, read once from the first to the last."""
 
     where: str
@@ -65,7 +65,7 @@ def open_table(
     storage_options: Mapping[str, Any] | None = None,
     selection: Selection | None = None,
     header: bool | None = None,
-) -> Table:
+) -> RowStream:
     """Open a source for one sequential read; reads only its head.
 
     Raises DataError if it is not a table of numbers, and ParameterError if it lacks a selected
@@ -368,7 +368,7 @@ class FilesTable:
 
     is_sparse = False
 
-    def __init__(self, where: str, location: str | None, tables: Sequence[Table]) -> None:
+    def __init__(self, where: str, location: str | None, tables: Sequence[RowStream]) -> None:
         self.where, self.location = where, location
         first = tables[0]
         self.n_features, self.names = first.n_features, first.names
