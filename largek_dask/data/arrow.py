@@ -1,4 +1,4 @@
-"""Columns of Arrow tables as features: numbers, and lists of the same length, of numbers."""
+"""Convert columns of Arrow tables to rows: numbers, and fixed-size lists of numbers."""
 
 from __future__ import annotations
 
@@ -8,23 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.not_numbers import check_numbers
+from largek_dask.data.columns import check_numbers
 from largek_dask.data.rows import native_dtype
 from largek_dask.errors import DataError
 
 
 class ArrowColumns:
-    """Some columns of tables of one schema, side by side.
+    """Converter of the columns at positions ``places`` of one schema, in this order.
 
-    A column of lists of fixed length (embeddings) gives one feature per element. Missing values
-    become NaN, and decimals the nearest float64. Raises DataError if columns are not numbers.
-
-    Parameters
-    ----------
-    places : sequence of int
-        Positions of the columns, in order.
-    missing : callable
-        Returns those of some positions whose columns have missing values.
+    A column of fixed-size lists (embeddings) gives one feature per element. Missing values become
+    NaN, and decimals the nearest float64. ``missing`` takes positions and returns those of columns
+    with missing values. Raises DataError if columns are not numbers.
     """
 
     def __init__(
@@ -39,32 +33,25 @@ class ArrowColumns:
 
         self.where = where
         self._columns = [schema.field(place).name for place in places]
-        self._widths, types, wrong = [], {}, []
-        for place in places:
+        self._widths, types, checked = [], {}, []
+        for place, name in zip(places, self._columns, strict=True):
             kind, width = schema.field(place).type, 1
             if pa.types.is_fixed_size_list(kind):
                 kind, width = kind.value_type, kind.list_size
             if pa.types.is_decimal(kind):
                 kind = pa.float64()
             is_number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
-            if not (is_number or pa.types.is_boolean(kind)):
-                wrong.append(place)
-                continue
-            types[place] = np.dtype(kind.to_pandas_dtype())
+            is_number = is_number or pa.types.is_boolean(kind)
+            checked.append((name, schema.field(place).type, is_number))
+            if is_number:
+                types[place] = np.dtype(kind.to_pandas_dtype())
             self._widths.append(width)
-        check_numbers(
-            [
-                (schema.field(place).name, schema.field(place).type, place not in wrong)
-                for place in places
-            ],
-            where,
-        )
+        check_numbers(checked, where)
         if not types:
             raise DataError(f"{where} has no columns: give a table of numbers.")
         for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
             types[place] = np.result_type(types[place], np.float32)
-        self.dtype: np.dtype[Any] = native_dtype(np.result_type(*types.values()))
-        """The common type of the numbers; another one may be set."""
+        self.dtype = native_dtype(np.result_type(*types.values()))
         self.n_features = sum(self._widths)
 
     @property
@@ -76,10 +63,10 @@ class ArrowColumns:
             for j in range(width)
         )
 
-    def of(self, columns: Sequence[Any], n_rows: int) -> NDArray[Any]:
-        """Return the (n, d) numbers of pyarrow columns, in the order of ``places``.
+    def convert(self, columns: Sequence[Any], n_rows: int) -> NDArray[Any]:
+        """Convert pyarrow columns, in the order of ``places``, to an (n, d) array.
 
-        Raises DataError if a value is missing that the type cannot represent.
+        Raises DataError if a value is missing and the type cannot represent that.
         """
         out = np.empty((n_rows, self.n_features), self.dtype)
         at = 0
@@ -96,7 +83,7 @@ class ArrowColumns:
                 numbers = _floats_or_integers(chunk.flatten() if is_list else chunk)
                 rows = part[begin : begin + len(chunk)]
                 if is_list and chunk.null_count:
-                    # lists that are missing are missing in their numbers
+                    # a missing list makes all of its features NaN
                     there = chunk.is_valid().to_numpy(zero_copy_only=False)
                     rows[~there] = np.nan
                     rows[there] = numbers.reshape(-1, width)
@@ -106,7 +93,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Return whether values of a column, or in its lists, are missing."""
+    """Return whether a column, or a list in it, has missing values."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)
@@ -114,18 +101,17 @@ def has_missing(column: Any) -> bool:
 
 
 def _chunks(column: Any) -> list[tuple[Any, int]]:
-    """Return the arrays that a column consists of, and the row at which each begins."""
+    """Return the arrays of a column, each with the index of its first row."""
     chunks = getattr(column, "chunks", [column])
     begins = np.cumsum([0, *map(len, chunks)]).tolist()
     return list(zip(chunks, begins, strict=False))
 
 
 def _floats_or_integers(values: Any) -> NDArray[Any]:
-    """Return the numbers of an Arrow array; missing ones are NaN."""
     import pyarrow as pa
 
     if pa.types.is_decimal(values.type):
-        # Arrow's own way to floats is off in the last bit; text is read exactly
+        # Arrow's direct cast may be wrong in the last bit; parsing text is exact
         values = values.cast(pa.string()).cast(pa.float64())
     elif pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())

@@ -1,4 +1,4 @@
-"""Refuse numbers that CF attributes pack, or mark as missing: xarray decodes them."""
+"""Refuse arrays whose CF attributes encode numbers, which only xarray decodes."""
 
 from __future__ import annotations
 
@@ -13,37 +13,33 @@ from largek_dask.errors import DataError
 MISSING = ("missing_value", "_FillValue")
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
 DIMENSIONS = ("_ARRAY_DIMENSIONS", "_NCZARR_ATTR", "_nczarr_attrs", "_nczarr_array")
-"""Attributes by which xarray and netCDF know a Zarr array of theirs."""
+"""Attributes of Zarr arrays that xarray or netCDF wrote."""
 
 
 def refuse_encoded(array: Any, where: str) -> None:
-    """Raise DataError if attributes of the CF conventions give numbers another meaning.
+    """Raise DataError if an array of Zarr, HDF5 or xarray has packed or missing numbers.
 
-    ``array`` is one of Zarr, HDF5 or xarray; anything else is accepted. NaN may mark missing
-    numbers.
+    NaN as the mark of missing numbers is accepted, and so is any other kind of source.
     """
     if not (hasattr(array, "attrs") and hasattr(array, "chunks")):
         return
     known = {name: array.attrs[name] for name in (*MISSING, *PACKING) if name in array.attrs}
-    if isinstance(array, zarr.Array) and (fill := _masked_fill_value(array)) is not None:
-        known.setdefault("_FillValue", fill)
+    if isinstance(array, zarr.Array) and array.metadata.zarr_format == 2:
+        # in Zarr v2, xarray marks missing numbers by the fill value of the array itself
+        fill = array.metadata.fill_value
+        if fill is not None and any(name in array.attrs for name in DIMENSIONS):
+            known.setdefault("_FillValue", fill)
     found = {name: value for name, value in known.items() if name in PACKING or not _is_nan(value)}
     if found and np.dtype(array.dtype).kind in "iuf":
         raise DataError(
-            f"{where} holds packed numbers, or some that stand for missing ones, as its attributes "
-            f"say ({', '.join(f'{name}={value}' for name, value in found.items())}): give the "
-            "array that xarray decodes, as by xarray.open_zarr, open_dataset or decode_cf."
+            f"{where} holds packed numbers, or values that stand for missing ones "
+            f"({', '.join(f'{name}={value}' for name, value in found.items())}): decode it with "
+            "xarray first (xarray.open_zarr, open_dataset or decode_cf), and pass the result."
         )
 
 
-def _masked_fill_value(array: zarr.Array[Any]) -> Any:
-    """Return the fill value of an array in Zarr v2 of xarray, where it marks missing numbers."""
-    is_xarrays = any(attribute in array.attrs for attribute in DIMENSIONS)
-    return array.metadata.fill_value if is_xarrays and array.metadata.zarr_format == 2 else None
-
-
 def _is_nan(value: Any) -> bool:
-    """Return whether an attribute is NaN, also as text, or as xarray encodes it for Zarr v3."""
+    """Return whether an attribute is NaN: a number, text, or xarray's base64 for Zarr v3."""
     try:
         if isinstance(value, str) and value != "NaN":
             value = np.frombuffer(base64.b64decode(value, validate=True), "<f8")

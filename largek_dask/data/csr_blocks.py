@@ -1,4 +1,4 @@
-"""Parts of a CSR matrix as the kernels want them: columns ascend, each at most once in a row."""
+"""CSR rows as the kernels need them: ascending columns, each at most once per row."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def check_columns(n_features: int, what: str) -> None:
 
 
 def sparse_bytes(n_rows: int, n_stored: int, dtype: np.dtype[Any]) -> int:
-    """Return the bytes of the rows as :class:`SparseBlock` holds them."""
+    """Return the size of rows in a :class:`SparseBlock`, in bytes."""
     return n_stored * (dtype.itemsize + 4) + (n_rows + 1) * 8
 
 
 def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlock:
     """Return rows in CSR layout as a block; arrays that fit are not copied.
 
-    Numbers are converted to the compute dtype and indices to 32 bits. Unsorted columns are sorted,
-    and numbers of the same place are added in the order in which they are stored. Raises ValueError
-    if the arrays are not CSR rows of ``n_features`` columns.
+    Numbers are converted to the compute dtype and indices to 32 bits. Columns are sorted, and
+    duplicates added in stored order. Raises ValueError if the arrays are not CSR rows of
+    ``n_features`` columns.
     """
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)
     lengths = np.diff(indptr)
@@ -41,7 +41,7 @@ def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlo
     if len(indices) and not 0 <= indices.min() <= indices.max() < n_features:
         raise ValueError(f"a column index lies outside 0 to {n_features - 1}")
     indices = np.ascontiguousarray(indices, np.int32)
-    # float64 beyond float32's range becomes inf, which is found like any other bad row
+    # float64 beyond float32's range becomes inf, which is reported as a bad row
     data = np.ascontiguousarray(data, compute_dtype(data.dtype))
     ascending = np.diff(indices) > 0
     edges = indptr[1:-1]

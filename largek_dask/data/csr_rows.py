@@ -26,23 +26,14 @@ MIN_CHUNK_ROWS = 256
 
 
 def is_sparse_group(group: Any) -> bool:
-    """Return whether a group is a sparse matrix."""
     return all(name in group for name in ("data", "indices", "indptr"))
 
 
 class CSRRows(StoredRows):
-    """Rows of a CSR group with ``data``, ``indices`` and ``indptr``.
+    """Rows of a CSR group; ``address`` is a ``stored_rows.Address``.
 
-    Raises DataError if the layout is CSC or arrays do not fit each other.
-
-    Parameters
-    ----------
-    group : zarr.Group
-    chunk_rows : int, optional
-        Rows of a reading chunk; None: ``largek.data.read-chunk-bytes`` of stored numbers, at
-        least 256 rows.
-    address
-        See :class:`~largek_dask.data.stored_rows.Address`.
+    Chunks without ``chunk_rows`` have ``largek.data.read-chunk-bytes`` of stored numbers, and at
+    least 256 rows. Raises DataError if the layout is CSC or the arrays do not match.
     """
 
     kind = "the CSR group"
@@ -91,12 +82,7 @@ class CSRRows(StoredRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored numbers and their indices, as they are read."""
         return self._nbytes
-
-    def stored_statistics(self) -> dict[str, Any] | None:
-        """Return the statistics that ``ingest`` stored (unit weights), or None."""
-        return self._notes.get("statistics")
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         with reading(self.name_chunk(i)):
@@ -117,8 +103,8 @@ class CSRRows(StoredRows):
     def _stamps(self) -> list[str] | None:
         if self.location is None:
             return None
-        # which stored chunks a range of rows touches is known only after reading indptr,
-        # so every chunk carries the stamp of the whole group
+        # only indptr says which stored chunks a range of rows needs, so every chunk has the
+        # stamp of the whole group
         listed = list_stamps(self.location, self.component, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks

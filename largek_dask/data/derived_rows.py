@@ -1,4 +1,4 @@
-"""Rows computed from other rows: some of their columns, or integers with noise."""
+"""Rows computed from other rows: selected columns, or integers with added noise."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from largek_dask.kernels.rows import compute_dtype
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MOST_BITS = 32
-"""Bits of an integer that a float64 keeps beside the noise; of wider types larger values may be
-rounded."""
+"""Bits of an integer that a float64 represents exactly with noise; larger values are rounded."""
 BLOCK_VALUES = 1 << 15
 
 
@@ -39,7 +38,7 @@ class DerivedRows(Rows):
 
     @abstractmethod
     def _derive(self, x: Any, first: int) -> Any:
-        """Compute these rows from those that begin at index ``first``."""
+        """Compute rows from ``x``, which begins at index ``first`` of the other rows."""
 
     def _find_names(self) -> tuple[str, ...] | None:
         return self._rows.feature_names
@@ -48,11 +47,9 @@ class DerivedRows(Rows):
         return self._derive(self._rows.read(i), start)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """See ``Rows.stretch``."""
         return self._rows.stretch(i, begin, end)
 
     def read_part(self, i: int, begin: int, end: int) -> Any:
-        """See ``Rows.read_part``."""
         part = self._rows.read_part(i, begin, end)
         return self._checked(i, self._derive(part, int(self.chunk_table[i]) + begin), end - begin)
 
@@ -60,12 +57,11 @@ class DerivedRows(Rows):
         return self._rows._stamps()
 
     def describe_source(self, location: str | None) -> str:
-        """See ``Rows.describe_source``."""
         return self._rows.describe_source(location)
 
 
 class ColumnRows(DerivedRows):
-    """Some columns of dense or sparse rows, or all of them in another order."""
+    """Selected columns of dense or sparse rows, in any order."""
 
     def __init__(self, rows: Rows, columns: Sequence[int]) -> None:
         self._columns = np.asarray(columns, np.intp)
@@ -73,7 +69,7 @@ class ColumnRows(DerivedRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows together; of sparse ones an upper bound."""
+        """Bytes of all rows; an upper bound if they are sparse."""
         return self._rows.nbytes if self.is_sparse else super().nbytes
 
     def _find_names(self) -> tuple[str, ...] | None:
@@ -92,17 +88,17 @@ class ColumnRows(DerivedRows):
 
 
 class DitheredRows(DerivedRows):
-    """Dense rows of integers with noise in [0, 1) that depends on a 64-bit key and the place.
+    """Dense integer rows plus noise in [0, 1) that depends on a 64-bit key and the position.
 
-    Integers lie on a lattice, where the likelihood of a mixture of Gaussians has no bound, since
-    variances may shrink onto single values. Uniform noise in [0, 1) makes a density of them
-    (L. Theis, A. van den Oord, M. Bethge, A note on the evaluation of generative models, 2016).
+    The likelihood of a Gaussian mixture is unbounded on integers, since variances may shrink to
+    zero around single values. Uniform noise in [0, 1) gives them a density (L. Theis, A. van den
+    Oord, M. Bethge, A note on the evaluation of generative models, 2016).
     """
 
     def __init__(self, rows: Rows, key: int) -> None:
         if rows.is_sparse or rows.dtype.kind not in "iu":
             what = "sparse" if rows.is_sparse else rows.dtype
-            raise ParameterError(f"dither is for dense rows of integers, and these are {what}.")
+            raise ParameterError(f"dither needs dense rows of integers, and these are {what}.")
         self._key = key
         super().__init__(rows, rows.n_features, compute_dtype(rows.dtype))
 
@@ -111,7 +107,7 @@ class DitheredRows(DerivedRows):
 
 
 def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
-    """Add noise in [0, 1) to integers, of which the first row has the index ``first`` in its table.
+    """Add noise in [0, 1) to integer rows that begin at index ``first`` of a table.
 
     The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea,
     C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014), with as many bits as
@@ -132,7 +128,6 @@ def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
 
 
 def _mixed(z: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Compute SplitMix64 of many counters."""
     z = z + np.uint64(GOLDEN)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)

@@ -1,7 +1,7 @@
-"""Stored chunks of a local Zarr array, read and decoded without Zarr's own machinery.
+"""Read and decode chunks of a local Zarr array without Zarr's own pipeline.
 
-That machinery costs some 0.3 ms a chunk, whatever its size, which is most of the time where chunks
-are small. Layouts that are not known here are left to it.
+That pipeline costs about 0.3 ms per chunk of any size, which dominates if chunks are small. It
+reads the layouts that are not known here.
 """
 
 from __future__ import annotations
@@ -32,15 +32,10 @@ MOST_BYTES = 1 << 30
 
 
 class DirectChunks:
-    """Read the stored chunks of a local array of two dimensions, whose chunks are as wide as it is.
+    """Reader of a local two-dimensional array whose chunks span all columns.
 
-    Parameters
-    ----------
-    reader : callable
-        Reads stored bytes, and verifies a checksum if there is one.
-    decompress : callable, optional
-    shard : zarr.codecs.ShardingCodec, optional
-        How chunks are combined in files; None: each is a file.
+    ``reader`` reads stored bytes and verifies a checksum, if there is one. Without ``shard``, each
+    chunk is a file.
     """
 
     def __init__(
@@ -62,7 +57,7 @@ class DirectChunks:
 
     @classmethod
     def of(cls, array: Any) -> DirectChunks | None:
-        """Return the chunks of an array; None for layouts that only Zarr itself reads."""
+        """Return a reader for an array; None for layouts that only Zarr reads."""
         dtype = array.dtype
         little = dtype.itemsize == 1 or dtype.newbyteorder("=") == dtype.newbyteorder("<")
         if not isinstance(array.store, LocalStore) or array.ndim != 2 or not little:
@@ -76,13 +71,13 @@ class DirectChunks:
             return cls(array) if plain and dtype.isnative else None
         codecs = array.metadata.codecs
         if not isinstance(codecs[0], ShardingCodec):
-            undoing = _undoing(codecs)
-            return None if undoing is None else cls(array, *undoing)
+            decoding = _decoding(codecs)
+            return None if decoding is None else cls(array, *decoding)
         shard = codecs[0]
-        undoing = _undoing(shard.codecs)
+        decoding = _decoding(shard.codecs)
         whole = len(codecs) == 1 and array.shards[1] == array.shape[1]
         checked = [type(codec) for codec in shard.index_codecs] == [BytesCodec, Crc32cCodec]
-        return cls(array, *undoing, shard) if whole and checked and undoing is not None else None
+        return cls(array, *decoding, shard) if whole and checked and decoding is not None else None
 
     def _key(self, row: int) -> str:
         key: str = self._array.metadata.encode_chunk_key((row // self._per_file, 0))
@@ -99,7 +94,7 @@ class DirectChunks:
     def read(self, begin: int, end: int) -> Iterator[NDArray[Any] | None]:
         """Yield the stored chunks from ``begin`` to ``end``; None for one that is missing.
 
-        Raises OSError if the store is gone, and ValueError, which names the file, if it is damaged.
+        Raises OSError if the store is gone, and ValueError if a file is damaged.
         """
         row = begin
         while row < end:
@@ -125,7 +120,7 @@ class DirectChunks:
         if not os.path.exists(os.path.join(self._folder, metadata_key(self._array))):
             raise FileNotFoundError(errno.ENOENT, "the store is gone", self._folder)
         if os.path.exists(self.path(row)):
-            raise OSError(errno.EIO, "was not there for a moment", self.path(row))
+            raise OSError(errno.EIO, "was missing for a moment", self.path(row))
 
     def _inside(
         self, file: int, file_bytes: int, begin: int, end: int
@@ -133,7 +128,7 @@ class DirectChunks:
         assert self._shard is not None
         size = 16 * self._per_file + 4
         if file_bytes < size:
-            raise ValueError(f"{file_bytes} bytes are there instead of an index of {size}")
+            raise ValueError(f"it has {file_bytes} bytes, and its index alone {size}")
         at_end = self._shard.index_location == ShardingCodecIndexLocation.end
         table = _checked(file, size, file_bytes - size if at_end else 0)
         index = np.frombuffer(table, "<u8").reshape(-1, 2)
@@ -145,12 +140,12 @@ class DirectChunks:
         if self._decompress is not None:
             data = self._decompress(data)
         if len(data) != self._bytes:
-            raise ValueError(f"{len(data)} bytes are there instead of {self._bytes}")
+            raise ValueError(f"it has {len(data)} bytes instead of {self._bytes}")
         return np.frombuffer(data, self._dtype).reshape(self._shape)
 
 
-def _undoing(codecs: Any) -> tuple[Reader, Decoder | None] | None:
-    """Return functions that read and decompress chunks of these codecs; None if unknown."""
+def _decoding(codecs: Any) -> tuple[Reader, Decoder | None] | None:
+    """Return functions that read and decompress chunks; None if a codec is unknown."""
     first, *rest = codecs
     if not isinstance(first, BytesCodec):
         return None

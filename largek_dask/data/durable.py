@@ -2,7 +2,7 @@
 
 Data survive once ``fsync`` of their file has returned, a name once ``fsync`` of its folder has.
 A writer syncs before it reports: data first, then the one small file that publishes them. Object
-stores answer only when they have stored.
+stores reply only after they have stored.
 """
 
 from __future__ import annotations
@@ -22,13 +22,12 @@ from zarr.storage import LocalStore
 from largek_dask.data.stores import stored_keys
 
 UNSYNCABLE = frozenset([errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
-"""Errors of file systems that sync no folders: FUSE and SMB, among others."""
+"""Errors of file systems that cannot sync folders, such as FUSE and SMB."""
 AT_ONCE = 8
-"""Syncs at the same time: a journal commits together what it is asked for at once. Not tuned."""
+"""Concurrent syncs, which a journalling file system commits together. Not tuned."""
 
 
 def sync_file(path: str) -> None:
-    """Write a file's data to the disk."""
     number = os.open(path, os.O_RDONLY)
     try:
         os.fsync(number)
@@ -37,13 +36,13 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Write the names in a folder to the disk, if its file system can do that."""
+    """Sync the names in a folder to the disk, if its file system can."""
     if os.name == "nt":  # pragma: no cover
         return
     try:
         number = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     except PermissionError:
-        # A folder may be open for writing alone.
+        # A folder may be writable but not readable.
         return
     try:
         os.fsync(number)
@@ -55,7 +54,7 @@ def sync_folder(path: str) -> None:
 
 
 def make_folders(path: str, mode: int = 0o777) -> None:
-    """Make a folder and its parents, and write their names to the disk."""
+    """Make a folder and its parents, and sync their names to the disk."""
     if os.path.isdir(path):
         return
     if (outer := os.path.dirname(path)) != path:
@@ -66,7 +65,7 @@ def make_folders(path: str, mode: int = 0o777) -> None:
 
 
 def sync_tree(path: str) -> None:
-    """Write a folder, everything in it and its own name to the disk."""
+    """Sync a folder, everything in it and its own name to the disk."""
     waiting: list[Callable[[], None]] = [partial(sync_folder, os.path.dirname(path))]
     for folder, _, names in os.walk(path, onerror=_raise):
         waiting.append(partial(sync_folder, folder))
@@ -81,10 +80,7 @@ def _raise(error: OSError) -> None:
 
 
 def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
-    """Write the stored chunks of some rows to the disk, and their names in their folder.
-
-    That folder is on the disk already: see :func:`make_chunk_folder`.
-    """
+    """Sync the chunks of rows, and their names in the folder of :func:`make_chunk_folder`."""
     if isinstance(array.store, LocalStore):
         files = list(_files(array, start, stop))
         for file in files:
@@ -94,7 +90,7 @@ def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
 
 
 def make_chunk_folder(array: zarr.Array[Any]) -> None:
-    """Make the folder of the chunks of a new array of one dimension, and write all to the disk."""
+    """Make the chunk folder of a new one-dimensional array, and sync the array to the disk."""
     if isinstance(array.store, LocalStore):
         for file in _files(array, 0, 1):
             make_folders(os.path.dirname(file))
@@ -102,10 +98,10 @@ def make_chunk_folder(array: zarr.Array[Any]) -> None:
 
 
 def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
-    """Return the first file of an uncompressed array that is missing or has another size.
+    """Return the first file of an uncompressed array that is missing or of the wrong size.
 
-    Only the rows before ``stop`` are checked. None if there is none, or if the array is not local:
-    object stores do not tear objects.
+    Only rows before ``stop`` are checked. Returns None if there is none, or if the array is not
+    local, as object stores write objects atomically.
     """
     if not isinstance(array.store, LocalStore):
         return None
@@ -123,7 +119,7 @@ def _files(array: zarr.Array[Any], start: int, stop: int) -> Iterator[str]:
 
 
 def declare(node: Any, attributes: dict[str, Any]) -> None:
-    """Give a Zarr array or group attributes in one write, which publishes what it holds."""
+    """Set attributes of a Zarr array or group in one write, which publishes its data."""
     node.update_attributes(attributes)
     if isinstance(node.store, LocalStore):
         root = os.path.join(node.store.root, node.path)

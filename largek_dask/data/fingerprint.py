@@ -22,19 +22,19 @@ SAMPLE_ROWS = 64
 
 
 def content_of(rows: Rows) -> dict[str, Any]:
-    """Return shape, dtype and a hash of sampled rows (and weights), wherever the data are.
+    """Return shape, dtype and a hash of sampled rows (and weights), in any kind of storage.
 
-    Up to 32 MB everything is hashed. Above, ``SAMPLES`` runs of ``SAMPLE_ROWS`` rows are: the
-    first, the last, and seeded ones between, at places that depend on the number of rows only.
+    Data of up to 32 MB are hashed completely. Of larger data, ``SAMPLES`` runs of ``SAMPLE_ROWS``
+    rows are: first, last, and seeded ones between, whose positions depend on the number of rows.
     """
-    # one for each array that a block is made of: what follows what must not depend on the chunks
+    # one digest per array of a block, so that the division into chunks does not matter
     digests = [hashlib.sha256() for _ in range(3 if rows.is_sparse else 1)]
     weight_digest = None if rows.weight is None else hashlib.sha256()
     for i, (begin, end) in _samples_by_chunk(rows):
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
         for digest, array in zip(digests, _arrays_of(x), strict=True):
-            # No bytes object is made: that would hold Python's lock while it is filled.
+            # A view, because copying into a bytes object would hold the GIL.
             plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             digest.update(plain.reshape(-1).view(np.uint8).data)
         if weight_digest is not None and rows.weight is not None:
@@ -51,7 +51,7 @@ def content_of(rows: Rows) -> dict[str, Any]:
 
 
 def _arrays_of(x: Table) -> tuple[NDArray[Any], ...]:
-    """Return all numbers of rows; of sparse rows their lengths, columns and values."""
+    """Return the rows; of sparse rows the lengths, columns and values."""
     if isinstance(x, SparseBlock):
         return np.diff(x.indptr), x.indices[x.stored], x.data[x.stored]
     return (x,)
@@ -86,7 +86,7 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
 
 
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
-    """Describe how two fingerprints differ; None if they may be of the same data.
+    """Describe how two fingerprints differ; None if the data may be the same.
 
     The location may differ (a copy is the same data); the chunk table and ``shuffled`` may not, as
     mini-batches depend on them. At the same location, a rewritten chunk counts as changed.
@@ -94,9 +94,9 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     before, now = a["content"], b["content"]
     if list(before["shape"]) != list(now["shape"]):
         old, new = tuple(before["shape"]), tuple(now["shape"])
-        return f"The data had shape {old} and have shape {new} now."
+        return f"The data had shape {old} and now have shape {new}."
     if before["dtype"] != now["dtype"]:
-        return f"The data had dtype {before['dtype']} and have dtype {now['dtype']} now."
+        return f"The data had dtype {before['dtype']} and now have dtype {now['dtype']}."
     if before["sha256"] != now["sha256"]:
         return "The values of the rows have changed (their sampled hash differs)."
     if before["weight_sha256"] != now["weight_sha256"]:
@@ -107,8 +107,8 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         return "The row weights have changed (their sampled hash differs)."
     if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
         old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
-        return f"The rows were read in {old_n} chunks and are read in {new_n} of other sizes now."
-    # Fingerprints of earlier versions say nothing: rows were taken in a seeded order then.
+        return f"The rows were read in {old_n} chunks and are now read in {new_n} of other sizes."
+    # Fingerprints of earlier versions lack it: rows were taken in a seeded order then.
     if a.get("shuffled", False) != b.get("shuffled", False):
         was, now = ("" if f.get("shuffled") else "not " for f in (a, b))
         return (
@@ -120,7 +120,7 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         changed = [i for i, (old_stamp, new_stamp) in enumerate(pairs) if old_stamp != new_stamp]
         if changed:
             return (
-                f"Chunk {changed[0]} of {b['location']} was written again since "
+                f"Chunk {changed[0]} of {b['location']} has been written again "
                 f"({len(changed)} of {len(b['stamps'])} chunks have another size or time)."
             )
     return None

@@ -9,16 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.columns import Selection, chosen_columns, names_of
+from largek_dask.data.columns import Selection, check_numbers, chosen_columns, names_of
 from largek_dask.data.memory_rows import SlicedRows
-from largek_dask.data.not_numbers import check_numbers
 from largek_dask.data.rows import Column, native_dtype
 from largek_dask.data.stores import require
 from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return whether an object is of a class of an optional library, without importing it."""
+    """Return whether an object's class comes from an optional library, without importing it."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -47,13 +46,13 @@ class FrameRows(SlicedRows):
 
 
 class _PandasFrame:
-    """Some columns of a DataFrame, with shape, dtype and slices of rows."""
+    """Columns of a DataFrame with the shape, dtype and row slices of an array."""
 
     def __init__(self, frame: Any, selection: Selection | None) -> None:
         labels = list(frame.columns)
         places = chosen_columns([str(label) for label in labels], selection, "the DataFrame")
         self.names = names_of([labels[place] for place in places])
-        """Names of the features; None if no label is a text."""
+        """Names of the features; None if no label is a string."""
         self.dtype = frame_dtype(frame.iloc[:0, places])
         self.shape = len(frame), len(places)
         self._frame = frame
@@ -67,7 +66,7 @@ class _PandasFrame:
 
 
 class _ArrowFrame:
-    """The same of a pyarrow table or batch."""
+    """Columns of a pyarrow table or batch with the shape, dtype and row slices of an array."""
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
@@ -82,11 +81,11 @@ class _ArrowFrame:
 
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._table.slice(rows.start, rows.stop - rows.start)
-        return self._values.of([part.column(place) for place in self._places], part.num_rows)
+        return self._values.convert([part.column(place) for place in self._places], part.num_rows)
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether something is a table in memory with named columns."""
+    """Return whether a source is an in-memory table with named columns."""
     is_data_frame = is_of(source, "pandas", "DataFrame") or is_of(source, "polars", "DataFrame")
     is_table = is_of(source, "pyarrow", "Table") or is_of(source, "pyarrow", "RecordBatch")
     return is_data_frame or is_table
@@ -112,25 +111,19 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
 
 
 def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
-    """Return the numpy type for a type of pandas; None for one that is not of numbers."""
+    """Return the numpy type of a pandas type; None if it is not numeric."""
     if is_of(kind, "pandas", "SparseDtype"):
         kind = kind.subtype
     if str(kind).startswith("decimal"):
         return np.dtype(np.float64)
-    # nullable types carry the numpy type of their values; a missing value needs NaN
+    # nullable types carry the numpy type of their values; a missing value becomes NaN
     found = getattr(kind, "numpy_dtype", kind)
-    if not is_number_type(found):
+    if not (isinstance(found, np.dtype) and found.kind in "biuf"):
         return None
     return found if found is kind else np.result_type(found, np.float32)
 
 
-def is_number_type(kind: Any) -> bool:
-    """Return whether it is one of numpy's real numbers or booleans."""
-    return isinstance(kind, np.dtype) and kind.kind in "biuf"
-
-
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return a pandas DataFrame as an array of that type, with NaN for missing values."""
-    if dtype.kind == "f":
-        return np.asarray(frame.to_numpy(dtype=dtype, na_value=np.nan))
-    return np.asarray(frame.to_numpy(dtype=dtype))
+    """Convert a pandas DataFrame to an array of a type, with NaN for missing values."""
+    missing = {"na_value": np.nan} if dtype.kind == "f" else {}
+    return np.asarray(frame.to_numpy(dtype=dtype, **missing))

@@ -1,10 +1,9 @@
-"""Turns any table into a store that reads at the speed of the disk, with its statistics."""
+"""Convert any table to a Zarr store that reads at the speed of the disk."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from largek_dask.data.shuffle import n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter, StoreWriter, check_output, unfinished
 from largek_dask.data.stores import is_local
-from largek_dask.data.tables import Table, open_table
+from largek_dask.data.tables import RowStream, open_table
 from largek_dask.errors import OutputError, ParameterError, without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.exact.statistics import RowScan
@@ -27,8 +26,9 @@ from largek_dask.version import __version__
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
 INNER_BYTES = 1 << 20
-"""An inner chunk is the least that can be read: about a sixteenth of what is read at once."""
+"""Maximum size of an inner chunk of a shard, the smallest part that can be read."""
 GROUPED = 16
+"""Large shards hold a multiple of this many inner chunks, so that reading groups divide them."""
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -49,11 +49,11 @@ def ingest(
     header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write a table to a Zarr store made for clustering, streaming.
+    """Write a table to a Zarr store made for clustering, as a stream.
 
-    The store is one Zarr v3 array with chunks of full rows, checksums, names of columns, and the
-    statistics that spare every fit its first scan. It opens as data only after the last write; a
-    failed call removes it. Sparse rows become a CSR group as AnnData's (dense with ``shuffle``).
+    The store is one Zarr v3 array with chunks of full rows, checksums, column names, and statistics
+    that save each fit a scan of the rows. It opens as data only after the last write; a failed call
+    removes it. Sparse rows become a CSR group like AnnData's (dense with ``shuffle``).
 
     Parameters
     ----------
@@ -68,18 +68,18 @@ def ingest(
     dtype : numpy dtype, optional
         Type to store; None: that of the source (float64 for CSV). float32 halves the time of a fit.
     shuffle : int, optional
-        Seed: write the rows permuted, in shards of small chunks, so that any stretch is a random
-        sample. Needs disk space of the size of the data, and memory of 64 MB or 1/256 of it.
+        Seed of a permutation of the rows, written in shards of small chunks, so that any range is a
+        random sample. Needs temporary disk space for the data, and memory for 64 MB or 1/256 of it.
     progress : bool
         Show a progress bar on stderr.
     force : bool
-        Replace a Zarr store that is at ``out``.
+        Replace an existing Zarr store at ``out``.
     component : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
-        Names (numbers where there are none) of the columns to take, in this order, or to leave out.
+        Names (or numbers, if there are none) of the columns to keep, in this order, or to drop.
     header : bool, optional
-        Whether the first line of a CSV file names the columns; None: as it looks.
+        True if the first line of a CSV file names the columns; None: detect.
     storage_options : mapping, optional
         Passed to fsspec for source and output.
 
@@ -91,14 +91,14 @@ def ingest(
     Raises
     ------
     OutputError
-        ``out`` exists or cannot be written, found before reading.
+        ``out`` exists or cannot be written; checked before reading.
     DataError, ParameterError, MissingDependencyError
         The source is not a table of numbers, or damaged; a column, or a package, is missing.
 
     Warns
     -----
     DataWarning
-        An index that pandas wrote to Parquet is left out.
+        An index that pandas wrote to Parquet is dropped.
     """
     target = check_output(out, storage_options, force=force)
     for name, value, least in (("shuffle", shuffle, 0), ("chunk_rows", chunk_rows, 1)):
@@ -114,7 +114,7 @@ def ingest(
 
 
 def _write(
-    table: Table,
+    table: RowStream,
     target: str,
     kind: np.dtype[Any],
     chunk_rows: int | None,
@@ -157,7 +157,7 @@ def _write(
 
 
 def _dense_writer(
-    table: Table,
+    table: RowStream,
     target: str,
     chunk_rows: int | None,
     shuffle: int | None,
@@ -165,7 +165,11 @@ def _dense_writer(
     shape: dict[str, Any],
 ) -> StoreWriter:
     row_bytes = table.n_features * shape["dtype"].itemsize
-    inner_rows = None if shuffle is None else _inner_rows(row_bytes)
+    inner_rows = None
+    if shuffle is not None:
+        # the largest power of two that fits
+        fitting = max(1, INNER_BYTES // row_bytes)
+        inner_rows = min(INNER_ROWS, 1 << (fitting.bit_length() - 1))
     chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
     return StoreWriter(
         target,
@@ -177,8 +181,8 @@ def _dense_writer(
     )
 
 
-def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """The table's blocks; those of sparse rows, to be shuffled, are made dense in pieces."""
+def _dense_blocks(table: RowStream, dtype: np.dtype[Any]) -> Iterator[Any]:
+    """Yield the table's blocks; those of sparse rows are made dense in pieces."""
     if not table.is_sparse:
         yield from table.blocks()
         return
@@ -189,11 +193,10 @@ def _dense_blocks(table: Table, dtype: np.dtype[Any]) -> Iterator[Any]:
 
 
 def _refuse_own_source(source: str | None, target: str) -> None:
-    """An output must not lie in, above or at the place that is still being read."""
-    if source is None:
-        return
-    inside = (source + "/").startswith(target + "/") or (target + "/").startswith(source + "/")
-    if inside:
+    """Refuse an output that is, contains or is inside the source."""
+    if source is not None and (
+        f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")
+    ):
         raise OutputError(
             f"the output {target} would overwrite its source {source}; choose another output."
         )
@@ -206,20 +209,13 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
         kind = native_dtype(wanted, "dtype")
     except TypeError as error:
         raise ParameterError(
-            f"dtype={wanted!r} is no numpy dtype: use float32 or float64."
+            f"dtype={wanted!r} is not a numpy dtype: use float32 or float64."
         ) from error
     if not np.can_cast(source, kind, "same_kind"):
         raise ParameterError(
             f"dtype={kind} cannot hold the source's {source}; use float32 or float64."
         )
     return kind
-
-
-def _inner_rows(row_bytes: int) -> int:
-    rows = INNER_ROWS
-    while rows > 1 and rows * row_bytes > INNER_BYTES:
-        rows //= 2
-    return rows
 
 
 def _choose_chunk_rows(
@@ -229,13 +225,12 @@ def _choose_chunk_rows(
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
         if n_rows:
-            # About equal ones: of two workers one should not have two of three chunks.
+            # Chunks of equal size: of two workers, neither should get two of three chunks.
             even = -(-n_rows // -(-n_rows // wanted))
             wanted = min(wanted, -(-even // INNER_ROWS) * INNER_ROWS)
     if n_rows is not None:
         wanted = min(wanted, max(1, n_rows))
     if inner_rows is not None and wanted > inner_rows:
-        # shards hold whole inner chunks, many in a number that groups divide
         wanted -= wanted % (inner_rows * (GROUPED if wanted >= inner_rows * GROUPED else 1))
     return wanted
 
@@ -247,34 +242,32 @@ def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _scan(scan: RowScan, block: Any, start: int) -> None:
-    # Dense ones in pieces: the temporaries of the scan are several times the size of a block.
+    # Dense blocks in pieces: temporaries of the scan take several times the size of a block.
     is_dense = isinstance(block, np.ndarray)
     step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):
         scan.add(block[begin : begin + step], start_row=start + begin)
 
 
-def _bytes_of(table: Table, dtype: np.dtype[Any]) -> int:
-    """Size of the rows; of CSV files, their own size (a number takes about eight characters)."""
+def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
+    """Return the size of the rows; of CSV, the size of the text (about 8 bytes per number)."""
     if table.n_rows is None:
         return table.n_bytes
     return table.n_rows * table.n_features * dtype.itemsize
 
 
-@contextmanager
-def _progress_bar(show: bool) -> Iterator[Any]:
+def _progress_bar(show: bool) -> Any:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
-    with Progress(
+    return Progress(
         "{task.description}",
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
         console=Console(stderr=True),
         disable=not show,
-    ) as bar:
-        yield bar
+    )
 
 
 def _counted(

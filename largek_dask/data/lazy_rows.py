@@ -1,4 +1,4 @@
-"""Rows of lazy collections: dask arrays, dask DataFrames. Never computed as a whole.
+"""Rows of dask arrays, dask DataFrames and xarray's arrays, never loaded as a whole.
 
 A chunk is one block of the collection, or several small ones that follow each other. Blocks are
 computed one at a time by Dask's scheduler, and are released before the next.
@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.columns import Selection, chosen_columns, names_of
 from largek_dask.data.frame_rows import frame_dtype, frame_values
-from largek_dask.data.memory_rows import ArrayColumn, refuse_masked_rows
+from largek_dask.data.memory_rows import ArrayColumn, SlicedRows
 from largek_dask.data.rows import (
     MAX_CHUNK_ROWS,
     Column,
@@ -26,13 +27,14 @@ from largek_dask.data.rows import (
     check_table_shape,
     difference,
     native_dtype,
+    refuse_masked,
     table_from_lengths,
 )
 from largek_dask.errors import DataError
 
 
 class BlockRows(Rows):
-    """Rows of a dask array; lengths of blocks are computed if they are unknown.
+    """Rows of a dask array; unknown block lengths are computed.
 
     ``part`` and ``what`` name a block and the collection in messages.
     """
@@ -42,7 +44,7 @@ class BlockRows(Rows):
     ) -> None:
         what = f"the dask {what}"
         check_table_shape(array.shape, what)
-        refuse_masked_rows(array._meta)
+        refuse_masked(array._meta)
         if any(np.isnan(c) for c in array.chunks[1]):
             raise DataError(
                 f"{what} has an unknown number of columns; call compute_chunk_sizes() first."
@@ -51,7 +53,7 @@ class BlockRows(Rows):
         self._array, self._part = array, part
         self._columns = np.concatenate([[0], np.cumsum(array.chunks[1])]).astype(int).tolist()
         self._lengths = [
-            self._length(block, what) if np.isnan(length) else int(length)
+            self._count(block, what) if np.isnan(length) else int(length)
             for block, length in enumerate(array.chunks[0])
         ]
         budget = int(config.get("data.read-chunk-bytes")) // max(1, n_features * dtype.itemsize)
@@ -64,11 +66,10 @@ class BlockRows(Rows):
             weight=weight,
         )
 
-    def _length(self, block: int, what: str) -> int:
-        part = self._array.blocks[block, 0]
-        counted = part.map_blocks(_count_rows, chunks=((1,), (1,)), dtype=np.int64)
+    def _count(self, block: int, what: str) -> int:
+        part = self._array.blocks[block, 0].to_delayed().item()
         with naming_block(f"{self._part} {block} of {what}"):
-            return int(counted.compute()[0, 0])
+            return int(part.shape[0].compute())
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         out = np.empty((stop - start, self.n_features), self.dtype)
@@ -84,7 +85,7 @@ class BlockRows(Rows):
         """Compute one block of rows into ``out``, one column block after the other."""
         for j, (begin, end) in enumerate(pairwise(self._columns)):
             part = self._array.blocks[block, j].compute()
-            refuse_masked_rows(part)
+            refuse_masked(part)
             # blocks may be sparse matrices
             part = np.asarray(part.tocsr().toarray() if hasattr(part, "tocsr") else part)
             _check_declared(part, (len(out), end - begin), self.dtype)
@@ -94,7 +95,7 @@ class BlockRows(Rows):
 
 @contextmanager
 def naming_block(block: str) -> Iterator[None]:
-    """Name the block of a collection in all errors that computing or checking it raises."""
+    """Name a block in all errors that computing or checking it raises."""
     try:
         yield
     except MemoryError:
@@ -102,17 +103,17 @@ def naming_block(block: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{block}: {error}") from None
     except Exception as error:
-        # the graph is the user's: anything can be raised in it
+        # the user's graph may raise anything
         raise DataError(
-            f"{block} could not be computed: {type(error).__name__}: {error}; compute() that block "
-            "alone, and mend what fails there."
+            f"{block} could not be computed: {type(error).__name__}: {error}; call compute() on "
+            "that block alone to find the cause."
         ) from error
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Group consecutive blocks of together up to ``max_rows`` rows; one block may be larger.
+    """Group consecutive blocks of up to ``max_rows`` rows in all; a larger one stays alone.
 
-    Blocks without rows are included: that they are empty is verified when they are computed.
+    Empty blocks are included: computing them verifies that they are empty.
     """
     groups: list[list[int]] = []
     size = 0
@@ -128,21 +129,17 @@ def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
 
 def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     native_dtype(x.dtype, "it")
-    if told := difference(x, shape, dtype):
+    if problem := difference(x, shape, dtype):
         raise DataError(
-            f"it {told}; give map_blocks (or from_delayed) the shape (chunks=) and the dtype= of "
-            f"what its function returns: here {x.shape} and {x.dtype}."
+            f"it {problem}; give map_blocks (or from_delayed) the shape (chunks=) and dtype= that "
+            f"its function returns: here {x.shape} and {x.dtype}."
         )
-
-
-def _count_rows(block: Any) -> NDArray[np.int64]:
-    return np.array([[block.shape[0]]], np.int64)
 
 
 def dask_frame_rows(
     frame: Any, *, selection: Selection | None = None, weight: Column | None = None
 ) -> Rows:
-    """Return rows of a dask DataFrame, whose partitions are computed once to count their rows."""
+    """Return rows of a dask DataFrame; counts the rows of each partition by computing it."""
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
@@ -161,7 +158,7 @@ def dask_frame_rows(
 def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the numbers of a partition, whose columns may be in another order."""
     if not len(part):
-        # It was counted; pandas knows no types of columns without rows.
+        # without rows, pandas may not know the types of columns
         return np.empty((0, len(columns)), dtype)
     if not part.columns.equals(columns):
         part = part[list(columns)]
@@ -174,7 +171,33 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     return frame_values(part, dtype)
 
 
+def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
+    """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.
+
+    Lazily indexed files stay lazy. Labels of the second dimension that are strings name the
+    columns.
+    """
+    dims = tuple(array.dims)
+    if len(dims) != 2:
+        example = dims[1:] or ("DIMENSION",)
+        raise DataError(
+            f"the xarray.DataArray has {len(dims)} dimensions {dims}, but rows are a (rows, "
+            f"columns) table; combine those that index rows with array.stack(row={example!r}), and "
+            "put 'row' first with transpose('row', ...); array.to_numpy().reshape(-1, 1) makes one "
+            "column."
+        )
+    refuse_encoded(array, "the DataArray")
+    rows: Rows = (
+        SlicedRows(array, weight=weight)
+        if array.chunks is None
+        else BlockRows(array.data, weight=weight)
+    )
+    labels = array.coords.get(dims[1])
+    is_text = labels is not None and labels.dtype.kind in "UOT"
+    return rows.with_names(names_of(labels.values.tolist()) if is_text else None)
+
+
 def dask_column(values: Any) -> Column:
-    """Return row weights of a dask array or Series, computed now."""
+    """Compute row weights that are a dask array or Series."""
     values = getattr(values, "to_dask_array", lambda: values)()
     return ArrayColumn(values.compute())

@@ -1,4 +1,4 @@
-"""Rows that this process holds already: arrays, memory maps, sparse matrices."""
+"""Rows in this process: arrays, memory maps, sparse matrices."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from largek_dask.kernels.blocks import SparseBlock, readonly
 
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
-"""Least sparse rows that meet a block of centres at once: it is larger than the cache."""
+"""Minimum rows of a sparse chunk, which share each block of centres: it exceeds the cache."""
 
 
 def memory_table(
     n_rows: int, n_features: int, dtype: np.dtype[Any], chunk_bytes: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the chunk table of an array in memory: a function of shape and dtype.
+    """Return the chunk table of an array in memory, a function of shape and dtype.
 
-    Chunks have ``chunk_bytes`` (``largek.data.memory-chunk-bytes``), at least 1,024 and at most
-    65,536 rows: they fit in the cache and give every thread work.
+    Chunks have ``chunk_bytes`` (None: ``largek.data.memory-chunk-bytes``), and 1,024 to 65,536
+    rows: they fit in the cache and give every thread work.
     """
     row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
     if chunk_bytes is None:
@@ -41,22 +41,17 @@ def memory_table(
     return regular_table(n_rows, min(max(wanted, MIN_CHUNK_ROWS), MAX_CHUNK_ROWS))
 
 
-def refuse_masked_rows(array: Any) -> None:
-    """Refuse rows under a mask."""
-    refuse_masked(array, "the data are", "x.filled(np.nan) and on_bad_rows='skip'")
-
-
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Convert to an array, or raise DataError, in which ``what`` names the source."""
+    """Convert to an array; raise DataError, which names the source ``what``, if that fails."""
     try:
         return np.asarray(source)
     except MemoryError:
         raise
     except Exception as error:
-        # every library has errors of its own for this
+        # each library raises errors of its own
         raise DataError(
             f"{what} cannot be read, as it is not a table of numbers: {type(error).__name__}: "
-            f"{error}; give an array of numpy, of shape (rows, columns)."
+            f"{error}; give a numpy array of shape (rows, columns)."
         ) from error
 
 
@@ -75,19 +70,18 @@ class ArrayColumn:
         self.n_rows = len(values)
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return the values of the rows ``start`` to ``stop``."""
         return np.asarray(self._values[start:stop], np.float64)
 
 
 class SlicedRows(Rows):
-    """Rows of anything two-dimensional that ``source[start:stop]`` cuts without loading all.
+    """Rows of a two-dimensional source that can be sliced without loading all of it.
 
     A C-contiguous numpy array is not copied; Fortran order, strides and foreign byte order are
     converted one chunk at a time.
     """
 
     as_array: ClassVar[str] = "x"
-    """Code that makes an array with a method ``reshape`` of a source."""
+    """Code, for messages, that converts a source ``x`` to an array with ``reshape``."""
 
     def __init__(
         self,
@@ -120,7 +114,7 @@ class ArrayRows(SlicedRows):
     """Rows of a numpy array in memory."""
 
     def __init__(self, array: Any, *, weight: Column | None = None) -> None:
-        refuse_masked_rows(array)
+        refuse_masked(array)
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:
@@ -139,8 +133,7 @@ class ArrayRows(SlicedRows):
 class SparseRows(Rows):
     """Rows of a scipy sparse matrix.
 
-    A CSR matrix of float32 or float64 with columns in order is not copied; anything else is
-    converted once, here.
+    A CSR matrix of float32 or float64 with sorted columns is not copied; others are converted once.
     """
 
     is_sparse = True
@@ -168,16 +161,14 @@ class SparseRows(Rows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the stored numbers and their indices."""
         return self._block.nbytes
 
     def in_memory(self) -> SparseBlock:
-        """Return all rows."""
         return self._block
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         rows = self._block[start:stop]
-        # what is not of these rows must not count in anybody's accounts
+        # slices, since the size of a chunk must not include other rows
         return SparseBlock(
             rows.data[rows.stored],
             rows.indices[rows.stored],

@@ -1,8 +1,7 @@
-"""Count the chunks that a store lacks, which Zarr reads as its fill value, by one listing.
+"""Warn of missing chunks of a store, which Zarr reads as fill values, after one listing.
 
-Zarr's writers leave out chunks of fill values unless told otherwise, and a lost chunk looks the
-same. Of a sharded array shards are counted, as each is written as a whole; of a sparse (CSR)
-group the chunks of all three arrays.
+By default, Zarr does not write chunks that hold only fill values, and a lost chunk looks the same.
+Shards count as chunks, since each is written as a whole.
 """
 
 from __future__ import annotations
@@ -20,10 +19,9 @@ from largek_dask.errors import MissingChunksWarning, warn
 
 
 def warn_of_missing(node: Any, where: str) -> None:
-    """Warn (MissingChunksWarning) of chunks that an array or a CSR group lacks.
+    """Warn (MissingChunksWarning) of missing chunks of an array or a CSR group.
 
-    For nodes whose writer has not noted that all chunks are stored. A store that only this process
-    has, or that cannot be listed, is not checked.
+    Stores in this process's memory, and those that cannot be listed, are not checked.
     """
     arrays = [node]
     if isinstance(node, zarr.Group):
@@ -35,23 +33,23 @@ def warn_of_missing(node: Any, where: str) -> None:
         warn(
             f"{where} lacks {sum(len(keys) for _, keys, _ in found):,} of its "
             f"{sum(n for *_, n in found):,} stored chunks, the first of them {first!r}, and is "
-            f"read as the fill value {fill_value(array)} there. Right if they held nothing else, "
-            "which Zarr does not store by default; otherwise restore them. "
+            f"read as the fill value {fill_value(array)} there. That is right if they held nothing "
+            "else, as Zarr does not store such chunks by default; otherwise, restore them. "
             "warnings.simplefilter('error', MissingChunksWarning) refuses such a store.",
             MissingChunksWarning,
         )
 
 
 def _missing(array: Any) -> tuple[list[str], int] | None:
-    """Return missing chunks (shards) of an array, and the number of all; None if unknown."""
+    """Return the keys of missing chunks, and the number of all chunks; None if unknown."""
     found = location_of(array)
-    # Of HTTP there is a page of links for a folder, if there are any.
+    # HTTP servers list a folder as a page of links, if at all.
     if found is None or split_protocol(found[0])[0] in HTTP:
         return None
     try:
         listed = retry_io(lambda: list_stamps(*found))
     except Exception as error:
-        # Drivers raise errors of their own kinds: reading may be allowed where listing is not.
+        # Reading may be allowed where listing is not.
         if trouble(error) is None:
             raise
         return None

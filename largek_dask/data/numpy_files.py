@@ -18,10 +18,7 @@ from largek_dask.errors import DataError
 
 
 class NpyRows(SlicedRows):
-    """Rows of a ``.npy`` file; pickles as its address.
-
-    A local file is mapped into memory, a remote one is loaded.
-    """
+    """Rows of a ``.npy`` file, mapped if local and loaded if remote, and pickled by address."""
 
     def __init__(
         self,
@@ -55,7 +52,7 @@ class NpyRows(SlicedRows):
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the array of a ``.npy`` file: mapped into memory, or of a remote file loaded.
+    """Return the array of a ``.npy`` file, mapped if local and loaded if remote.
 
     Raises DataError if it is missing, damaged, or holds Python objects.
     """
@@ -74,10 +71,10 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return numpy's reason, without its advice to allow pickles."""
+    """Return numpy's reason without its advice to allow pickles."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it holds Python objects, not numbers; save x.astype(float) instead"
-    return f"it is truncated or not a file of numpy ({error})"
+    return f"it is truncated or not a numpy file ({error})"
 
 
 def _loaded(location: str, storage_options: Mapping[str, Any] | None) -> Any:

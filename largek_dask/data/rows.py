@@ -1,7 +1,7 @@
-"""The one view of data that everything above uses: a table of rows, cut into chunks.
+"""Common interface to all data: a table of rows, read chunk by chunk.
 
 Any source (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are consecutive
-ranges of rows; ``read(i)`` is the only way to the numbers, so at most a few chunks are held.
+ranges of rows, of which only a few are in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
 MAX_CHUNK_ROWS = 65_536
-"""No reading chunk is made larger than this by grouping or cutting."""
+"""Maximum rows of a reading chunk that is made by grouping or cutting."""
 
 
 class Column(Protocol):
@@ -55,8 +55,8 @@ class Rows(ABC):
     is_sparse: ClassVar[bool] = False
     """True if ``read`` returns sparse rows."""
     shuffled: bool = False
-    """True if the rows lie in random order, as ``ingest(shuffle=...)`` leaves them: any stretch of
-    rows is then a random sample, and a share of a chunk is its first rows as they lie."""
+    """True if the rows are in random order, as ``ingest(shuffle=...)`` writes them: any range of
+    rows is then a random sample, and a part of a chunk can be its first rows."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Rows(ABC):
         self.n_rows = int(chunk_table[-1])
         self.n_features = int(n_features)
         self.location = location
-        """URL or absolute path; None for rows that live in this process only."""
+        """URL or absolute path; None for rows that only this process has."""
         self.weight: Column | None = None
         where = self.describe_source(location)
         if self.n_rows == 0:
@@ -95,7 +95,7 @@ class Rows(ABC):
         self.weight = weight
 
     def _copy(self) -> Self:
-        """Return the same rows; ``copy.copy`` would open a store again, as for another process."""
+        """Return a shallow copy; ``copy.copy`` would open a store again, as unpickling does."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -113,19 +113,19 @@ class Rows(ABC):
         return None if names is None else self._checked_names(names)
 
     def _find_names(self) -> Sequence[str] | None:
-        """Return the source's names of its columns; called once."""
+        """Return the source's column names; called once."""
         return None
 
     def _checked_names(self, names: Sequence[str]) -> tuple[str, ...]:
         if len(names) != self.n_features:
             raise DataError(
                 f"{self.describe_source(self.location)} has {self.n_features} columns, but "
-                f"{len(names)} names of columns: give one for each."
+                f"{len(names)} names: give one for each."
             )
         return tuple(names)
 
     def with_names(self, names: Sequence[str] | None) -> Self:
-        """Return the same rows with these names of columns; None: without names."""
+        """Return the same rows with these column names; None: without names."""
         other = self._copy()
         other.feature_names = None if names is None else self._checked_names(names)
         return other
@@ -161,18 +161,18 @@ class Rows(ABC):
         return self._checked(i, self._load(i, start, stop), stop - start)
 
     def in_memory(self) -> Table | None:
-        """Return all rows in one piece, dense ones C-contiguous and read-only, or None."""
+        """Return all rows as one read-only block, if they are in memory; None otherwise."""
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of a chunk's rows (None: of all) in the table they were taken from.
+        """Return the indices of chunk ``i``'s rows (None: of all) in the table they come from.
 
-        None for rows that were not taken from another table.
+        Returns None for rows that were not taken from another table.
         """
         return None
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """Return the range to be read for the rows ``begin`` to ``end`` of chunk ``i``.
+        """Return the range that must be read for the rows ``begin`` to ``end`` of chunk ``i``.
 
         It is the whole chunk unless rows are stored in smaller pieces.
         """
@@ -189,9 +189,9 @@ class Rows(ABC):
         x = np.asarray(x)
         if x.dtype == np.bool_:
             x = x.view(np.uint8) if x.flags.c_contiguous else x.astype(np.uint8)
-        if told := difference(x, (n, self.n_features), self.dtype):
+        if problem := difference(x, (n, self.n_features), self.dtype):
             raise DataError(
-                f"{self.name_chunk(i)} {told}. "
+                f"{self.name_chunk(i)} {problem}. "
                 "The source has changed since it was opened: open it again."
             )
         x = np.ascontiguousarray(x, self.dtype).view()
@@ -229,12 +229,12 @@ class Rows(ABC):
         return weight
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return a fingerprint of these data, as JSON; ``same_data`` compares two.
+        """Return a fingerprint of these data for JSON; ``same_data`` compares two.
 
         ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
         in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
-        runs; ``shuffled`` is :attr:`shuffled`; ``stamps`` (None where there is no storage) has
-        one entry a chunk, made of the sizes and modification times, or ETags, of what is stored.
+        runs; ``shuffled`` is :attr:`shuffled`; ``stamps`` (None without storage) has one entry
+        per chunk, made of the sizes and modification times, or ETags, of its files.
         """
         return {
             "content": content_of(self),
@@ -264,7 +264,7 @@ class Rows(ABC):
 
     @property
     def row_values(self) -> int:
-        """Numbers that a row takes in memory: its features; of sparse rows what is stored."""
+        """Numbers per row in memory: the features, or the mean number stored of sparse rows."""
         if not self.is_sparse:
             return self.n_features
         return max(1, -(-self.nbytes // max(1, self.n_rows * self.dtype.itemsize)))
@@ -285,7 +285,7 @@ class Rows(ABC):
             "chunks": f"{self.n_chunks:,} of {lengths.min():,} to {lengths.max():,} rows",
             "weighted": "yes" if self.weight is not None else "no",
             "order": "shuffled" if self.shuffled else "as given",
-            "lie in": self.location or "this process",
+            "location": self.location or "this process",
         }
         return html_table("largek_dask rows", facts)
 
@@ -325,12 +325,12 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Return whether a type is added to numpy, as ``ml_dtypes`` adds bfloat16."""
+    """Return whether a type is an extension of numpy, such as bfloat16 of ``ml_dtypes``."""
     return dtype.isbuiltin == 2
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Describe how rows differ from the declared shape and (native) type; "" if they do not."""
+    """Describe how rows differ from the declared shape and native type; "" if they do not."""
     if x.shape != shape:
         return f"has shape {x.shape}, but {shape} was declared"
     if x.dtype != dtype and not np.can_cast(native_dtype(x.dtype, "a block"), dtype):
@@ -338,16 +338,18 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
     return ""
 
 
-def refuse_masked(values: Any, what: str, fill: str) -> None:
-    """Raise DataError for an array with a mask, of which ``fill`` is the code that fills it."""
+def refuse_masked(
+    values: Any, what: str = "the data are", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
+) -> None:
+    """Raise DataError for a masked array; ``fill`` is code that fills one."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
 
 
 def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:
-    """Raise DataError unless there are two dimensions, with advice on how to make two.
+    """Raise DataError, with advice, unless there are two dimensions.
 
-    ``array`` is code that makes an array with a method ``reshape`` of the source ``what``.
+    ``array`` is code that converts the source ``what`` to an array with ``reshape``.
     """
     if len(shape) == 2:
         return

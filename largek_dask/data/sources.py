@@ -1,4 +1,4 @@
-"""Anything a user hands in, as rows."""
+"""Open whatever a user passes as rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import find_table, open_hdf5
+from largek_dask.data.group_tables import find_table, open_hdf5
+from largek_dask.data.lazy_rows import BlockRows, dask_column, dask_frame_rows, xarray_rows
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.numpy_files import NpyRows, open_npy
@@ -59,9 +60,9 @@ def open_rows(
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
-        Warn of chunks that a Zarr store lacks, which Zarr reads as its fill value, after one
-        listing of the store. Zarr does not store chunks of fill values by default, so only the user
-        knows whether some were lost. In a store that ``ingest`` wrote a missing chunk is always an
+        Warn of chunks missing from a Zarr store, which Zarr reads as fill values, after one
+        listing. Zarr does not store chunks of fill values by default, so only the user knows
+        whether some were lost. In a store that ``ingest`` wrote, a missing chunk is always an
         error; a store that cannot be listed (HTTP) is not checked.
 
     Returns
@@ -73,7 +74,7 @@ def open_rows(
     DataError
         Not a table of numbers, missing, or damaged.
     IncompleteStoreError
-        A store whose writing did not end.
+        The store was not written to the end.
     MissingDependencyError
         The driver of a URL is not installed.
 
@@ -93,7 +94,7 @@ def open_rows(
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
-    # Rows that pass through have been looked at when they were opened.
+    # Rows that pass through were checked when they were opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
@@ -115,9 +116,7 @@ def _open(
     if isinstance(source, zarr.Group):
         if weight is None and component is None:
             weight = own_weights(source, str(source.store_path))
-        source, component = find_table(source, component, str(source.store_path))
-        if isinstance(source, zarr.Group):
-            return CSRRows(source, **_address(source), weight=weight)
+        source, _ = find_table(source, component, str(source.store_path))
     elif component is not None:
         raise ParameterError(
             f"component={component!r} names an array inside a store, "
@@ -125,23 +124,17 @@ def _open(
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
-    if isinstance(source, zarr.Array):
-        return ZarrRows(source, **_address(source), weight=weight)
+    if isinstance(source, (zarr.Array, zarr.Group)):
+        return _stored_rows(source, location_of(source), weight)
     return _open_object(source, weight)
 
 
 def _open_object(source: Any, weight: Column | None) -> Rows:
     if is_of(source, "xarray", "DataArray"):
-        from largek_dask.data.xarray_rows import xarray_rows
-
         return xarray_rows(source, weight)
     if is_of(source, "dask", "Array"):
-        from largek_dask.data.lazy_rows import BlockRows
-
         return BlockRows(source, weight=weight)
     if is_of(source, "dask", "DataFrame"):
-        from largek_dask.data.lazy_rows import dask_frame_rows
-
         return dask_frame_rows(source, weight=weight)
     if is_frame(source):
         return FrameRows(source, weight=weight)
@@ -150,20 +143,20 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Return whether something is a sparse matrix in memory."""
-    # Of the class: a Delayed has every attribute.
+    """Return whether a source is a sparse matrix in memory."""
+    # The class is asked, because a Delayed has every attribute.
     return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Return a numpy array of something in memory, or raise DataError; sparse: unchanged."""
+    """Convert a source in memory to an array, or raise DataError; sparse matrices stay."""
     if is_sparse(source):
         return source
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
-            f"cannot open a {type(source).__name__} as rows, which are read often; give an array, "
-            "a DataFrame, or the URL of a Zarr store."
+            f"cannot open a {type(source).__name__} as rows, which are read repeatedly; give an "
+            "array, a DataFrame, or the URL of a Zarr store."
         )
     return array
 
@@ -185,11 +178,13 @@ def _open_url(
         if weight is None:
             weight = own_weights(node, url)
         node, component = find_table(node, None, url, component)
-    address: dict[str, Any] = {
-        "location": url,
-        "component": component,
-        "storage_options": storage_options,
-    }
+    return _stored_rows(node, (url, component, storage_options), weight)
+
+
+def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
+    """Return the rows of an open node at ``found``: URL, component and storage options."""
+    names = ("location", "component", "storage_options")
+    address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
     return kind(node, weight=weight, **address)
 
@@ -198,16 +193,9 @@ def _to_be_ingested(source: str | Sequence[Any]) -> DataError:
     one = isinstance(source, str)
     files = source if one else " ".join(map(str, source[:3])) + (" ..." if len(source) > 3 else "")
     return DataError(
-        f"{source if one else 'a list of files'} cannot be read by rows as it is; write it to a "
+        f"{source if one else 'a list of files'} cannot be read row by row; write it to a "
         f"Zarr store first: largek ingest {files} OUT.zarr (or largek_dask.ingest)."
     )
-
-
-def _address(node: Any) -> dict[str, Any]:
-    found = location_of(node)
-    if found is None:
-        return {}
-    return dict(zip(("location", "component", "storage_options"), found, strict=True))
 
 
 def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) -> Column | None:
@@ -221,8 +209,6 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
     if is_of(sample_weight, "dask", "Array") or is_of(sample_weight, "dask", "Series"):
-        from largek_dask.data.lazy_rows import dask_column
-
         return dask_column(sample_weight)
     refuse_encoded(sample_weight, "sample_weight")
     return ArrayColumn(sample_weight)
@@ -235,10 +221,10 @@ def read_integers(
     what: str,
     storage_options: Mapping[str, Any] | None = None,
 ) -> NDArray[Any]:
-    """Return one stored integer for each of ``n_rows`` rows, such as labels or classes.
+    """Read one integer per row, such as labels, from a Zarr array or ``.npy`` file.
 
-    They are in a one-dimensional Zarr array or ``.npy`` file; ``what`` names them in messages.
-    Raises DataError if they are missing, damaged, of another shape or not integers.
+    ``what`` names them in messages. Raises DataError if they are missing, damaged, of another shape
+    or not integers.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False
@@ -262,8 +248,8 @@ def read_integers(
     refuse_encoded(array, named)
     if array.dtype.kind not in "iu":
         raise DataError(
-            f"{named} holds {array.dtype}, not integers: write whole numbers with .astype(int), "
-            "and number names from 0 on."
+            f"{named} holds {array.dtype}, not integers: convert numbers with .astype(int), and "
+            "names to numbers from 0 on."
         )
     if isinstance(array, zarr.Array) and not is_complete:
         warn_of_missing(array, named)

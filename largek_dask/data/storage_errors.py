@@ -19,9 +19,8 @@ from largek_dask.retry import retry
 T = TypeVar("T")
 
 Trouble = Literal["away", "lacking"]
-"""Storage does not answer ("away"), or something is missing, forbidden or full ("lacking"), which
-passes only where a person acts."""
-
+"""Storage does not answer ("away"); or something is missing, forbidden or full ("lacking"), which
+no retry cures."""
 NO_TROUBLE = (FileExistsError, IsADirectoryError)
 LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
 LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -32,16 +31,12 @@ DRIVERS = (
 )  # fmt: skip
 """Packages that raise errors of their own classes."""
 RETRY_SECONDS = 5.0
-"""No retry of a single call after so long; longer waits belong where a cancel is noticed."""
+"""Longest retry of a single call; longer waits belong where a cancel is noticed."""
 
 
 def trouble(error: BaseException) -> Trouble | None:
-    """Return what an error, or a cause of it, implies about storage; None if nothing."""
-    for found in _causes(error):
-        kind = _kind(found)
-        if kind is not None:
-            return kind
-    return None
+    """Classify what an error, or a cause of it, implies about storage; None if nothing."""
+    return next((kind for found in _causes(error) if (kind := _kind(found)) is not None), None)
 
 
 def unanswered(error: BaseException) -> bool:
@@ -78,7 +73,7 @@ def _kind(error: BaseException) -> Trouble | None:
     if package in DRIVERS:
         lacking = getattr(error, "status", None) in LACKING_ANSWERS or isinstance(error, LACKING)
         return "lacking" if lacking else "away"
-    # Errors of this package say by their cause what they are; Dask's are about its workers.
+    # Errors of this package are classified by their cause; Dask's are about its workers.
     if not isinstance(error, OSError) or package in ("largek_dask", "distributed"):
         return None
     if isinstance(error, LACKING) or error.errno in LACKING_NUMBERS:
@@ -89,9 +84,9 @@ def _kind(error: BaseException) -> Trouble | None:
 def retry_io(call: Callable[[], T]) -> T:
     """Return the result of a read or write, retrying it while storage is away.
 
-    ``call`` must be safe to repeat. The last error is raised: as it is, or as an ``OSError`` where
-    it is of a driver's own class, which other processes may fail to unpickle. Errors about the
-    files (missing, forbidden, disk full) are raised at once.
+    ``call`` must be safe to repeat. Errors about the files (missing, forbidden, disk full) are
+    raised at once. A driver's own error is raised as an ``OSError``, since other processes may fail
+    to unpickle its class.
     """
     pause = float(config.get("stores.pause-seconds"))
     try:
@@ -106,7 +101,7 @@ def retry_io(call: Callable[[], T]) -> T:
         if type(error).__module__.partition(".")[0] not in DRIVERS:
             raise
         plain = _plain(error)
-    # Out here, so that the driver's own is no context of it.
+    # raised here, so that the driver's own error is not its context
     raise plain
 
 
@@ -114,12 +109,12 @@ def _plain(error: Exception) -> OSError:
     number = LACKING_ANSWERS.get(getattr(error, "status", None) or 0)
     if number is None and isinstance(error, OSError):
         number = error.errno
-    # The timeout error of fsspec has no message.
+    # fsspec's timeout error has no message
     return OSError(number or errno.EIO, f"{type(error).__name__}: {str(error) or error.__cause__}")
 
 
 @contextmanager
-def reading(what: str, advice: str = "check that it is whole and may be read.") -> Iterator[None]:
+def reading(what: str, advice: str = "check that it is complete and readable.") -> Iterator[None]:
     """Raise a ``DataError`` that names ``what`` for errors of codecs and drivers, of any class."""
     try:
         yield
@@ -139,5 +134,5 @@ def writing(what: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise OutputError(
-            f"{what} cannot be written: {error}; check space and permissions there."
+            f"{what} cannot be written: {error}; check its free space and permissions."
         ) from error

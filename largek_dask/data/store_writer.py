@@ -1,7 +1,7 @@
 """Write stores of rows: dense, sparse (CSR, in the layout of AnnData), and rows with weights.
 
-A store is refused as data until its last byte is there: the attribute ``largek.complete`` is false
-from the first write on and becomes true in the last one, a single small file.
+A store does not open as data before it is complete: its attribute ``largek.complete`` is false from
+the first write on and becomes true with the last one, of a single small file.
 """
 
 from __future__ import annotations
@@ -32,15 +32,13 @@ from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 
 _ZARR_FILES = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
-
-
 CHUNK_VALUES = 1 << 20
 WEIGHTS = "weights"
 FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
     ".parquet", ".pickle", ".pkl", ".pq", ".pt", ".safetensors", ".tsv", ".txt", ".xlsx", ".zip",
 )  # fmt: skip
-"""Ends of names that say of which kind a single file is."""
+"""Suffixes of files of other formats."""
 
 
 def refuse_file(out: str) -> None:
@@ -48,8 +46,8 @@ def refuse_file(out: str) -> None:
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
-            f"{out} would be a Zarr store, which is a folder, and not a {suffix} file, which is "
-            f"not written here; call it {stem}.zarr."
+            f"{out} would be a Zarr store, which is a folder, not a {suffix} file; call it "
+            f"{stem}.zarr."
         )
 
 
@@ -79,7 +77,7 @@ def check_output(
         if isinstance(error, DataError):
             raise
         raise OutputError(
-            f"{out} cannot be looked at: {error}; check that it may be read."
+            f"{out} cannot be accessed: {error}; check the address and permissions."
         ) from error
     if not exists:
         return out
@@ -104,9 +102,9 @@ def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> It
     except BaseException as error:
         try:
             remove_store(out, storage_options)
-        except Exception as kept:
-            # The same storage that has failed, most likely: what matters is why.
-            error.add_note(f"What had been written to {out} could not be removed: {kept}")
+        except Exception as failed:
+            # Most likely for the same reason, so the first error is raised.
+            error.add_note(f"The incomplete store {out} could not be removed: {failed}")
         raise
 
 
@@ -115,7 +113,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
     fs, path = filesystem(out, storage_options)
     if not is_there(fs, path):
         return
-    # its own description first: a kill in between must not leave a store that looks whole
+    # metadata first: an interrupted removal must not leave a store that looks complete
     for name in _ZARR_FILES:
         if is_there(fs, f"{path}/{name}"):
             fs.rm(f"{path}/{name}")
@@ -139,8 +137,8 @@ def publish_store(
 ) -> None:
     """Declare a store complete, in one write, after all of its data are on the disk.
 
-    ``notes`` are its attributes, of which :data:`ATTRIBUTE` holds those of this package. A scratch
-    store is not synced. Raises OutputError if it cannot be written.
+    ``notes`` are its attributes; those of this package are in :data:`ATTRIBUTE`. A scratch store
+    is not synced. Raises OutputError if it cannot be written.
     """
     own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
     with writing(out):
@@ -165,20 +163,13 @@ def _refuse_no_rows(n_written: int, out: str) -> None:
 class StoreWriter:
     """Write rows in order into a new Zarr v3 array.
 
-    Floats are stored without compressor (they hardly shrink, and plain bytes read at the speed of
-    the disk), integers with blosc-lz4; both with a checksum (crc32c). Raises OutputError if it
-    cannot be written.
+    Floats are stored uncompressed (they hardly shrink, and plain bytes read at the speed of the
+    disk), integers with blosc-lz4; both with a checksum (crc32c). Raises OutputError if it cannot
+    be written.
 
-    Parameters
-    ----------
-    out : str
-        Normalized path or URL; a Zarr store that is there is removed.
-    n_rows : int or None
-        None if it is known only at the end.
-    chunk_rows : int
-        Rows of a chunk; of a shard if ``inner_rows`` is given.
-    inner_rows : int, optional
-        Rows of the chunks inside a shard; divides ``chunk_rows``.
+    A Zarr store at ``out``, a normalized path or URL, is removed. ``n_rows`` is None if it is known
+    only at the end. With ``inner_rows``, which divides ``chunk_rows``, chunks are shards of smaller
+    ones.
     """
 
     def __init__(
@@ -192,7 +183,7 @@ class StoreWriter:
         inner_rows: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        # Integers are compressed, so their size on the disk is not known.
+        # Integers are compressed, so their size on disk is unknown.
         if n_rows is not None and dtype.kind == "f" and is_local(out):
             check_space(out, n_rows * n_features * dtype.itemsize, "the rows")
         self.out = out
@@ -225,7 +216,7 @@ class StoreWriter:
 
     @property
     def n_written(self) -> int:
-        """Rows taken so far."""
+        """Number of rows appended so far."""
         return self._written + self._filled
 
     def append(self, block: NDArray[Any]) -> None:
@@ -255,14 +246,14 @@ class StoreWriter:
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Write the remaining rows, then declare the store complete with these notes, in one write.
 
-        Raises DataError unless as many rows came as announced.
+        Raises DataError if there are no rows, or not the announced number.
         """
         self._flush()
         _refuse_no_rows(self._written, self.out)
         if self._n_rows is not None and self._written != self._n_rows:
             raise DataError(
                 f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
-                "it was changed meanwhile: ingest it again."
+                "it has changed since it was opened: ingest it again."
             )
         publish_store(self._array, self.out, {ATTRIBUTE: notes})
 
@@ -336,12 +327,12 @@ class _Grown:
         self._n_waiting = 0
 
     def append(self, values: NDArray[Any]) -> None:
-        """Take values; a copy, since the caller may reuse its arrays."""
+        """Append a copy of values, since the caller may reuse its array."""
         self._waiting.append(np.array(values, self.dtype))
         self._n_waiting += len(values)
 
     def flush(self, *, whole: bool) -> None:
-        """Write what is waiting; of the last chunk nothing unless it is full, if ``whole``."""
+        """Write the waiting values; with ``whole``, only full chunks."""
         if whole and self._n_waiting < CHUNK_VALUES:
             return
         values = np.concatenate(self._waiting)
@@ -363,11 +354,11 @@ def write_weighted_rows(
     storage_options: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> None:
-    """Write rows with their weights, which :func:`~largek_dask.open_rows` reads with them.
+    """Write rows with weights, which :func:`~largek_dask.open_rows` reads together.
 
-    The store is a group of the rows ``X``, their ``weights``, and their ``rows`` (indices in the
-    table that they come from). Its note ``largek.weights`` names the array of weights. Raises
-    OutputError if ``out`` exists (unless ``force``) or cannot be written.
+    The store is a group of the rows ``X``, their ``weights``, and their indices ``rows`` in the
+    original table. Its note ``largek.weights`` names the array of weights. Raises OutputError if
+    ``out`` exists (unless ``force``) or cannot be written.
     """
     target = check_output(out, storage_options, force=force)
     with writing(target):

@@ -1,4 +1,4 @@
-"""Rows in a Zarr store, which are pickled by their address."""
+"""Rows in a Zarr store, pickled by their address."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name_node(kind: str, location: str | None, component: str | None) -> str:
 
 
 class Address(TypedDict, total=False):
-    """Place of a node of a store, and the weights of its rows."""
+    """Address of a node in a store, and the weights of its rows."""
 
     location: str | None
     """URL or absolute path of the store; None if only this process has it."""
@@ -38,9 +38,9 @@ class StoredRows(Rows):
     """
 
     _notes: Mapping[str, Any]
-    """Notes of this package on the node."""
+    """This package's notes in the node's attributes."""
     kind: ClassVar[str]
-    """Name of a node without a location."""
+    """Name in messages of a node without a location."""
 
     def __init__(
         self,
@@ -72,23 +72,27 @@ class StoredRows(Rows):
 
     def warn_of_missing(self) -> None:
         """Warn of missing chunks, unless the writer has noted that all are stored."""
-        # A group of an HDF5 file has no chunks that somebody could have lost.
+        # Chunks of an HDF5 file cannot be lost one by one.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
             warn_of_missing(self._node, self.describe_source(self.location))
 
     def describe_source(self, location: str | None) -> str:
-        """Return URL and component."""
         return name_node(self.kind, location, self.component)
 
+    def stored_statistics(self) -> dict[str, Any] | None:
+        # they hold for unit weights
+        statistics = self._notes.get("statistics") if self.weight is None else None
+        return statistics if isinstance(statistics, dict) else None
+
     def _find_names(self) -> Sequence[str] | None:
-        """Return the names that ``ingest`` noted, or those that AnnData stores."""
+        """Return the names stored by ``ingest`` or AnnData."""
         names = self._notes.get("feature_names")
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 where = self.describe_source(self.location)
                 raise DataError(
-                    f"the names of columns that {where} notes are no list of texts: write it again."
+                    f"the column names stored in {where} are not a list of strings: write it again."
                 )
             return names
         above, _, own = str(getattr(self._node, "path", "")).rpartition("/")
@@ -124,7 +128,7 @@ def _group_at(store: Any, path: str) -> Any:
 
 
 def names_in_anndata(group: Any) -> list[str] | None:
-    """Return the names of variables in a group that AnnData has written, else None."""
+    """Return the names of variables in a group written by AnnData; None for other groups."""
     variables = group.get("var")
     if not hasattr(variables, "attrs"):
         return None
@@ -132,7 +136,7 @@ def names_in_anndata(group: Any) -> list[str] | None:
     if index is None or index not in variables:
         return None
     names = variables[index]
-    # newer versions may write it with a mask of missing values
+    # newer versions may store a mask of missing values with them
     names = names["values"] if "values" in getattr(names, "keys", tuple)() else names
     names = names.asstr()[:] if hasattr(names, "asstr") else names[:]
     return [str(name) for name in np.asarray(names).tolist()]

@@ -1,4 +1,4 @@
-"""Opening Zarr by URL, with errors that say what is wrong and what to do."""
+"""Open Zarr stores by URL, with errors that say what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -31,14 +31,11 @@ from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__, check_format
 
 ATTRIBUTE = "largek"
-"""Name of the attribute in which this package keeps its own notes on a store."""
-MOST_NAMED = 20
+"""Attribute that holds this package's notes on a store."""
 FORMAT = 1
 """Format of these notes and of the statistics among them."""
-
-_EXTRAS = {"s3": "s3", "s3a": "s3"}
-_PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs", "abfss": "adlfs"}
-
+MOST_NAMED = 20
+"""Maximum number of names in a message."""
 
 _CONTAINERS = ("abfs", "abfss", "wasb", "wasbs")
 """Protocols whose URLs name a container before the "@", not a user."""
@@ -50,7 +47,7 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Raise ValueError for an address with a secret: models, logs and events contain addresses."""
+    """Raise ValueError if an address has a secret: models, logs and events contain addresses."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
@@ -65,7 +62,7 @@ def check_no_secret(url: str) -> None:
 
 
 def normalize(url: str | os.PathLike[str]) -> str:
-    """Return the absolute path of anything local, and any other URL unchanged.
+    """Return an absolute path for a local file or store, and any other URL unchanged.
 
     Raises DataError if it is empty or contains a secret.
     """
@@ -108,7 +105,7 @@ def disk_usage(path: str) -> Any:
 
 
 def check_space(path: str, n_bytes: int, what: str, advice: str = "choose another folder") -> None:
-    """Raise OutputError if a local disk has not enough room for ``what``."""
+    """Raise OutputError if a local disk does not have enough space for ``what``."""
     if n_bytes > (free := disk_usage(path).free):
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         raise OutputError(
@@ -120,21 +117,27 @@ def check_space(path: str, n_bytes: int, what: str, advice: str = "choose anothe
 S3 = ("s3", "s3a")
 HTTP = ("http", "https")
 GCS = ("gs", "gcs")
+AZURE = ("abfs", "abfss", "az")
+DRIVERS = {
+    **dict.fromkeys(S3, "'largek_dask[s3]'"),
+    **dict.fromkeys(GCS, "gcsfs"),
+    **dict.fromkeys(AZURE, "adlfs"),
+}
+"""What pip installs for the protocols of URLs."""
 S3_CALLS: dict[str, Any] = {
     "connect_timeout": 4,
     "read_timeout": 8,
     "retries": {"total_max_attempts": 1},
 }
-"""Settings of botocore unless the user gives others in ``config_kwargs``: a call that nobody
-answers ends soon. Its own repeats, 25 times 15 s, notice no cancel; ours do (``retry.py``)."""
+"""Default ``config_kwargs`` of botocore: short timeouts, and no retries. Its own retries, 25 times
+15 s, would ignore a cancel; ours (``retry.py``) notice it."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
-"""Limits for aiohttp, which would give a request five minutes, however much comes meanwhile."""
+"""Timeouts for aiohttp, in seconds; by default it ends any request after five minutes."""
 GCS_SECONDS = 300.0
-"""Longest request of gcsfs, which has no limit of its own, sends at most 50 MiB in one, and makes
-each up to six times."""
+"""Timeout of a request of gcsfs, which has none, sends up to 50 MiB in one, and tries six times."""
 AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
-"""Limits for adlfs, which heeds them in reads and writes: other requests may take 300 s. It makes
-each four times, and waits for an upload that stops in the middle."""
+"""Timeouts for adlfs, which applies them to reads and writes: other requests may take 300 s. It
+tries each request four times, and does not time out an upload that stops in the middle."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -151,14 +154,14 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
         client = dict(options.get("client_kwargs") or {})
         silence = client.get("timeout", HTTP_CALLS["sock_read"])
         if isinstance(silence, (int, float)):
-            # A number can be written into a job.
+            # jobs, which are stored as JSON, give a number
             client["timeout"] = ClientTimeout(**{**HTTP_CALLS, "sock_read": silence})
         options["client_kwargs"] = client
     elif protocol in GCS:
         from aiohttp import ClientTimeout
 
         options.setdefault("requests_timeout", ClientTimeout(GCS_SECONDS, **HTTP_CALLS))
-    elif _PACKAGES.get(str(protocol)) == "adlfs":
+    elif protocol in AZURE:
         options = {**AZURE_CALLS, **options}
     return options
 
@@ -169,9 +172,9 @@ def protocols_of(fs: Any) -> frozenset[str]:
 
 
 def limited(fs: Any) -> Any:
-    """Return the same file system; one of S3 repeats no calls, and has a timeout for uploads.
+    """Return a file system; make one of S3 time out uploads, and leave retries to the caller.
 
-    Neither can be set when it is made: its options have to be JSON (``zarr``), or do not exist.
+    Its options cannot say so: Zarr requires them to be JSON, and s3fs has none for retries.
     """
     if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
@@ -182,9 +185,9 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Return whether a file system has something at a path; raise its other errors.
+    """Return whether a path exists; raise errors other than its absence.
 
-    ``exists`` of most of them returns False for any error, also if there is no answer.
+    ``exists`` of most file systems returns False for any error, including timeouts.
     """
     try:
         if getattr(fs, "asynchronous", False):
@@ -192,7 +195,7 @@ def is_there(fs: Any, path: str) -> bool:
         else:
             fs.info(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # That of HTTP says so whatever has happened, and is raised from that.
+        # fsspec raises this error from any failure of HTTP
         behind = error.__cause__
         if behind is not None and trouble(behind) == "away" and protocols_of(fs) & {*HTTP}:
             raise behind from None
@@ -210,12 +213,7 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     try:
         fs, path = fsspec.url_to_fs(url, **options_for(url, storage_options))
     except ImportError as error:
-        if protocol in _EXTRAS:
-            advice = f"pip install 'largek_dask[{_EXTRAS[protocol]}]'"
-        elif protocol in _PACKAGES:
-            advice = f"pip install {_PACKAGES[protocol]}"
-        else:
-            advice = str(error)
+        advice = f"pip install {DRIVERS[protocol]}" if protocol in DRIVERS else str(error)
         raise MissingDependencyError(
             f"{url} needs a driver for {protocol}:// that is not installed: {advice}"
         ) from error
@@ -255,18 +253,17 @@ def open_node(
         store = url if is_local(url) else remote_store(url, storage_options, read_only=True)
         return zarr.open(store, path=component, mode="r")
     except FileNotFoundError as error:
-        what = f"{url} does not exist or is no Zarr array or group"
+        what = f"{url} does not exist or is not a Zarr array or group"
         if component:
             what = f"{url} has no array or group named {component!r}{_those_in(store)}"
         raise DataError(f"{what}; check the address.") from error
     except json.JSONDecodeError as error:
         raise IncompleteStoreError(
-            f"{where} cannot be opened: its description is no whole JSON ({error}), as a power "
-            "failure while it was written leaves it. Write it again (largek ingest --force) or "
-            "remove it."
+            f"{where} cannot be opened: its metadata are not complete JSON ({error}), as after a "
+            "power failure during writing. Write it again (largek ingest --force) or remove it."
         ) from error
     except Exception as error:
-        # drivers raise errors of their own kinds (no access, no such bucket)
+        # drivers raise their own errors (no access, no such bucket)
         raise DataError(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."
@@ -277,7 +274,7 @@ def _those_in(store: Any) -> str:
     try:
         return f", only {members_of(zarr.open_group(store, mode='r'))}"
     except Exception:
-        # Of whichever kind: what is told is that something was not found.
+        # the missing component is the error to report
         return ""
 
 
@@ -303,11 +300,11 @@ def metadata_key(array: Any) -> str:
 
 
 def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray[Any]:
-    """Return the rows ``start`` to ``stop`` of an array, none of them made up.
+    """Return rows ``start`` to ``stop`` of an array, and verify that they are stored.
 
-    Zarr reads a missing chunk as fill values, also while the whole store is out of reach. So chunks
-    that read as fill values only are looked for, with one request each. With ``complete``, the
-    writer has noted that all chunks are stored. An HDF5 dataset has no missing chunks.
+    Zarr reads a missing chunk as fill values, even if the whole store is unreachable. So each chunk
+    that consists of fill values is looked up with one request. With ``complete``, all chunks must
+    be stored. An HDF5 dataset has no missing chunks.
 
     Raises FileNotFoundError if the store is gone, and ValueError, which names the chunk, if one is
     damaged, or missing from a complete array.
@@ -317,7 +314,7 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     try:
         x = np.asarray(array[start:stop])
     except Exception as error:
-        # Every codec raises errors of its own kinds; that of gzip looks like one of a disk.
+        # Codecs raise errors of any class; gzip's is an OSError.
         is_damage = trouble(error) is None or isinstance(error, gzip.BadGzipFile)
         if isinstance(error, MemoryError) or not is_damage:
             raise
@@ -328,14 +325,14 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     filled = list(_filled(array, x, start, stop))
     if not filled:
         return x
-    found = [_is_stored(array, key) for key in filled]
-    if not all(found):
+    are_stored = [_is_stored(array, key) for key in filled]
+    if not all(are_stored):
         if not _is_stored(array, metadata_key(array)):
             raise FileNotFoundError(errno.ENOENT, "the store is gone", str(array.store_path))
         if complete:
-            raise ValueError(f"{name_chunk(array, filled[found.index(False)])} is missing")
-    # What is there now may not have been when it was read.
-    return np.asarray(array[start:stop]) if any(found) else x
+            raise ValueError(f"{name_chunk(array, filled[are_stored.index(False)])} is missing")
+    # read again: chunks that are stored now may have been missing before
+    return np.asarray(array[start:stop]) if any(are_stored) else x
 
 
 def name_chunk(array: Any, key: str) -> str:
@@ -352,13 +349,13 @@ def _first_damaged(array: Any, start: int, stop: int) -> str | None:
         try:
             array[(slice(begin, end), *inner)]
         except Exception:
-            # Of whichever kind: it was told already.
+            # the first error has been caught already
             return key
     return None
 
 
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
-    """Yield the keys of stored chunks that were read as fill values only."""
+    """Yield the keys of chunks that were read as fill values only."""
     fill = fill_value(array)
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         part = x[(slice(begin - start, end - start), *inner)]
@@ -368,14 +365,14 @@ def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]
 
 
 def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
-    """Return the keys of the stored chunks that hold some of these rows."""
+    """Return the keys of the stored chunks that hold these rows."""
     return (key for key, *_ in _stored_pieces(array, start, stop))
 
 
 def _stored_pieces(
     array: Any, start: int, stop: int
 ) -> Iterator[tuple[str, int, int, tuple[slice, ...]]]:
-    """Yield the key of each stored chunk with some of these rows, its rows and its columns."""
+    """Yield the key, first and last row, and columns of each stored chunk with these rows."""
     sizes = array.shards or array.chunks
     if start >= stop:
         return
@@ -395,7 +392,7 @@ def _is_stored(array: Any, key: str) -> bool:
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
-    """Return URL, component and options of an open Zarr node; None if only this process has it."""
+    """Return URL, component and options of a Zarr node; None if only this process has it."""
     store = node.store
     component = node.path or None
     if isinstance(store, LocalStore):
@@ -410,7 +407,7 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
 def read_statistics(
     notes: Any, shape: tuple[int, int], dtype: np.dtype[Any], where: str
 ) -> Statistics:
-    """Return a store's statistics of rows of this shape and type; raise DataError if unreadable."""
+    """Parse a store's statistics of rows of this shape and type; raise DataError if invalid."""
     try:
         found = Statistics.from_dict(notes)
         if (found.n_total, found.n_features) != shape:
@@ -421,8 +418,8 @@ def read_statistics(
             raise ValueError(f"they are of {found.dtype} features, and the rows are {dtype}")
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        told = isinstance(error, (ValueError, OverflowError))
-        why = error if told else "they are incomplete or have another form"
+        is_explained = isinstance(error, (ValueError, OverflowError))
+        why = error if is_explained else "they are incomplete or have another form"
         raise DataError(
             f"the statistics in {where} cannot be read by largek_dask {__version__} ({why}): a "
             "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "
@@ -431,19 +428,19 @@ def read_statistics(
 
 
 def check_complete(node: Any, where: str) -> dict[str, Any]:
-    """Return the notes of this package on a store, ``{}`` if there are none.
+    """Return this package's notes on a store, ``{}`` if there are none.
 
-    Raises IncompleteStoreError if writing did not end, and DataError if a later version wrote it.
+    Raises IncompleteStoreError if it is incomplete, and DataError if a later version wrote it.
     """
     notes = node.attrs.get(ATTRIBUTE)
     if not isinstance(notes, dict):
         return {}
     if "kind" not in notes:
-        # (Models and labels, which are no rows, have formats of their own.)
+        # (models and labels have formats of their own)
         check_format(notes, where, DataError, FORMAT)
     if isinstance(statistics := notes.get("statistics"), dict):
-        told = {"version": notes.get("version", ""), **statistics}
-        check_format(told, f"the statistics of {where}", DataError, FORMAT)
+        versioned = {"version": notes.get("version", ""), **statistics}
+        check_format(versioned, f"the statistics of {where}", DataError, FORMAT)
     if notes.get("complete") is False:
         raise IncompleteStoreError(
             f"{where} is incomplete: the program that wrote it was stopped before the end. "
@@ -453,15 +450,13 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
 
 
 def _found(fs: Any, root: str) -> dict[str, Any]:
-    """Return everything below a folder; what cannot be listed raises.
+    """Return everything below a folder; raise if a folder cannot be listed.
 
-    fsspec's own ``find`` omits folders that do not answer, and its option ``on_error="raise"``
-    applies to the first one only.
+    fsspec's own ``find`` omits such folders, except for the first one with ``on_error="raise"``.
     """
-    name, usual = "find", AbstractFileSystem
-    if isinstance(fs, AsyncFileSystem):
-        name, usual = "_find", AsyncFileSystem
     found: dict[str, Any] = {}
+    is_async = isinstance(fs, AsyncFileSystem)
+    name, usual = ("_find", AsyncFileSystem) if is_async else ("find", AbstractFileSystem)
     if getattr(type(fs), name) is not getattr(usual, name):
         found = fs.find(root, detail=True)
         return found
@@ -480,7 +475,7 @@ def _found(fs: Any, root: str) -> dict[str, Any]:
 def list_stamps(
     location: str, component: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Return size and modification time (or ETag) of everything stored under a node, by key."""
+    """Return size and modification time (or ETag) of all files of a node, by key."""
     stamps = {}
     if is_local(location):
         folders = [""]

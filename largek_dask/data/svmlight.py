@@ -1,4 +1,4 @@
-"""A stream over a file in svmlight (libsvm) format: ``label column:number column:number ...``."""
+"""Stream a file in svmlight (libsvm) format: ``label column:number column:number ...``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BLOCK_BYTES = 32 << 20
 class SvmlightTable:
     """Stream sparse rows of a svmlight file, parsed by scikit-learn; labels are left out.
 
-    Columns count from 1, as the format has it, or from 0 if the file has a column 0. The number of
+    Columns count from 1, as the format says, or from 0 if the file has a column 0. The number of
     columns is known only at the end, so the file is read twice.
     """
 
@@ -31,7 +31,6 @@ class SvmlightTable:
         self.names: tuple[str, ...] | None = None
         self.n_bytes = 0
         self.dtype = np.dtype(np.float64)
-        self.n_rows: int | None = None
         self._fs, self._path = filesystem(url, storage_options)
         lowest, highest, n_rows = 2**62, -1, 0
         for matrix in self._pieces():
@@ -44,10 +43,9 @@ class SvmlightTable:
             raise DataError(f"{url} has no {what}: give a file with values.")
         self._first = min(lowest, 1)
         self.n_features = highest + 1 - self._first
-        self.n_rows = n_rows
+        self.n_rows: int | None = n_rows
 
     def blocks(self) -> Iterator[SparseBlock]:
-        """Blocks of about 32 MB of text."""
         for matrix in self._pieces():
             yield block_of(
                 matrix.data, matrix.indices - self._first, matrix.indptr, self.n_features
@@ -76,5 +74,5 @@ class SvmlightTable:
             ) from error
         except OSError as error:
             raise DataError(
-                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+                f"{self.where} cannot be read: {error}; check that it is complete and readable."
             ) from error

@@ -1,4 +1,4 @@
-"""Find the files that a path, a pattern, a folder or a list of paths stands for."""
+"""Find the table files that a path, pattern, folder or list of paths stands for."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from largek_dask.errors import DataError
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
-"""Ends of names of texts: those of ``CSV`` are looked for in folders."""
+"""Suffixes of text files; folders are searched for those of ``CSV``."""
 PARQUET = (".parquet", ".pq")
 HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
 ONE_FILE = (*TEXT, *PARQUET, *HDF5, *SVMLIGHT)
-"""Ends of names of files that are read as a stream."""
+"""Suffixes of files that are read as a stream."""
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 OTHERS = (".zarr", ".npy", ".npz")
 WILD = "*?["
@@ -29,30 +29,29 @@ TEXTS = ".csv .tsv .txt .dat .data .tab, also packed as .gz .bz2 .xz .zst .zip"
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """Several files of the same columns."""
+    """Several files with the same columns."""
 
     where: str
     location: str | None
-    """The folder that they are in, if that is what was asked for."""
+    """The folder that contains them, if that is the source."""
     urls: tuple[str, ...]
     ends: tuple[str, ...]
 
 
 def check_readable(url: str) -> None:
-    """Raise DataError for a local file of an unknown kind."""
+    """Raise DataError for a local file of an unknown format."""
     if not (is_local(url) and os.path.isfile(url)):
         return
-    told = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
+    problem = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
     if url.lower().endswith(".zip"):
-        raise DataError(f"{told} A store in an archive is opened as zip://::{url}; else unpack it.")
+        raise DataError(f"{problem} Open a store in an archive as zip://::{url}, or unpack it.")
     raise DataError(
-        f"{told} Files are read by their names: .npy; with largek ingest also {TEXTS}; "
+        f"{problem} Files are read by their suffix: .npy; with largek ingest also {TEXTS}; "
         f"{' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert it."
     )
 
 
 def is_paths(source: Any) -> bool:
-    """Return whether something is a list of paths."""
     return (
         isinstance(source, (list, tuple))
         and bool(source)
@@ -65,9 +64,9 @@ def find_table_files(
 ) -> TableFiles | None:
     """Return the files of a list of paths, a pattern or a folder; None for anything else.
 
-    Files of a pattern or a folder (with its subfolders) are in the order of their paths, those of
-    a list in its order. Of the former, names that begin with a dot or an underscore are skipped,
-    and in a folder those that are not CSV or Parquet. Raises DataError if there are none, or both.
+    Files of a pattern or a folder (with subfolders) are sorted by path; names that begin with a dot
+    or an underscore are skipped, and in a folder those of other formats. Raises DataError if a
+    pattern matches none, or files are of different formats.
     """
     if is_paths(source):
         urls = [normalize(path) for path in source]
@@ -100,7 +99,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
             return None
         names = sorted(fs.find(path))
     except (OSError, NotImplementedError, ValueError):
-        # Whoever opens it as a store says what is wrong.
+        # opening it as a store will report the problem
         return None
     inside = [(name, name.removeprefix(path).strip("/").split("/")) for name in names]
     kept = [
@@ -112,7 +111,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Return whether names are of files that Spark and others keep beside data."""
+    """Return whether a path is hidden, like the marker files of Spark."""
     return any(part.startswith((".", "_")) for part in parts)
 
 
@@ -120,14 +119,14 @@ def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> Tab
     for url in urls:
         if not url.lower().endswith((*TEXT, *PARQUET)):
             raise DataError(
-                f"{where}: {url} is no CSV or Parquet file by its name ({TEXTS}; "
-                f"{', '.join(PARQUET)}); several files are read of these only."
+                f"{where}: {url} is not named like a CSV or Parquet file ({TEXTS}; "
+                f"{', '.join(PARQUET)}); only these can be read together."
             )
     parquet = [url for url in urls if url.lower().endswith(PARQUET)]
     if parquet and len(parquet) < len(urls):
         other = next(url for url in urls if url not in parquet)
         raise DataError(
-            f"{where} holds CSV as well as Parquet files ({other}, {parquet[0]}): name those of "
-            "one format, e.g. by a pattern such as folder/*.parquet."
+            f"{where} holds both CSV and Parquet files ({other}, {parquet[0]}): select one format, "
+            "e.g. by a pattern such as folder/*.parquet."
         )
     return TableFiles(where, location, tuple(urls), PARQUET if parquet else TEXT)

@@ -1,4 +1,4 @@
-"""Streams of rows for ``ingest``: CSV, Parquet, HDF5, svmlight, all that ``open_rows`` takes."""
+"""Streams of rows for ``ingest``: table files, and all that ``open_rows`` takes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from largek_dask.data.columns import (
     all_differences,
     chosen_columns,
     is_index_name,
+    not_numbers,
     noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
-from largek_dask.data.held_tables import open_hdf5
-from largek_dask.data.not_numbers import not_numbers
+from largek_dask.data.group_tables import open_hdf5
+from largek_dask.data.lazy_rows import dask_frame_rows
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
@@ -33,29 +34,29 @@ from largek_dask.data.text_files import READING, find_layout, open_text
 from largek_dask.errors import DataError, LargekError, ParameterError
 
 HEAD_ROWS = 1_000
-"""Rows of a CSV file by which its columns are known."""
+"""Rows of a CSV file that determine its columns."""
 BLOCK_BYTES = 32 << 20
-"""Bytes of one block that a stream gives, about."""
+"""Approximate size of a block of a stream."""
 
 
-class Table(Protocol):
-    """Rows as a stream, read once from the first to the last."""
+class RowStream(Protocol):
+    """Stream of rows, read once from the first to the last."""
 
     where: str
     location: str | None
-    """URL or path, None for something in this process."""
+    """URL or path; None if only this process has the data."""
     n_features: int
     names: tuple[str, ...] | None
-    """Names of the features, None where they have none."""
+    """Names of the features, if they have any."""
     dtype: np.dtype[Any]
     n_rows: int | None
-    """Number of rows; None where only reading tells."""
+    """Number of rows; None if unknown before reading."""
     n_bytes: int
-    """Bytes of the text that they are parsed from, where only reading tells their number."""
+    """Size of the text to parse, if the number of rows is unknown."""
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:
-        """Yield blocks of (n, d) rows in order; of sparse rows a ``SparseBlock`` each."""
+        """Yield blocks of (n, d) rows in order; of sparse rows, each is a ``SparseBlock``."""
 
 
 def open_table(
@@ -64,11 +65,11 @@ def open_table(
     storage_options: Mapping[str, Any] | None = None,
     selection: Selection | None = None,
     header: bool | None = None,
-) -> Table:
-    """Open a source for one sequential read; only its head is read here.
+) -> RowStream:
+    """Open a source for one sequential read; reads only its head.
 
     Raises DataError if it is not a table of numbers, and ParameterError if it lacks a selected
-    column. Warns (DataWarning) if an index is left out.
+    column. Warns (DataWarning) if an index is dropped.
     """
     several = find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
@@ -76,28 +77,24 @@ def open_table(
     ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
     if header is not None and ends is not TEXT:
         raise ParameterError(
-            f"header={header} says whether the first line of a CSV file names the columns: it does "
-            "not apply to other sources, so leave it out."
+            f"header={header} says whether the first line of a CSV file names the columns; leave "
+            "it out for other sources."
         )
     if several is not None:
         return _open_files(several, component, storage_options, selection, header)
     if url.lower().endswith(ONE_FILE):
-        if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist: check the address.")
         if not url.lower().endswith(HDF5):
             return _open_file(url, component, storage_options, selection, header)
         return _with_columns(_open_hdf5(url, component, storage_options), selection)
     if component is None and is_frame(source):
         return RowsTable(FrameRows(source, selection=selection))
     if component is None and is_of(source, "dask", "DataFrame"):
-        from largek_dask.data.lazy_rows import dask_frame_rows
-
         return RowsTable(dask_frame_rows(source, selection=selection))
     rows = open_rows(source, component=component, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
         raise DataError(
-            f"the rows of {rows.location or source} have weights, which would be lost: fit it as "
-            "it is, or pass component= the array of the rows for these alone."
+            f"the rows of {rows.location or source} have weights, which would be lost: fit the "
+            "store itself, or pass component= the array of rows, to write these without weights."
         )
     return _with_columns(rows, selection)
 
@@ -108,16 +105,18 @@ def _open_file(
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
+    like: CSVTable | ParquetTable | None = None,
 ) -> CSVTable | ParquetTable | SvmlightTable:
+    _check_exists(url)
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
-            raise ParameterError("component= takes one column alone: leave out columns and drop.")
-        return ParquetTable(url, component, storage_options, selection)
+            raise ParameterError("component= selects a single column: leave out columns and drop.")
+        return ParquetTable(url, component, storage_options, selection, like)
     if component is not None:
         raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
     if name.endswith(TEXT):
-        return CSVTable(url, storage_options, selection, header=header)
+        return CSVTable(url, storage_options, selection, like, header)
     if selection:
         raise ParameterError(
             f"columns and drop do not apply to {url}: in svmlight files columns have no names."
@@ -132,28 +131,27 @@ def _open_files(
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    for url in files.urls:
-        if is_local(url) and not os.path.exists(url):
-            raise DataError(f"{url} does not exist: check the address.")
     first = _open_file(files.urls[0], component, storage_options, selection, header)
-    assert isinstance(first, (CSVTable, ParquetTable))
+    assert not isinstance(first, SvmlightTable)
     kept = None if component is not None else Selection(tuple(first.chosen))
-    # Of columns that are asked for by name others may be missing.
+    # With columns selected by name, files may differ in the others.
     like = None if component is not None or (selection and selection.columns) else first
-    tables = [first]
-    for url in files.urls[1:]:
-        if files.ends is PARQUET:
-            tables.append(ParquetTable(url, component, storage_options, kept, like))
-        else:
-            tables.append(CSVTable(url, storage_options, kept, like, header))
-    return FilesTable(files.where, files.location, tables)
+    tables = [
+        _open_file(url, component, storage_options, kept, header, like) for url in files.urls[1:]
+    ]
+    return FilesTable(files.where, files.location, [first, *tables])
+
+
+def _check_exists(url: str) -> None:
+    if is_local(url) and not os.path.exists(url):
+        raise DataError(f"{url} does not exist: check the address.")
 
 
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
-    if told := all_differences(like.compared, found):
+    if differences := all_differences(like.compared, found):
         raise DataError(
-            f"{url} has other columns than {like.where}, the first file: {told} Give files of the "
-            "same columns, or name those that all of them have with --columns (columns=)."
+            f"{url} has other columns than {like.where}, the first file: {differences} Give files "
+            "with the same columns, or name those that all files have with --columns (columns=)."
         )
 
 
@@ -173,7 +171,6 @@ class RowsTable:
         self._rows = rows
 
     def blocks(self) -> Iterator[Any]:
-        """The chunks in order."""
         for i in range(self._rows.n_chunks):
             yield self._rows.read(i)
 
@@ -189,7 +186,7 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 class CSVTable:
     """Stream a text file of numbers (float64), read by pandas; see ``data.text_files``.
 
-    Columns without a header, or with one that counts them, are named by their numbers from 0 on.
+    Columns without a header, or with one that counts them, have no names but numbers from 0 on.
     """
 
     is_sparse = False
@@ -219,7 +216,7 @@ class CSVTable:
             "header": 0 if layout.has_header else None,
         }
         if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
-            # Later versions read what was written, and know no other way.
+            # later versions always round-trip, and have no such option
             self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
         self.all_columns = self.compared = tuple(map(str, head.columns))
@@ -228,7 +225,7 @@ class CSVTable:
         places = chosen_columns(self.all_columns, selection, url)
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))
-        """The columns that are taken, as they are called in the file."""
+        """The selected columns, as the file names them."""
         kept = [name for name in self.all_columns if not is_index_name(name)]
         is_numbered = kept == list(map(str, range(len(kept))))
         self.names = None if is_numbered else self.chosen
@@ -246,11 +243,11 @@ class CSVTable:
             raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
         except self._pandas.errors.ParserError as error:
             raise DataError(
-                f"{self.where} is not a table: {error}; write every row with as many fields."
+                f"{self.where} is not a table: {error}; give all rows the same number of fields."
             ) from error
         except READING as error:
             raise DataError(
-                f"{self.where} cannot be read: {error}; check that it is whole and may be read."
+                f"{self.where} cannot be read: {error}; check that it is complete and readable."
             ) from error
 
     def _read(self, **options: Any) -> Any:
@@ -258,7 +255,6 @@ class CSVTable:
             return self._pandas.read_csv(text, **(self._options | options))
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Blocks of about 32 MB as parsed."""
         size = max(1_000, BLOCK_BYTES // (8 * self.n_features))
         row = 0
         options = {"chunksize": size, "usecols": self._columns, **self._options}
@@ -288,8 +284,8 @@ class CSVTable:
 class ParquetTable:
     """Stream a Parquet file, one record batch at a time.
 
-    All columns, or with ``component`` one column only; a column of fixed-size lists (embeddings)
-    gives one feature per element. An index by pandas' metadata is left out with a warning.
+    ``component`` selects a single column, such as one of fixed-size lists (embeddings), which gives
+    one feature per element. An index that pandas wrote is dropped with a warning.
     """
 
     is_sparse = False
@@ -319,7 +315,7 @@ class ParquetTable:
         self.all_columns = tuple(schema.names)
         noted = noted_as_index(self.all_columns, schema.pandas_metadata)
         self.compared = tuple(name for name in self.all_columns if name not in noted)
-        """The columns that files have to have in common: an index may be in some of them."""
+        """The columns that all files must have; an index may be in only some of them."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
         if component is not None:
@@ -332,10 +328,11 @@ class ParquetTable:
         self._columns = self.chosen = [schema.names[place] for place in places]
         self._values = ArrowColumns(schema, places, url, missing=self._missing)
         self.names: tuple[str, ...] | None = self._values.names
+        self.dtype = self._values.dtype
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """Return the columns with missing values; reads only parts whose statistics do not tell."""
+        """Return the columns with missing values; reads only what statistics do not decide."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}
@@ -351,39 +348,27 @@ class ParquetTable:
                 break
         return found
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The common type of the numbers; another one may be set."""
-        return self._values.dtype
-
-    @dtype.setter
-    def dtype(self, dtype: np.dtype[Any]) -> None:
-        self._values.dtype = dtype
-
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """One block a record batch."""
         import pyarrow as pa
 
         size = max(1_000, BLOCK_BYTES // (self.dtype.itemsize * self.n_features))
         try:
             for batch in self._dataset.to_batches(columns=self._columns, batch_size=size):
                 if batch.num_rows:
-                    yield self._values.of(batch.columns, batch.num_rows)
+                    yield self._values.convert(batch.columns, batch.num_rows)
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
 
 
 class FilesTable:
-    """Stream several opened files of the same columns, one after the other.
+    """Stream several open files with the same columns, one after the other.
 
-    ``location`` is the folder that they are in, if that was the source.
+    ``location`` is the folder that contains them, if that is the source.
     """
 
     is_sparse = False
 
-    def __init__(
-        self, where: str, location: str | None, tables: Sequence[CSVTable | ParquetTable]
-    ) -> None:
+    def __init__(self, where: str, location: str | None, tables: Sequence[RowStream]) -> None:
         self.where, self.location = where, location
         first = tables[0]
         self.n_features, self.names = first.n_features, first.names
@@ -394,13 +379,13 @@ class FilesTable:
         self._tables = tables
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """The blocks of all files in their order."""
         for table in self._tables:
-            table.dtype = self.dtype
-            yield from table.blocks()
+            for block in table.blocks():
+                yield block.astype(self.dtype, copy=False)
 
 
 def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
+    _check_exists(url)
     h5py = require("h5py", "hdf5", "HDF5 files")
     try:
         if is_local(url):
@@ -410,7 +395,7 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             file = h5py.File(fs.open(path, "rb"), "r")
     except OSError as error:
         raise DataError(
-            f"{url} cannot be read as HDF5: {error}; write it again. Of a classic netCDF file "
-            "(netCDF-3), which is no HDF5, give xarray.open_dataset(path)[NAME]."
+            f"{url} cannot be read as HDF5: {error}; write it again. If it is classic netCDF "
+            "(netCDF-3), which is not HDF5, pass xarray.open_dataset(path)[NAME]."
         ) from error
     return open_hdf5(file, component, location=url)

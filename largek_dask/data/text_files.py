@@ -1,6 +1,6 @@
-"""Text files of numbers: how they are packed and encoded, and how their lines are cut.
+"""Detect the compression, encoding and layout of text files of numbers.
 
-A few lines at the beginning say which separator, decimal sign and header a file has.
+The first lines of a file show its separator, decimal sign and header.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from largek_dask.errors import DataError
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 )  # fmt: skip
-"""Errors of readers of text and of packed files."""
+"""Errors of readers of text and of compressed files."""
 ZSTD = b"\x28\xb5\x2f\xfd"
 PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -38,7 +38,7 @@ ENCODINGS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-"""Encodings by the mark that files begin with; UTF-32 comes before UTF-16, whose mark it holds."""
+"""Encodings by byte-order mark; that of UTF-32 begins with that of UTF-16, so it comes first."""
 BUFFER_BYTES = 1 << 20
 HEAD_LINES = 100
 HEAD_CHARACTERS = 4 << 20
@@ -49,16 +49,16 @@ COMMENT = re.compile(r"[#%]|sep=.$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-"""One and 234 thousandths, or 1,234."""
+"""Ambiguous: a decimal comma, or a separator of thousands."""
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
 
 
 @contextmanager
 def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
-    """Open a text file, decompressed and decoded by its first bytes, not by its name.
+    """Open a text file, whose first bytes tell its compression and encoding.
 
     Bytes that are not UTF-8 are replaced: numbers are the same in all encodings that extend ASCII.
-    Raises DataError if it is not a text, or an archive of several files.
+    Raises DataError if it is not text, or an archive of several files.
     """
     with ExitStack() as stack:
         packed = io.BufferedReader(stack.enter_context(fs.open(path, "rb")), BUFFER_BYTES)
@@ -67,9 +67,9 @@ def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
         encoding = next((name for mark, name in ENCODINGS.items() if head.startswith(mark)), None)
         if encoding is None and b"\0" in head:
             raise DataError(
-                f"{where} is not a text in UTF-8: it holds bytes that are 0. If it is in UTF-16 "
-                "without a mark (BOM), convert its encoding to UTF-8 first (iconv -f UTF-16LE -t "
-                "UTF-8); if it is binary, give it the ending of its format."
+                f"{where} is not UTF-8 text: it contains null bytes. If it is UTF-16 without a "
+                "byte-order mark, convert it to UTF-8 first (iconv -f UTF-16LE -t UTF-8); if it is "
+                "binary, rename it with the suffix of its format."
             )
         text = io.TextIOWrapper(data, encoding or "utf-8", errors="replace", newline="")
         yield stack.enter_context(text)
@@ -91,7 +91,7 @@ def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
         if len(names) != 1:
             raise DataError(
                 f"{where} is an archive of {len(names)} files ({', '.join(names[:5])}): unpack it, "
-                "and give the file or the folder."
+                "and pass a file or the folder."
             )
         return stack.enter_context(archive.open(names[0]))
     for start, kind in PACKED.items():
@@ -102,22 +102,21 @@ def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class TextLayout:
-    """Layout of the lines of a text."""
+    """Layout of the lines of a text file."""
 
     separator: str
     """One character, or the regular expression of white space."""
     decimal: str
     skip: int
-    """Lines before the header or the first row: comments and blank ones."""
+    """Number of comments and blank lines before the header or the first row."""
     has_header: bool
-    """True if the first line after them names the columns."""
 
 
 def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
-    """Find the layout of a text by its first lines.
+    """Find the layout of a text file from its first lines.
 
-    ``header`` says whether the first line names the columns; None: as it looks. Raises DataError if
-    there are no rows, or the header is not UTF-8 or has fewer fields than a row.
+    ``header`` is True if the first line names the columns; None: detect. Raises DataError if there
+    are no rows, or the header is not UTF-8 or has fewer fields than a row.
     """
     lines: list[str] = []
     n_characters = 0
@@ -150,7 +149,7 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     if header and any(len(row) > len(rows[0]) for row in rows):
         raise DataError(
             f"{where} has rows with more fields than the header: give every column a name, or "
-            "write rows without names of their own and without a separator at their end."
+            "write rows without row names and without a trailing separator."
         )
     return TextLayout(separator, decimal, skip, header)
 
@@ -161,13 +160,13 @@ def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
     try:
         rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error:
-        # A field longer than any number.
+        # a field is longer than csv allows
         return [[line] for line in lines]
     return [[field.strip() for field in row] for row in rows]
 
 
 def _fitness(rows: list[list[str]]) -> tuple[float, int]:
-    """Score a separator: rows of one length, full of numbers."""
+    """Score a separator: rows should have one length and consist of numbers."""
     data = rows[1:] or rows
     widths = [len(row) for row in data]
     width = max(set(widths), key=widths.count)
@@ -183,7 +182,7 @@ def _is_number(field: str) -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> str:
-    """Return the decimal sign; a point if it is unclear."""
+    """Return the decimal sign; a point in case of doubt."""
     fields = [field for row in rows for field in row]
     commas = [field for field in fields if WITH_COMMA.fullmatch(field)]
     points = any("." in field and NUMBER.fullmatch(field) for field in fields)
@@ -191,7 +190,7 @@ def _decimal(rows: list[list[str]]) -> str:
 
 
 def _is_header(first: list[str]) -> bool:
-    """Return whether a first row names columns: by a text, or as pandas numbers them, from 0 on."""
+    """Return whether a first row names columns, by text or by pandas' numbers from 0 on."""
     if any(field and not _is_number(field) for field in first):
         return True
     names = first[1:] if first[0] == "" else first

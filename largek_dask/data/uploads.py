@@ -1,8 +1,8 @@
-"""Uploads to S3 that end when the server takes nothing any more.
+"""Time out uploads to S3 that make no progress.
 
-A driver's ``read_timeout`` begins when the whole request has been written: never, if the server
-lets an upload wait before the body (botocore asks for a ``100 Continue`` first) or in the middle
-of it. Here it counts from the last piece that was taken, so a slow upload may take its time.
+botocore's ``read_timeout`` starts when the whole request has been written: never, if the server
+stalls before the body (botocore asks for ``100 Continue`` first) or in the middle of it. Here, it
+restarts with each piece that the server accepts, so a slow upload may take longer.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import ReadTimeoutError
 
 BLOCK = 1 << 20
-"""Bytes that are asked of a body at once."""
+"""Bytes read from a body at once."""
 PIECE = 1 << 16
-"""Bytes that are handed on at once: as many as are taken or not."""
+"""Bytes sent at once; each such piece restarts the timeout."""
 
 
 class UploadSession(AIOHTTPSession):  # type: ignore[misc]
-    """Send requests of botocore; ``http_session_cls`` of a client's configuration.
+    """HTTP session of botocore that times out uploads (``http_session_cls`` of its Config).
 
-    An upload raises ``ReadTimeoutError`` if no piece of it was taken, and no answer came, for as
-    long as connecting and answering may take together.
+    An upload raises ``ReadTimeoutError`` if, for the connect and read timeouts together, no piece
+    of it is accepted and no response arrives.
     """
 
     def __init__(self, *args: Any, timeout: Any = None, **options: Any) -> None:
@@ -35,8 +35,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
         self._silence = None if None in limits else float(sum(limits))
 
     async def send(self, request: Any) -> Any:
-        """Return the answer to a request."""
-        # Only bodies that can be read are long, and only with these the server is asked first.
+        # only file-like bodies are long, and wait for 100 Continue
         if self._silence is None or not hasattr(request.body, "read"):
             return await super().send(request)
         silence, now = self._silence, asyncio.get_running_loop().time
@@ -50,16 +49,16 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
 
 
 class _Pieces:
-    """Body in small pieces; ``taken`` is called when the next piece is asked for."""
+    """Body in small pieces; calls ``on_piece`` when the next one is requested."""
 
-    def __init__(self, body: Any, taken: Callable[[], None]) -> None:
+    def __init__(self, body: Any, on_piece: Callable[[], None]) -> None:
         self._body = body
-        self._taken = taken
+        self._on_piece = on_piece
 
     async def __aiter__(self) -> AsyncIterator[memoryview]:
         while block := await self._block():
             for start in range(0, len(block), PIECE):
-                self._taken()
+                self._on_piece()
                 yield block[start : start + PIECE]
 
     async def _block(self) -> memoryview:

@@ -1,4 +1,4 @@
-"""Rows of a Zarr array: grouped reading, local chunks read directly, errors that name the chunk."""
+"""Rows of a Zarr array, read in groups of stored chunks, with errors that name the chunk."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from largek_dask.data.stored_rows import Address, StoredRows, name_node
 from largek_dask.data.stores import check_complete, fill_value, list_stamps, read_stored
 from largek_dask.errors import DataError
 
-DAMAGED = "the chunk is damaged or its storage is out of reach: write it again, or try later."
+DAMAGED = "the chunk is damaged or its storage is unreachable: write it again, or try later."
 
 
 def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
-    """Return the rows of one reading chunk: as many whole stored chunks as are worth one read.
+    """Return the rows of a reading chunk, which is a group of whole stored chunks.
 
-    Up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or one stored chunk if that is larger.
-    Groups divide a shard evenly, so that no read straddles two.
+    It has up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or is one stored chunk if that is
+    larger. Groups divide shards evenly, so that no read straddles two.
     """
     budget = int(config.get("data.read-chunk-bytes"))
     group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
@@ -41,10 +41,9 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
 class ZarrRows(StoredRows):
     """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
 
-    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk is fill
-    values, as Zarr defines it (``open_rows`` counts them), but an error in a store that ``ingest``
-    wrote. A store written with ``shuffle`` is :attr:`shuffled`. ``address`` is an
-    :class:`~largek_dask.data.stored_rows.Address`.
+    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk reads as fill
+    values, as Zarr defines it, but is an error in a store that ``ingest`` wrote. A store written
+    with ``shuffle`` is :attr:`shuffled`. ``address`` is a ``stored_rows.Address``.
     """
 
     kind = "the Zarr array"
@@ -76,7 +75,7 @@ class ZarrRows(StoredRows):
         return read_stored(self._array, start, stop, complete=self._is_complete)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """Return whole stored chunks (the inner ones of shards): Zarr reads nothing smaller."""
+        # whole stored chunks (of shards, inner ones) are the smallest parts that Zarr reads
         start, stop = self.chunk_rows(i)
         size = max(1, self._array.chunks[0])
         first = (start + begin) // size * size
@@ -84,7 +83,6 @@ class ZarrRows(StoredRows):
         return max(first, start) - start, min(last, stop) - start
 
     def read_part(self, i: int, begin: int, end: int) -> Any:
-        """Return ``read(i)[begin:end]``, reading the stored chunks that hold these rows."""
         start, _ = self.chunk_rows(i)
         if begin == end:
             return self._checked(i, np.empty((0, self.n_features), self.dtype), 0)
@@ -100,7 +98,7 @@ class ZarrRows(StoredRows):
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
-                # A short last chunk is padded; less of one would keep all of it alive.
+                # A view of a part would keep the whole chunk; the last chunk may be padded.
                 if first == last and (begin == row * size and end in (begin + size, self.n_rows)):
                     return stored
             if out is None:
@@ -108,12 +106,6 @@ class ZarrRows(StoredRows):
             out[begin - start : end - start] = fill_value(self._array) if stored is None else stored
         assert out is not None
         return out
-
-    def stored_statistics(self) -> dict[str, Any] | None:
-        """Return the statistics that ``ingest`` stored as an attribute, or None."""
-        # They were taken with unit weights.
-        statistics = self._notes.get("statistics") if self.weight is None else None
-        return statistics if isinstance(statistics, dict) else None
 
     def _stamps(self) -> list[str] | None:
         if self.location is None:
@@ -153,7 +145,6 @@ class ZarrColumn:
             warn_of_missing(self._array, f"sample_weight {self._where}")
 
     def read(self, start: int, stop: int) -> NDArray[np.float64]:
-        """Return the values of the rows ``start`` to ``stop``."""
         with reading(f"sample_weight {self._where}, rows {start} to {stop - 1},"):
             values = retry_io(
                 lambda: read_stored(self._array, start, stop, complete=self._is_complete)
@@ -163,12 +154,12 @@ class ZarrColumn:
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
     """Return the weights that the notes of a group name; None if they name none."""
-    # Without such a note an array called "weights" may mean something else.
+    # without such a note, an array called "weights" may mean something else
     name = check_complete(group, where).get("weights")
     if name is None:
         return None
     if name not in group:
         raise DataError(
-            f"{where} lacks its array {name!r}, the weights of its rows: write it anew."
+            f"{where} lacks its array {name!r}, the weights of its rows: write it again."
         )
     return ZarrColumn(group[name], f"{where}/{name}")

@@ -15,8 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from largek_dask.data.columns import all_differences
 from largek_dask.data.frame_rows import is_frame, is_of
-from largek_dask.data.memory_rows import refuse_masked_rows
-from largek_dask.data.rows import Rows, is_added_type
+from largek_dask.data.rows import Rows, is_added_type, refuse_masked
 from largek_dask.data.sources import in_memory, is_sparse, open_rows
 from largek_dask.data.table_files import is_paths
 from largek_dask.driver.checkpoint import check_output_folder, description_in
@@ -321,7 +320,7 @@ class RowsEstimator:
         any kind of data. With ``reset``, the columns are those of a new fit.
         """
         # scikit-learn's checks ignore masks.
-        refuse_masked_rows(X)
+        refuse_masked(X)
         is_held = not (is_lazy(X) or is_frame(X) or is_paths(X))
         X = in_memory(X) if is_held else X
         is_table = is_of(X, "pandas", "DataFrame")

@@ -1,7 +1,7 @@
-"""Text about a job: facts, rows of tables, and the figures of its events.
+"""Format jobs as text: their properties, rows of job tables, and figures of their events.
 
-Fields that are missing or of another type are shown as a dash. All texts are printable: they can
-neither forge a line nor control a terminal.
+Fields that are missing or of the wrong type are shown as a dash. All texts are printable: they
+cannot forge lines or control a terminal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,8 @@ from largek_dask.html_table import html_table
 
 NONE = "–"
 JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
-
-
 MOST_TEXT = 400
-"""Most characters of a text."""
+"""Maximum number of characters of a text."""
 LATEST = 253_402_300_799.0
 """End of the year 9999, in seconds since 1970."""
 
@@ -49,37 +47,35 @@ def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
 
 
 def whole(value: float) -> str:
-    """Format ``1234567`` as ``1,234,567``."""
     return f"{value:,.0f}"
 
 
 def precise(value: float) -> str:
-    """Format a value of the objective, with eight digits."""
     return f"{value:.8g}"
 
 
 def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the figures of a model besides its objective (``Model.fit_figures``)."""
+    """Format the figures of a model other than its objective (``Model.fit_figures``)."""
     return [
         (printable(name).replace("_", " "), figure(value, precise))
         for name, value in _mapping(result.get("figures")).items()
     ]
 
 
-def compiling_told(event: Event) -> str:
-    """Return that kernels are compiled, with the time left if it is known."""
+def compiling_text(event: Event) -> str:
+    """Report that kernels are being compiled, with the time left if known."""
     left = event.get("left_s")
     return compiling_words(left if is_number(left) else None)
 
 
 def _on_sample(event: Event) -> str:
-    """Return on how many rows the cost of a step was computed, unless on all."""
+    """Report the sample on which the cost of a step was computed, if not all rows."""
     sample = event.get("sample")
     return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
 
 
 def shape_of(event: Event) -> str:
-    """Return the shape of the rows, from the event "started"."""
+    """Format the shape of the rows from the event "started"."""
     rows, features = event.get("n_rows"), event.get("n_features")
     chunks = figure(event.get("n_chunks"), whole)
     noun = "chunk" if chunks == "1" else "chunks"
@@ -87,7 +83,7 @@ def shape_of(event: Event) -> str:
 
 
 def facts(view: JobView) -> list[tuple[str, str]]:
-    """Return what is known of a job, as names and texts."""
+    """Return the known properties of a job as names and texts."""
     s = view.status
     k = figure(s.get("n_clusters"), whole)
     found = [
@@ -106,7 +102,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
     if s.get("note"):
         found.append(("waits", str(s["note"])))
     if view.compiling is not None and not view.has_ended:
-        found.append(("now", compiling_told(view.compiling)))
+        found.append(("now", compiling_text(view.compiling)))
     if "step" in s:
         most = figure(s.get("max_iter"), whole)
         changed = figure(s.get("n_changed"), whole)
@@ -114,14 +110,14 @@ def facts(view: JobView) -> list[tuple[str, str]]:
             ("step", f"{figure(s['step'], whole)} of at most {most}"),
             (view.objective.of_step,
              f"{figure(s.get('cost'), precise)}{_on_sample(s)}, {changed} rows changed cluster"),
-            *([("energy", f"{precise(energy)} a row")]
+            *([("energy", f"{precise(energy)} per row")]
               if is_number(energy := s.get("energy")) else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
              f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
             *([("time", spent)] if (spent := _time_shares(view)) else []),
             ("held", f"{figure(s.get('state_bytes'), format_bytes)} of row state, "
              f"{figure(s.get('cache_bytes'), format_bytes)} of chunks"),
-            *([("again", f"{figure(s.get('retries'))} chunks handed out again, "
+            *([("again", f"{figure(s.get('retries'))} chunks retried, "
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
              if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
         ]  # fmt: skip
@@ -141,7 +137,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
 
 
 def _time_shares(view: JobView) -> str:
-    """Return how the time of all threads was spent; empty if unknown."""
+    """Format the shares of threads' time by kind of work; empty if unknown."""
     known = {kind: spent for kind in KINDS if (spent := view.seconds.get(kind, 0.0)) > 0}
     return ", ".join(f"{kind} {spent / sum(known.values()):.0%}" for kind, spent in known.items())
 
@@ -156,7 +152,7 @@ def _moved(status: Mapping[str, Any]) -> str:
 
 
 def left_of(view: JobView) -> str:
-    """Return how much of a job is done; empty if unknown."""
+    """Format the progress of a job; empty if unknown."""
     if view.state in ENDS:
         return ""
     if view.labelled is not None:
@@ -168,7 +164,7 @@ def left_of(view: JobView) -> str:
 
 
 def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a row of :data:`JOB_COLUMNS`."""
+    """Format a job as a row of :data:`JOB_COLUMNS`."""
     running = status.get("state") == "running"
     result = status.get("result") or {}
     _, value = value_in(result)
@@ -185,7 +181,7 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def card(view: JobView) -> str:
-    """Return a job as an HTML table for notebooks."""
+    """Format a job as an HTML table for notebooks."""
     known = [("state", view.state), ("name", str(view.status.get("name") or "")), *facts(view)]
     known += [("done", left_of(view)), *(("warning", text) for text in view.warnings)]
     texts: dict[str, str] = {}
@@ -196,7 +192,7 @@ def card(view: JobView) -> str:
 
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
-    """Return a list of jobs as an HTML table for notebooks."""
+    """Format a list of jobs as an HTML table for notebooks."""
     rows = [JOB_COLUMNS, *map(job_row, statuses)]
     tags = ["th", *["td"] * (len(rows) - 1)]
     lines = "".join(

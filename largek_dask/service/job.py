@@ -25,7 +25,7 @@ from largek_dask.errors import (
 from largek_dask.model import Model
 from largek_dask.plots.job_text import (
     card,
-    compiling_told,
+    compiling_text,
     facts,
     figure,
     figures_in,
@@ -359,7 +359,7 @@ def _end_line(event: Event) -> str:
 
 _TEXTS: dict[str, Callable[[Event], str]] = {
     "waiting": lambda e: f"for {e.get('reason')}: {e.get('message')}",
-    "compiling": compiling_told,
+    "compiling": compiling_text,
     "stopped": lambda e: (
         f"{e.get('reason')} after {figure(e.get('n_iter'), whole)} steps, "
         f"{figure(e.get('elapsed'), human_seconds)}"

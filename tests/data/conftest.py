@@ -14,7 +14,7 @@ def x():
 
 @pytest.fixture
 def small_chunks():
-    """Reading chunks of a few rows, so that small data have many of them."""
+    """Read few rows per chunk, so that small data have many chunks."""
     import dask
 
     with dask.config.set({"largek.data.read-chunk-bytes": 7 * 4 * 100}):

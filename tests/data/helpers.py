@@ -1,4 +1,4 @@
-"""Small things that several data tests share."""
+"""Helpers of the data tests."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from largek_dask.kernels.blocks import SparseBlock, dense_rows
 
 
 def read_all(rows):
-    """All rows of ``Rows``, with the contract of every chunk checked on the way."""
+    """Read all rows of ``Rows``, and check the contract of each chunk."""
     parts = []
     for i in range(rows.n_chunks):
         start, stop = rows.chunk_rows(i)
@@ -35,7 +35,7 @@ def read_all(rows):
 
 
 def files_under(folder):
-    """Path -> bytes of every file, to see that nothing was touched."""
+    """Return the bytes of every file by path, to check that none was changed."""
     found = {}
     for where, _, names in os.walk(folder):
         for name in names:

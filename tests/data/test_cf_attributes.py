@@ -1,4 +1,4 @@
-"""Numbers under CF attributes are refused, and read as xarray has decoded them."""
+"""Arrays encoded by CF attributes are refused; what xarray decodes is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of columns: where they are found, what is asked for by them, and rows that show some."""
+"""Column names: where they come from, selection by name, and rows of selected columns."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_names_are_as_many_as_columns(x, tmp_path):
         open_rows(x).with_names(["a", "b"])
     assert open_rows(x).with_names(NAMES).with_names(None).feature_names is None
     quiet(frame_of(x), tmp_path / "x.zarr")
-    for names, message in [(["a"], "7 columns, but 1 names"), ("abcdefg", "no list of texts")]:
+    for names, message in [(["a"], "7 columns, but 1 names"), ("abcdefg", "not a list of strings")]:
         array = zarr.open_array(tmp_path / "x.zarr")
         array.update_attributes({"largek": {**array.attrs["largek"], "feature_names": names}})
         with pytest.raises(DataError, match=message):
@@ -180,8 +180,8 @@ def test_h5ad__has_the_names_of_its_variables_and_other_files_numbers(x, tmp_pat
     ("columns", "drop", "message"),
     [
         (["price", "sise"], None, r"no column 'sise'\. It has 3 \('price', "),
-        (["size", "size"], None, "'size' .* asked for twice, or both taken and dropped"),
-        (["size", "price"], ["price"], "'price' .* asked for twice, or both taken and dropped"),
+        (["size", "size"], None, "'size' .* selected twice, or both selected and dropped"),
+        (["size", "price"], ["price"], "'price' .* selected twice, or both selected and dropped"),
         (None, ["price", "size", "n"], "no column .* is left"),
         ([], None, "no column .* is left"),
     ],
@@ -204,8 +204,8 @@ def test_order_by_name__is_where_they_are_or_an_error():
     for fitted, found, message in [
         (["a", "b"], ["a", "c"], r"Missing: 'b'\. Not known: 'c'\. Give"),
         (["a"], ["a", "b"], r"fitted on: Not known: 'b'\. Give"),
-        (["a", "b"], ["b", "a", "a"], "a name is there more than once"),
-        (["a", "a", "b"], ["b", "a", "a"], "a name is there more than once"),
+        (["a", "b"], ["b", "a", "a"], "a name occurs more than once"),
+        (["a", "a", "b"], ["b", "a", "a"], "a name occurs more than once"),
     ]:
         with pytest.raises(ParameterError, match=message):
             order_by_name(fitted, found, "x")

@@ -1,4 +1,4 @@
-"""Whoever meets a damaged chunk is told which one it is, by its key, and where it lies."""
+"""Errors name the key and location of a damaged chunk."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def make(where: Any, x: np.ndarray, options: dict[str, Any]) -> Any:
 
 
 def flip(data: bytes) -> bytes:
-    """The same bytes with some in the middle turned around."""
+    """Reverse some bytes in the middle of the data."""
     middle = len(data) // 2
     return data[:middle] + bytes(b ^ 0xFF for b in data[middle : middle + 8]) + data[middle + 8 :]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_local_chunk(layout: str, x: np.ndarray, tmp_path: Path) -> None:
-    """One of ten that are read together."""
+    """The chunk is one of ten that are read together."""
     options, key, is_direct = LAYOUTS[layout]
     make(tmp_path / "x.zarr", x, options)
     file = tmp_path / "x.zarr" / key
@@ -66,7 +66,7 @@ def test_a_local_chunk(layout: str, x: np.ndarray, tmp_path: Path) -> None:
 
 
 def test_one_of_several_rows_of_chunks(x: np.ndarray, tmp_path: Path, small_chunks: Any) -> None:
-    """Others can be read."""
+    """Other chunks can still be read."""
     make(tmp_path / "x.zarr", x, LAYOUTS["gzip"][0])
     file = tmp_path / "x.zarr" / "c" / "3" / "0"
     file.write_bytes(flip(file.read_bytes()))
@@ -133,7 +133,7 @@ def test_a_chunk_of_ingest_that_is_not_there(x: np.ndarray, tmp_path: Path) -> N
 
 
 def test_a_chunk_that_nobody_can_look_for_is_not_missing(monkeypatch: Any) -> None:
-    """To a file system with fsspec's own ``exists`` whatever goes wrong is a no."""
+    """fsspec's own ``exists`` returns False for any error."""
     FaultyFileSystem.clear()
     url = "faulty://unknown/x.zarr"
     lk.ingest(np.zeros((300, 2), np.float32), url, chunk_rows=100, progress=False)
@@ -157,7 +157,7 @@ def test_a_chunk_that_nobody_can_look_for_is_not_missing(monkeypatch: Any) -> No
 
 
 def test_a_folder_that_nobody_can_list_is_not_empty(monkeypatch: Any) -> None:
-    """Its chunks would have no stamps, as if all were written again."""
+    """Otherwise its chunks would lack stamps, as if all had been rewritten."""
     FaultyFileSystem.clear()
     url = "faulty://unlisted/x.zarr"
     lk.ingest(np.ones((300, 2), np.float32), url, chunk_rows=100, progress=False)
@@ -184,7 +184,7 @@ def test_a_folder_that_nobody_can_list_is_not_empty(monkeypatch: Any) -> None:
 def test_storage_that_is_away_is_not_asked_chunk_by_chunk(
     x: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """That would take long, and nothing is damaged."""
+    """That would take long, and the data may be intact."""
     make(tmp_path / "x.zarr", x, LAYOUTS["columns"][0])
     rows = open_rows(tmp_path / "x.zarr")
     assert rows._direct is None

@@ -1,4 +1,4 @@
-"""Noise for integers: below one step, by row and feature, the same in any chunks."""
+"""Noise for integers: in [0, 1), by row and feature, independent of chunks."""
 
 import pickle
 
@@ -84,5 +84,5 @@ def test_rows_are_those_of_the_whole_in_any_chunks(kind, tmp_path, chunks_as_sto
 
 @pytest.mark.parametrize("x", [np.eye(3), scipy.sparse.eye(3, dtype=np.int32, format="csr")])
 def test_others_are_refused(x):
-    with pytest.raises(ParameterError, match="dither is for dense rows of integers, and these are"):
+    with pytest.raises(ParameterError, match="dither needs dense rows of integers, and these are"):
         DitheredRows(open_rows(x), 0)

@@ -1,4 +1,4 @@
-"""The same data are recognized, changed data are not taken for them."""
+"""Fingerprints recognize the same data and notice changes."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_same_data__names_what_differs(x, store):
     other[500, 3] += 1
     ones = np.ones(1_000)
     cases = [
-        (open_rows(x[:-1]), r"shape \(1000, 7\) and have shape \(999, 7\)"),
-        (open_rows(x.astype("f8")), "dtype float32 and have dtype float64"),
+        (open_rows(x[:-1]), r"shape \(1000, 7\) and now have shape \(999, 7\)"),
+        (open_rows(x.astype("f8")), "dtype float32 and now have dtype float64"),
         (open_rows(other), "values of the rows have changed"),
         (open_rows(x, sample_weight=ones), "no row weights before"),
     ]
@@ -58,11 +58,11 @@ def test_same_data__names_what_differs(x, store):
     with dask.config.set({"largek.data.read-chunk-bytes": 2_800}):
         rechunked = open_rows(store).fingerprint()
     message = same_data(open_rows(store).fingerprint(), rechunked)
-    assert "read in 1 chunks and are read in 10" in message
+    assert "read in 1 chunks and are now read in 10" in message
 
 
 def test_same_data__knows_whether_rows_are_shuffled(x, tmp_path):
-    """Batches of shuffled rows are other rows than those of a seeded permutation."""
+    """Batches of shuffled rows differ from those of a seeded permutation."""
     rows = ingest(x, tmp_path / "shuffled.zarr", shuffle=1, progress=False)
     copy = open_rows(np.concatenate([rows.read(i) for i in range(rows.n_chunks)]))
     shuffled, plain = rows.fingerprint(), copy.fingerprint()
@@ -81,7 +81,7 @@ def test_same_data__notices_a_chunk_that_was_written_again(x, store, small_chunk
     path = store / "c" / "3" / "0"
     status = path.stat()
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
-    assert f"Chunk 3 of {store} was written again" in same_data(
+    assert f"Chunk 3 of {store} has been written again" in same_data(
         before, open_rows(store).fingerprint()
     )
 

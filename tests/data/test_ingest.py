@@ -1,4 +1,4 @@
-"""Writing stores: every format, refusals that harm nothing, kills that leave nothing readable."""
+"""Write stores from every format; refusals change nothing, kills leave nothing readable."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
     for options, message in [
         ({"chunk_rows": 0}, "chunk_rows=0"),
         ({"dtype": "int8"}, "dtype=int8 cannot hold the source's float32"),
-        ({"dtype": "nonsense"}, "no numpy dtype"),
+        ({"dtype": "nonsense"}, "not a numpy dtype"),
         ({"shuffle": -1}, "shuffle=-1"),
     ]:
         with pytest.raises(ParameterError, match=message):
@@ -211,7 +211,7 @@ def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
 
 
 class Untouchable:
-    """A source that must not even be looked at."""
+    """A source that must not be read."""
 
     @property
     def shape(self):
@@ -357,7 +357,7 @@ def test_ingest__replacing_a_store_takes_its_description_away_first(x, tmp_path,
     monkeypatch.setattr(fs_class, "rm", refuse)
     with pytest.raises(OutputError, match="killed here"):
         quiet(x, tmp_path / "out.zarr", force=True)
-    with pytest.raises(DataError, match="is no Zarr"):
+    with pytest.raises(DataError, match="is not a Zarr"):
         open_rows(tmp_path / "out.zarr")
 
 

@@ -17,7 +17,7 @@ from tests.data.helpers import read_all
 
 
 class Tracked(np.ndarray):
-    """An array that is counted while it, a copy or a view of it is alive."""
+    """An array that counts itself, its copies and views while they are alive."""
 
     alive = 0
 
@@ -29,7 +29,7 @@ class Tracked(np.ndarray):
 
 
 class Watch:
-    """Notes which blocks are computed, and asserts that never two of them are alive."""
+    """Record which blocks are computed, and check that only one is alive at a time."""
 
     def __init__(self, x):
         self.x = x
@@ -154,7 +154,7 @@ def test_xarray__in_memory_lazy_file_and_dask(x, tmp_path):
 
 
 def blocks_of(x, change, **declared):
-    """A dask array of 10 blocks, each changed, that declares what is given."""
+    """A dask array of 10 changed blocks that declares the given chunks and dtype."""
     array = da.from_array(x, chunks=(100, 4)).map_blocks(change, **{"dtype": x.dtype, **declared})
     assert array.shape == (1_000, 4)
     assert array.numblocks == (10, 1)
@@ -219,7 +219,7 @@ FRAME = pd.DataFrame({"a": np.arange(6), "b": np.arange(6) * 2 + 1})
 
 
 def changed(change, first=1, meta=FRAME[:0]):
-    """A dask DataFrame of FRAME in three partitions, changed from one of them on."""
+    """A dask DataFrame of FRAME in three partitions, changed from one partition on."""
     parts = [FRAME[begin : begin + 2] for begin in (0, 2, 4)]
     parts[first:] = map(change, parts[first:])
     return dd.from_map(lambda i: parts[i], range(3), meta=meta)

@@ -1,4 +1,4 @@
-"""Arrays with a mask are refused wherever rows or weights come in: 1e6 may lie under it."""
+"""Masked rows and weights are refused everywhere: the mask may hide numbers such as 1e6."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays, files of numpy, sparse matrices and DataFrames as rows."""
+"""Arrays, ``.npy`` files, sparse matrices and DataFrames as rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_read_weight__names_the_row_of_a_bad_weight(x, bad):
 
 
 class OnDevice:
-    """An array that numpy cannot read, as those of GPUs."""
+    """An array that numpy cannot read, such as one on a GPU."""
 
     def __array__(self, *args, **options):
         raise TypeError("Use Tensor.cpu() to copy it first")
@@ -168,8 +168,8 @@ def test_open_rows__damaged_numpy_files_are_named(x, tmp_path):
     (tmp_path / "noise.npy").write_bytes(b"not numpy at all")
     np.save(tmp_path / "objects.npy", np.array([[1, "a"]], object), allow_pickle=True)
     for name, message in [
-        ("short.npy", "truncated or not a file of numpy"),
-        ("noise.npy", "truncated or not a file of numpy"),
+        ("short.npy", "truncated or not a numpy file"),
+        ("noise.npy", "truncated or not a numpy file"),
         ("objects.npy", "Python objects, not numbers"),
         ("absent.npy", "does not exist"),
     ]:

@@ -1,4 +1,4 @@
-"""Chunks that a store lacks are counted, with a warning."""
+"""Missing chunks of a store are counted, with a warning."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
     "shards": {"chunks": (50, 7), "shards": (100, 7)},
 }
 LOST = (3, 7)
-"""Rows of chunks that are taken away, of ten."""
+"""Rows of chunks to remove, of ten."""
 
 
 def make(where: Any, x: np.ndarray, layout: str = "v3", **options: Any) -> Any:
@@ -43,7 +43,7 @@ def make(where: Any, x: np.ndarray, layout: str = "v3", **options: Any) -> Any:
 
 
 def lose(folder: Path, array: Any) -> str:
-    """Take two chunks away, the first of each row of chunks; the key of the first."""
+    """Remove the first chunk of two rows of chunks; return the key of the first."""
     keys = [array.metadata.encode_chunk_key((i, 0)) for i in LOST]
     for key in keys:
         assert (folder / key).is_file()
@@ -70,7 +70,7 @@ def test_a_local_store(layout: str, x: np.ndarray, tmp_path: Path, small_chunks:
 def test_rows_that_are_open_are_not_listed_again(
     x: np.ndarray, tmp_path: Path, monkeypatch: Any
 ) -> None:
-    """Once when they are opened: not by a fit, and not by the workers that get their address."""
+    """Count once on opening: not in a fit, nor in workers that unpickle the rows."""
     lose(tmp_path / "x.zarr", make(tmp_path / "x.zarr", x))
     listings: list[Any] = []
     listed = module.list_stamps
@@ -87,7 +87,7 @@ def test_rows_that_are_open_are_not_listed_again(
 
 
 def test_a_store_of_ingest_is_not_listed(x: np.ndarray, tmp_path: Path, monkeypatch: Any) -> None:
-    """It says that it is complete: a missing chunk is an error when it is read."""
+    """It is marked complete: reading a missing chunk is an error."""
     lk.ingest(x, tmp_path / "x.zarr", chunk_rows=100, progress=False)
     monkeypatch.setattr(module, "list_stamps", None)
     rows = open_rows(tmp_path / "x.zarr")
@@ -204,7 +204,7 @@ def test_chunks_of_version_2_are_read_as_zarr_reads_them(
 def test_a_store_that_is_gone_is_not_read_as_its_fill_value(
     fill: Any, tmp_path: Path, small_chunks: Any
 ) -> None:
-    """Also where that is ``null``, or NaN, which equals nothing."""
+    """Fill values include ``null``, and NaN, which does not equal itself."""
     path = tmp_path / "x.zarr"
     array = zarr.create_array(
         path, shape=(200, 4), chunks=(100, 4), dtype="f4", zarr_format=2, fill_value=fill

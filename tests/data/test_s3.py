@@ -83,7 +83,7 @@ def test_s3__nothing_there(options):
 
 
 def test_s3__missing_chunks_are_counted(x, options):
-    """By one listing, which a call of the same process before must not have answered."""
+    """One listing is made, and must not come from the cache of an earlier call."""
     array = zarr.create_array(
         "s3://data/lost.zarr", shape=x.shape, chunks=(100, 7), dtype="f4", storage_options=options
     )

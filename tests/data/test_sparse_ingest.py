@@ -1,4 +1,4 @@
-"""Sparse sources into stores: CSR groups in AnnData's layout."""
+"""Sparse sources are stored as CSR groups in AnnData's layout."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def test_retry_io__what_will_not_change_is_raised_at_once(error):
 
 
 class ConnectionClosed(Exception):
-    """As drivers have them: of none of Python's own kinds, and not to be pickled."""
+    """Like errors of drivers: no subclass of a built-in error, and not picklable."""
 
     __module__ = "aiohttp.client_exceptions"
 
@@ -164,7 +164,7 @@ def test_retry_io__gives_errors_that_every_process_can_unpack(status, kind):
 
 
 def test_retry_io__asks_no_more_after_a_while(monkeypatch):
-    """A call may take long to fail, and meanwhile no cancel is noticed."""
+    """A call may take long to fail, and notices no cancel meanwhile."""
     now = [0.0]
 
     def sleep(seconds):

@@ -1,4 +1,4 @@
-"""Columns of CSV and Parquet files: an index among them, and several files that share them."""
+"""Columns of CSV and Parquet files: an index among them, and several files."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_columns_without_a_header_are_called_by_their_numbers(frame, tmp_path):
 
 @pytest.fixture
 def parts(frame, tmp_path):
-    """A folder of three Parquet files; columns of the second lie in another order."""
+    """A folder of three Parquet files; the second has its columns in another order."""
     folder = tmp_path / "parts"
     (folder / "year=2021").mkdir(parents=True)
     frame[:100].to_parquet(folder / "part-0.parquet")
@@ -154,11 +154,11 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
     frame.to_csv(parts / "x.csv")
     (tmp_path / "empty").mkdir()
     for source, message in [
-        (parts, "holds CSV as well as Parquet files"),
+        (parts, "holds both CSV and Parquet files"),
         (f"{parts}/*.pq", r"no file matches .*/\*\.pq"),
         ([parts / "part-0.parquet", parts / "part-7.parquet"], r"part-7\.parquet does not exist"),
-        ([parts / "x.npy"], r"x\.npy is no CSV or Parquet file by its name"),
-        (tmp_path / "empty", "is no Zarr array or group"),
+        ([parts / "x.npy"], r"x\.npy is not named like a CSV or Parquet file"),
+        (tmp_path / "empty", "is not a Zarr array or group"),
     ]:
         with pytest.raises(DataError, match=message):
             quiet(source, tmp_path / "out.zarr")
@@ -168,7 +168,7 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
 
 
 def test_files_in_an_object_store(parts, tmp_path):
-    """As on a disk: folders are listed, patterns matched, hidden names passed over."""
+    """As on a disk: folders are listed, patterns matched, hidden names skipped."""
     import fsspec
 
     memory = fsspec.filesystem("memory")
@@ -184,6 +184,6 @@ def test_files_in_an_object_store(parts, tmp_path):
         ]
     ):
         assert quiet(source, tmp_path / f"{number}.zarr").n_rows == n
-    with pytest.raises(DataError, match="cannot be read by rows as it is"):
+    with pytest.raises(DataError, match="cannot be read row by row"):
         open_rows("memory://table-files")
     memory.rm("/table-files", recursive=True)

@@ -1,4 +1,4 @@
-"""Text files as programs and people write them: read right, or refused for what they are."""
+"""Text files as programs and people write them are read correctly, or refused."""
 
 from __future__ import annotations
 
@@ -182,8 +182,8 @@ def test_latin_1_matters_in_names_only(read):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("a,b\n1,2\n".encode("utf-16-le"), "not a text in UTF-8: .*UTF-16 without a mark"),
-        (b"1,2\n\0\0\0\0", "bytes that are 0"),
+        ("a,b\n1,2\n".encode("utf-16-le"), "not UTF-8 text: .*UTF-16 without a byte-order mark"),
+        (b"1,2\n\0\0\0\0", "null bytes"),
         (b"", "has no rows"),
         (b"# only this\n\n", "has no rows"),
     ],

@@ -1,4 +1,4 @@
-"""Stores of rows with weights: never half of them, and never weights that are not theirs."""
+"""Stores of rows with weights are whole or refused, and keep their own weights."""
 
 import pickle
 import shutil

@@ -1,4 +1,4 @@
-"""Arrays of xarray that are no tables: what is said makes one of them."""
+"""Advice for xarray's arrays that are not tables makes tables of them."""
 
 from __future__ import annotations
 

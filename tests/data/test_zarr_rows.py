@@ -1,4 +1,4 @@
-"""Zarr arrays of every layout, and what a damaged or missing store says."""
+"""Zarr arrays of every layout, and errors of damaged or missing stores."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_zarr_rows__chunks_that_a_shard_lacks_are_fill_values(options, x, tmp_pa
     ("damage", "message"),
     [
         (lambda data: data[:-20] + b"x" + data[-19:], "checksum .crc32c. does not match"),
-        (lambda data: data[:100], "100 bytes are there instead of an index of 164"),
+        (lambda data: data[:100], "100 bytes, and its index alone 164"),
         (lambda data: data[:20] + data[21:], "checksum|bytes are there|cannot be read"),
     ],
 )
@@ -188,7 +188,7 @@ def test_zarr_rows__a_truncated_chunk_is_named(layout, x, tmp_path, small_chunks
     ) as caught:
         rows.read(damaged)
     if "raw" in layout:
-        assert "bytes are there instead of" in str(caught.value)
+        assert "bytes instead of" in str(caught.value)
 
 
 def test_zarr_rows__reading_is_thread_safe(x, tmp_path, small_chunks):
@@ -241,7 +241,7 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
     make(group.store, x, name="b")
     for name, message in [
         ("absent.zarr", r"absent\.zarr does not exist"),
-        ("folder", r"folder does not exist or is no Zarr"),
+        ("folder", r"folder does not exist or is not a Zarr"),
         ("file.zarr", r"file\.zarr is a file, but a Zarr store is a folder"),
         ("broken.zarr", r"broken\.zarr cannot be opened: .*JSON"),
         ("flat.zarr", r"flat\.zarr has 1 dimensions"),

@@ -30,7 +30,11 @@ def test_rows_tell_what_they_are(tmp_path):
     rows = lk.open_rows(X.astype("f4"), sample_weight=np.ones(len(X)))
     told = cells(rows._repr_html_())
     assert told["rows × features"] == "1,200 × 4"
-    assert (told["numbers"], told["weighted"], told["lie in"]) == ("float32", "yes", "this process")
+    assert (told["numbers"], told["weighted"], told["location"]) == (
+        "float32",
+        "yes",
+        "this process",
+    )
     lk.ingest(X, tmp_path / "x<i>.zarr", chunk_rows=100, shuffle=1, progress=False)
     shown = lk.open_rows(tmp_path / "x<i>.zarr")._repr_html_()
     assert "x&lt;i&gt;.zarr" in shown

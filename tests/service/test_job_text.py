@@ -83,7 +83,7 @@ def test_facts_of_every_state():
     assert told["cost"] == "3593126.9, 2,775 rows changed cluster"
     assert told["speed"] == "2.1M rows/s; 21.6M rows seen, 34.00 MiB read or moved"
     assert told["held"] == "2.00 MiB of row state, 15.00 MiB of chunks"
-    assert told["again"] == "7 chunks handed out again, 2 rebuilt, 1 evictions"
+    assert told["again"] == "7 chunks retried, 2 rebuilt, 1 evictions"
     assert set(texts(facts(JobView(QUEUED)))) == {"data", "model", "output"}
     told = texts(facts(JobView(FINISHED)))
     assert told["ended"] == "tol after 60 steps, 1 min 15 s"
@@ -100,7 +100,7 @@ def test_a_mixture_tells_its_energy_and_the_figures_of_its_model():
     view = JobView(RUNNING)
     assert "energy" not in texts(facts(view))
     view.update(told)
-    assert texts(facts(view))["energy"] == "75.225123 a row"
+    assert texts(facts(view))["energy"] == "75.225123 per row"
     assert texts(facts(view))["model"] == "3,000 clusters by lloyd"
     of_mixture = JobView(RUNNING | {"mixture": "diag"})
     assert texts(facts(of_mixture))["model"] == "mixture (diag) of 3,000 components"

@@ -1,4 +1,4 @@
-"""Open HDF5 files and AnnData objects, in which tables lie among other things."""
+"""Open HDF5 files and AnnData stores, which hold tables among other arrays."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import zarr
 
 import largek_dask as lk
 from largek_dask.data.csr_rows import CSRRows
-from largek_dask.data.held_tables import HDF5Rows
+from largek_dask.data.group_tables import HDF5Rows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
 from tests.data.helpers import read_all

@@ -1,4 +1,4 @@
-"""Tables inside groups of Zarr and HDF5, which may hold several."""
+"""Find the table of rows in a Zarr or HDF5 group, which may hold several arrays."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from largek_dask.errors import DataError
 
 
 class HDF5Rows(SlicedRows):
-    """Rows of a dataset in an open HDF5 file at ``location``, read range by range."""
+    """Rows of a dataset in an open HDF5 file at ``location``."""
 
     as_array: ClassVar[str] = "dask.array.from_array(x)"
 
@@ -29,7 +29,6 @@ class HDF5Rows(SlicedRows):
         super().__init__(dataset, location=location, weight=weight)
 
     def describe_source(self, location: str | None) -> str:
-        """Return the file and name of the dataset."""
         return self._where
 
     def _load(self, i: int, start: int, stop: int) -> Any:
@@ -43,7 +42,7 @@ def open_hdf5(
 ) -> Rows:
     """Open the rows of an HDF5 file, group or dataset; see :func:`find_table`.
 
-    ``location`` is the URL or path of the file, where others can open it.
+    ``location`` is the URL or path of the file, if other processes can open it.
     """
     if not hasattr(node, "keys"):
         return HDF5Rows(node, location=location, weight=weight)
@@ -64,8 +63,8 @@ def find_table(
 ) -> tuple[Any, str | None]:
     """Return the table in a group of Zarr or HDF5, and its path in the store.
 
-    It is ``component``; the group itself if that is a sparse matrix; ``X``; or the only array of
-    two dimensions. Otherwise raises DataError, in which ``where`` names the group.
+    It is ``component``, the group itself if it is a sparse matrix, ``X``, or the only
+    two-dimensional array. Raises DataError, which names the group ``where``, if there is none.
     """
     if component is not None:
         if component not in group:
@@ -93,7 +92,7 @@ def find_table(
 
 
 def _arrays_in(group: Any) -> list[tuple[str, Any]]:
-    """Return the arrays in a group, of HDF5 also those in the groups inside it."""
+    """Return the arrays in a group; of HDF5, also those in its subgroups."""
     if isinstance(group, zarr.Group):
         return list(group.arrays())
     found: list[tuple[str, Any]] = []
