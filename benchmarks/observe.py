@@ -56,7 +56,7 @@ def step_of(number: int, at: datetime, seconds: float = 0.5) -> dict[str, Any]:
         "event": "step", "time": at.isoformat(timespec="milliseconds"), "step": number,
         "cost": cost, "rows": 1_000_000, "n_changed": 1_000_000 // number + 1, "sample": None,
         "shift": 1.0 / number, "converged": False,
-        "extra": {"distances": 1 / (1 + number / 50), "row_state_bytes": 4.0},
+        "extra": {"distances": 1 / (1 + number / 50), "gain": 0.01},
         "seconds": {"total": total, "compile": 0.0, "compute": 0.8 * total, "read": 0.1 * total,
                     "wait": 0.02 * total, "reduce": 0.01 * total},
         "bytes": 64_000_000, "copied": 0, "state_bytes": 4_000_000, "cache_bytes": 64_000_000,

@@ -1,4 +1,7 @@
-"""Removal of secrets from all text that is written or sent: events, errors, log lines."""
+"""Removal of secrets from all text that is written or sent: events, errors, log lines.
+
+``service.runner`` applies it to the events of a job, before they reach a file or a client.
+"""
 
 from __future__ import annotations
 

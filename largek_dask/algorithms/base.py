@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.problem import Problem
-from largek_dask.algorithms.selection import (
+from largek_dask.algorithms.randomness import (
     ProjectedRows,
     Rng,
     RowSample,

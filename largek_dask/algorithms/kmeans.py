@@ -14,7 +14,7 @@ from largek_dask.algorithms.choices import INITS, EmptyClusters
 from largek_dask.algorithms.objective import INERTIA, Objective
 from largek_dask.algorithms.parts.relocation import relocate_empty
 from largek_dask.algorithms.problem import Final, Labelling, LabelRows, Problem
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.algorithms.starts.seeding import check_init, drawn_centers, passes_of
 from largek_dask.kernels.blocks import Table, dense_rows
 from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned

@@ -13,7 +13,7 @@ from largek_dask.algorithms.base import Chunk, TableShape
 from largek_dask.algorithms.choices import MIXTURE_INITS, Covariance
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, Labelling, Problem
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.algorithms.starts.seeding import check_init, drawn_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import dense_rows

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.kmeans import CenterArrays
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.kernels.blocks import dense_rows
 
 FIGURES = ("movement", "ties", "moves", "swap")

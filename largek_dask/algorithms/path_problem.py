@@ -16,7 +16,7 @@ from largek_dask.algorithms.base import TableShape
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.path_arrays import PathArrays, path_of_one, rows_of_path
 from largek_dask.algorithms.problem import Final
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 
 BEYOND, SHARE = 5, 10

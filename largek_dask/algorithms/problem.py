@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.objective import Objective
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.exact.numbers import ExactSums
 

@@ -19,7 +19,7 @@ from largek_dask.algorithms.mixture import MixtureProblem
 from largek_dask.algorithms.names import ALGORITHMS, algorithm_of_mixture
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Final, LabelRows, Problem
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.driver.checkpoint import Checkpoints, description_in
 from largek_dask.driver.compile_watch import CompileWatch
 from largek_dask.driver.events import Events

@@ -3,6 +3,9 @@
 Losing an entry costs time (a replay), never correctness, so the store declines what does not fit:
 passes visit the chunks in the same order over and over, and a cache that evicts the least recently
 used entry would evict each one just before its next use.
+
+``Engine._rebuild`` replays what is missing. ``algorithms.parts.history`` has what is replayed, and
+``ClusterPasses`` sends it to the worker that asks for it.
 """
 
 from __future__ import annotations

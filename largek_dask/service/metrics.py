@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 MOST_NAME = 64
 MOST_JOBS, ENDED_SECONDS = 100, 600.0
 """Maximum number of jobs, and seconds for which an ended job is shown, to be scraped."""
+# Exported as largek_job_<name>, such as largek_job_cost.
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
     "failed": ("gauge", "1 when the job has failed; absent otherwise."),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.lloyd import Lloyd
@@ -39,6 +40,27 @@ def test_follows_the_textbook(rows_20k):
         centers = oracles.means(x, labels, centers)
         np.testing.assert_allclose(state.centers, centers, rtol=1e-9, atol=1e-9)
         np.testing.assert_array_equal(state.counts, np.bincount(labels, minlength=30))
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_tol_is_relative_to_the_mean_variance(rows_20k, scale):
+    x = scale * rows_20k[:3000].astype(np.float64)
+    _, infos = steps(x, x[:20], 8)
+    centers, expected = x[:20], []
+    for _ in infos:
+        labels, _ = oracles.assign(x, centers)
+        moved = oracles.means(x, labels, centers)
+        expected.append(np.square(moved - centers).sum() / x.var(axis=0).mean())
+        centers = moved
+    np.testing.assert_allclose([info.shift for info in infos], expected, rtol=1e-9)
+    falls = [i for i in range(1, 8) if expected[i] < min(expected[:i])]
+    assert len(falls) > 3
+    for step in falls:
+        for factor, reason in ((1.001, "tol"), (0.999, "max_iter")):
+            options = {"tol": factor * expected[step], "max_iter": step + 1}
+            km = lk.KMeans(20, algorithm=Lloyd(), init=x[:20], **options).fit(x)
+            assert km.stop_reason_ == reason
+            assert km.n_iter_ == step + 1
 
 
 @settings(max_examples=25, deadline=None)

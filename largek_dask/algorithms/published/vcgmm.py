@@ -37,7 +37,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import Problem, check_integer
-from largek_dask.algorithms.selection import draws_of
+from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
 from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.rows_in_place import HELD_VALUES, rows_of_coreset

@@ -48,8 +48,8 @@ from largek_dask.algorithms.truncated.schedule import (
     USUAL_LENGTHS,
 )
 from largek_dask.algorithms.truncated.search import (
-    ROW_BYTES,
     TruncatedSearch,
+    row_bytes,
     sample_sizes_of,
     split_rows,
 )
@@ -187,14 +187,15 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         # The largest sample that is searched with its state; and, held with it, another one for
         # splits, or projected rows.
         splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
-        searched = bytes_of_held(table, largest, table.itemsize, 2 * ROW_BYTES, 2)
+        kept = row_bytes(table.itemsize)
+        searched = bytes_of_held(table, largest, table.itemsize, 2 * kept, 2)
         others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
         others = max(others, self._projected.held_bytes(table, table.itemsize))
         # In the labels' passes rows meet the centres of coarse cells, and then lists.
         met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
         label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
-            row_bytes=ROW_BYTES,
+            row_bytes=kept,
             model_copies=DENSE_COPIES if self._search.setting(table).dense else COPIES,
             held_bytes=searched + others,
             passes_before=0,

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, Rng
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.selection import numbers_of
+from largek_dask.algorithms.randomness import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, stored_state
 
 FAR_DISTANCE = 8.0

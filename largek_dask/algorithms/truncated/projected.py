@@ -51,7 +51,7 @@ from largek_dask.algorithms.truncated.schedule import (
     on_all_rows,
     sample_sizes,
 )
-from largek_dask.algorithms.truncated.search import ROW_BYTES, TruncatedSearch, sample_sizes_of
+from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes, sample_sizes_of
 from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
@@ -339,7 +339,7 @@ class ProjectedSearch:
             return 0
         # Values as they are read, and in one piece.
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
-        return values + (held or table.n_rows) * (2 * 8 + 2 * ROW_BYTES)
+        return values + (held or table.n_rows) * (2 * 8 + 2 * row_bytes(itemsize))
 
     # --- from step to step ------------------------------------------------------------------------
 
@@ -507,11 +507,7 @@ def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
 
 def _record(info: Info, state: ProjectedState) -> Info:
     """Return the record of a step in few directions, which has led to this state."""
-    extra = {
-        **info.extra,
-        "steps_per_reading": state.step / state.n_read,
-        "row_state_bytes": info.extra["row_state_bytes"] + state.vectors[:, 0].nbytes,
-    }
+    extra = {**info.extra, "steps_per_reading": state.step / state.n_read}
     if state.n_rows:
         extra["everywhere"] = 0.0
         extra["by_means"] = state.scale * info.extra["by_means"]

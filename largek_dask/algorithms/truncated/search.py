@@ -54,10 +54,12 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.distances import nearest, pack_centers
 
-ROW_BYTES = 16
-"""Bytes per row: label, two distances, and the label to go back to."""
-
 Labels = NDArray[np.int32]
+
+
+def row_bytes(itemsize: int) -> int:
+    """Return the maximum bytes of row state per row: two labels, and two distances."""
+    return 2 * 4 + 2 * itemsize
 
 
 @dataclass(frozen=True)
@@ -350,6 +352,5 @@ def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool)
             "steps_per_reading": (state.step + 1) / readings,
             "by_means": done.by_means,
             "features": float(state.centers.shape[1]),
-            "row_state_bytes": float(ROW_BYTES),
         },
     )

@@ -1,4 +1,4 @@
-"""vc-GMM: mixtures of very many Gaussians, by truncated variational EM, on rows or a coreset."""
+"""vc-GMM as developed here: mixtures of very many Gaussians, by truncated variational EM."""
 
 from __future__ import annotations
 

@@ -1,5 +1,8 @@
 """vc-GMM: truncated variational EM for mixtures of very many Gaussians.
 
+``algorithms.published.vcgmm`` is the form that follows the paper line by line, with its equation
+numbers.
+
 Every row has few candidates, the components that it may come from. Its responsibilities are
 computed among these only, and new candidates are sought only near them. So a step costs a few log
 joints per row for any number of components, and the free energy F, a lower bound of the

@@ -21,7 +21,7 @@ from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
-from largek_dask.algorithms.selection import draws_of
+from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components

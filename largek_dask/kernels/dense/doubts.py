@@ -5,7 +5,8 @@ is nearer. For rows in a tight group far from the origin that may hold for all c
 group. The rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are in
 doubt: among their possible centres the one with the smallest sum (x - c)² is chosen, computed in
 float64 from the numbers as they were given. So by any search the label of every row is that of the
-smallest such sum (ties: the lowest index).
+smallest such sum (ties: the lowest index). The search notes such rows (``search._note_doubts``),
+decides a few of them at once, and leaves many to :func:`~.distances.decide`.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCO
 LANES = 16
 """As in :mod:`~largek_dask.kernels.emit.sparse`."""
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
-"""As in :mod:`~largek_dask.kernels.emit.sums`."""
+"""As in :mod:`~largek_dask.kernels.emit.row_sums`."""
 
 as_readonly = readonly
 

@@ -1,4 +1,7 @@
-"""Fixed-point grid on which sums of rows are integers, and the proof that they cannot overflow."""
+"""Fixed-point grid on which sums of rows are integers, and the proof that they cannot overflow.
+
+Dense rows are rounded to it by ``kernels.emit.row_sums``, others by ``kernels.exact.sum_loops``.
+"""
 
 from __future__ import annotations
 

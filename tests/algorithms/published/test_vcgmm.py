@@ -9,7 +9,7 @@ import scipy.sparse
 import largek_dask as lk
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.mixture import MixtureProblem
-from largek_dask.algorithms.selection import draws_of
+from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.starts import rows_in_place
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
 from largek_dask.algorithms.starts.coresets import draw_coreset

@@ -12,7 +12,7 @@ from benchmarks.far import LOWEST, MADE
 from benchmarks.sets import data_folder
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
-from largek_dask.algorithms.selection import numbers_of
+from largek_dask.algorithms.randomness import numbers_of
 from largek_dask.algorithms.truncated import far, search
 from largek_dask.algorithms.truncated.far import PrioritySample, draw_rows
 from largek_dask.passes.local import LocalPasses

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import largek_dask as lk
 from largek_dask.algorithms.mixture import MixtureProblem
-from largek_dask.algorithms.selection import TakenRows
+from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.errors import DataError, DegenerateDataWarning
 from tests.fuzz import Case, faults_of
 from tests.fuzz.mixtures import faults_of_mixture
