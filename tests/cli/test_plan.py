@@ -64,6 +64,16 @@ def test_search_for_all_partitions__labellings_are_as_many_as_planned(effort):
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
 )
 def test_what_is_kept_of_rows__is_of_two_generations(stored, algorithm, k, most, least):
+    check_row_state(stored, algorithm, k, most, least)
+
+
+def test_what_is_kept_of_rows__of_float64(tmp_path):
+    url = str(tmp_path / "rows.zarr")
+    lk.ingest(mixed(80_000, 32, 60).astype(np.float64), url, chunk_rows=2_000, progress=False)
+    check_row_state(url, lk.Truncated(), 300, 40, 0.8)
+
+
+def check_row_state(stored, algorithm, k, most, least):
     """One was planned: 16 B a row of the truncated search, of which a store of rows has 32."""
     told, mixture = [], getattr(algorithm, "covariance", None)
     init = "auto" if mixture or k == 300 else "random"
