@@ -128,7 +128,7 @@ class Checkpoints(Generic[State]):
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"{name}.json is not a record: {error!r}") from error
+            raise DamagedError(f"{name}.json is not a valid record: {error!r}") from error
         if not intact:
             raise DamagedError(f"{name}.json has changed since it was written (sha256)")
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])

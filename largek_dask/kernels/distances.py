@@ -197,7 +197,7 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
     n = check_rows(x, packed.n_features)
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
-        raise ParameterError(f"{n} rows need as many labels, got {labels.shape}.")
+        raise ParameterError(f"labels must have the shape ({n},), got {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
         raise IndexError(f"labels must name one of {packed.n_clusters} centres")
     if isinstance(x, SparseBlock):

@@ -380,7 +380,7 @@ class BasePasses(ABC):
                 "such columns."
             )
         if not found.total_weight > 0:
-            raise DataError("all sample weights are zero; at least one row has to weigh something.")
+            raise DataError("all sample weights are zero; at least one must be positive.")
         least = found.grid.least_weight(found.max_abs)
         if found.min_weight < least:
             raise DataError(_too_light(found, least))

@@ -137,7 +137,7 @@ class Subset(LocalPasses):
         if before not in self._edges:
             raise ValueError(
                 f"row state {state.name!r}: generation {state.generation - 1} was written for "
-                f"{before}, which has to be asked for as a subset before"
+                f"{before}, which must first be requested as a subset"
             )
         return None, self._edges[before]
 
