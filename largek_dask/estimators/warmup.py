@@ -32,7 +32,7 @@ from largek_dask.kernels.bounds.boxes import Boxes
 from largek_dask.kernels.bounds.prefix import Prefix
 from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_DIRECT
 from largek_dask.kernels.code_cache import cache_folder, unsaved
-from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.distances import decide, pack_centers
 from largek_dask.kernels.jit import saves_code
 from largek_dask.kernels.tile import DIRECT_FEATURES
 from largek_dask.passes.local import available_cpus
@@ -203,6 +203,7 @@ def fits_of(
     if kind.startswith("sparse"):
         yield from _sparse_fits(dtype)
         return
+    yield f"{kind}, rows in doubt", partial(_decide_labels, dtype)
     # Kernels for weights and for stored rows do not depend on the number of features.
     plain = [(n, d, k) for d in narrow if d != 6 for n, k in ((1_500, 8), (24_000, 300))]
     every = [(1_500, 6, 8), (6_000, 6, 60), (24_000, 6, 300), (24_000, 70, 300)]
@@ -240,6 +241,13 @@ def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
     packed = pack_centers(x, np.zeros(d, dtype))
     made = Boxes(packed) if d <= BOXED_FEATURES else Prefix(packed, np.eye(8, d, dtype=dtype))
     made.search(x, 0, len(x), (labels,), left)
+
+
+def _decide_labels(dtype: np.dtype[Any]) -> None:
+    """Label rows in doubt, of which the other fits may have none."""
+    x = _rows(100, 70).astype(dtype)
+    packed = pack_centers(x[:9], np.zeros(70, dtype))
+    decide(x, np.arange(100), np.full(100, np.inf), packed)
 
 
 def _rows(n: int, d: int) -> Any:
