@@ -8,6 +8,9 @@ import signal
 
 import dask
 import psutil
+from distributed.comm.tcp import TCPConnector
+from tornado.netutil import bind_sockets
+from tornado.tcpserver import TCPServer
 
 from largek_dask.data.sources import open_rows
 from largek_dask.passes import disconnect
@@ -80,3 +83,41 @@ def test_a_scheduler_gives_up_what_it_asks_of_one_that_has_just_left(fresh_clust
 
 def plugins(dask_scheduler=None):
     return list(dask_scheduler.plugins)
+
+
+class CountingServer(TCPServer):
+    opened = closed = 0
+
+    async def handle_stream(self, stream, address):
+        self.opened += 1
+        await stream.read_until_close()
+        self.closed += 1
+
+
+def test_connections_that_tests_cancel_are_closed():
+    """In any turn of the event loop, also that in which the connection is established."""
+
+    async def connect_and_cancel():
+        server = CountingServer()
+        [listening] = bind_sockets(0, "127.0.0.1")
+        server.add_socket(listening)
+        address = f"127.0.0.1:{listening.getsockname()[1]}"
+        outcomes = []
+        for turns in range(10):
+            connecting = asyncio.ensure_future(TCPConnector().connect(address))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            connecting.cancel()
+            [outcome] = await asyncio.gather(connecting, return_exceptions=True)
+            outcomes.append(type(outcome).__name__)
+            if outcomes[-1] == "TCP":
+                outcome.abort()
+            await asyncio.sleep(0.02)
+        async with asyncio.timeout(60):
+            while server.closed < server.opened:
+                await asyncio.sleep(0.01)
+        server.stop()
+        assert server.opened
+        assert {*outcomes} == {"CancelledError", "TCP"}
+
+    asyncio.run(connect_and_cancel())
