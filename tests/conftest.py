@@ -25,7 +25,7 @@ from hypothesis import settings
 
 # Its defaults have to be there before any is set for a while: leaving takes all of them away.
 import largek_dask.config  # noqa: F401
-import tests.helpers.connections  # closes connections that are cancelled late
+import tests.helpers.connections  # closes connections that Tornado drops
 import tests.helpers.memory_files  # noqa: F401  (what memory:// is from here on)
 from largek_dask.driver import compile_watch
 from largek_dask.driver import fit as fit_module

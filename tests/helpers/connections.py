@@ -1,30 +1,26 @@
-"""Close connections of Dask that are cancelled just as they are established.
+"""Close connections of Dask that nobody closed before they are collected.
 
-Tornado closes what a cancelled ``TCPClient.connect`` has opened, but not if the connection was
-established in the same turn of the event loop: the stream is then a result that no task receives.
-The loop keeps it open. After the loop has ended, the garbage collector finds an unclosed socket and
-issues a ResourceWarning, which fails whichever test is running.
+Tornado drops a connection that is cancelled in the turn of the event loop in which it was
+established, and one that is pending when its loop ends. The garbage collector finds its unclosed
+socket later and issues a ResourceWarning, which fails whichever test is running. Dask closes
+dropped connections in the same way as here, but only from its handshake on.
 """
 
 from __future__ import annotations
 
-import asyncio
+import weakref
 from typing import Any
 
-from tornado.tcpclient import _Connector
+from tornado.tcpclient import TCPClient
 
-_start = _Connector.start
-
-
-async def _start_or_close(self: _Connector, *args: Any, **kwargs: Any) -> Any:
-    """Connect as Tornado does; close a stream that the cancelled caller will not receive."""
-    connected = _start(self, *args, **kwargs)
-    try:
-        return await connected
-    except asyncio.CancelledError:
-        if not connected.cancelled() and connected.exception() is None:
-            connected.result()[-1].close()
-        raise
+_create_stream = TCPClient._create_stream
 
 
-_Connector.start = _start_or_close  # type: ignore[method-assign, assignment]
+def _create_finalized(self: TCPClient, *args: Any, **kwargs: Any) -> Any:
+    stream, connected = _create_stream(self, *args, **kwargs)
+    if stream.socket is not None:
+        weakref.finalize(stream, stream.socket.close).atexit = False
+    return stream, connected
+
+
+TCPClient._create_stream = _create_finalized  # type: ignore[method-assign]
