@@ -31,7 +31,7 @@ def test_digests(fits):
 
 def test_everything_happened(fits, seen):
     """Centres moved to far rows, sums had two limbs, rows were skipped."""
-    assert told(fits, "relocated") >= 4
+    assert told(fits, "relocated") >= 2
     assert stops(fits) == {"converged", "tol", "max_iter"}
     assert {passes.statistics.grid.wide for passes in seen} == {False, True}
     assert {passes.n_chunks for passes in seen} == {1, N_CHUNKS}
