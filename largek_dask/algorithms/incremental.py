@@ -360,7 +360,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         """Estimate memory: labels and positions of all rows, and the rows that are held.
 
         Every round reads every chunk. A checkpoint has the centres of every round of an epoch,
-        sums, and expected changes (measured).
+        sums, and expected changes.
         """
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
         stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)

@@ -1,9 +1,9 @@
 """Approximate leading principal directions of rows, and the share of variance outside of them.
 
-By subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with
-randomness: probabilistic algorithms for constructing approximate matrix decompositions, SIAM Review
-2011, algorithm 4.4). Only the space that they span matters, not its axes, so the small
-eigenproblem at its end is left out.
+They are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp,
+Finding structure with randomness: probabilistic algorithms for constructing approximate matrix
+decompositions, SIAM Review 2011, algorithm 4.4). Only the space that the directions span is needed,
+not its axes, so the small eigenproblem at the end of that algorithm is omitted.
 """
 
 from __future__ import annotations

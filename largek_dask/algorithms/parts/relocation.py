@@ -50,7 +50,7 @@ class FarthestRows:
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays in bytes, as they are sent."""
+        """Size in bytes of the arrays that are sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 

@@ -45,7 +45,7 @@ class Additive:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which are sent."""
+        """Size in bytes of the arrays that are sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
@@ -130,7 +130,7 @@ class AssignmentTotal(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which are sent."""
+        """Size in bytes of the arrays that are sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
