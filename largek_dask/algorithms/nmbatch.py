@@ -136,8 +136,8 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         batch grows, and a few more times on all rows.
     gather : int or "auto"
         Batches of up to this many rows are gathered and processed in the driver's process. With
-        "auto", a batch is gathered if that takes no longer than a pass on the workers, or, with one
-        thread, if it takes at most 128 MB (float32). No result depends on it.
+        "auto", a batch of at most 128 MB (float32) is gathered if there is only one thread, or if
+        processing it takes no longer than a pass on the workers. No result depends on it.
     """
 
     b0: int | Literal["auto"] = "auto"

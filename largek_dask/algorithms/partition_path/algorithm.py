@@ -439,7 +439,7 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
 def _non_increasing(
     passes: Passes, path: NDArray[np.floating], length: int
 ) -> tuple[NDArray[np.floating], PathCount]:
-    """Return partitions and their statistics, with objectives that never increase with l.
+    """Return partitions and their statistics, such that objectives do not increase with l.
 
     A partition that costs more than the one before is replaced by that one with an additional
     centre: the row farthest from its centres.

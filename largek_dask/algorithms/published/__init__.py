@@ -1,1 +1,1 @@
-"""Algorithms exactly as published: one file per paper, with the paper's symbols as names."""
+"""Algorithms as published: one file per paper, with the paper's symbols as names."""

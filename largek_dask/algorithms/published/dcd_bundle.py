@@ -277,8 +277,8 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
     descent : {"bundle", "plain"}
         Algorithm 5.1, or descents without a bundle: our reading of DCClust.
     gamma_1, gamma_2 : float
-        Minimum decrease of a starting point relative to the largest one: gamma_1 for rows, gamma_2
-        for the means of the rows nearer to them.
+        Minimum decrease by a starting point, relative to the largest decrease: gamma_1 for rows,
+        gamma_2 for the means of the rows nearer to them.
     apart : float
         Minimum squared distance between distinct points, relative to the mean squared distance of
         rows to their centres.

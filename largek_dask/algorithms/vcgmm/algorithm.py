@@ -118,7 +118,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     covariance : {"iso", "isoflex", "diag"}
         "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight
         per component. "diag": a variance per component and feature, and a weight per component. For
-        "iso" and "isoflex", scale features that have different units first.
+        "iso" and "isoflex", scale features of different units before the fit.
     initial_e_steps : int
         Passes that only search for candidates before the first M-step, if no first variance is
         given.

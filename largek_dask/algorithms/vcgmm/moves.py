@@ -216,6 +216,7 @@ def find_splits(
 def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
     """Estimate the (k,) losses in F if a component is removed whose rows equal its mean.
 
-    ``constants`` (k,) are the log joint densities at these means; ``mean`` is F per unit of weight.
+    ``constants`` (k,) are the components' log joint densities at their own means; ``mean`` is F per
+    unit of weight.
     """
     return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)
