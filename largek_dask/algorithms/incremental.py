@@ -1,23 +1,24 @@
 """Incremental Lloyd: rounds over a table of labels, without a step size.
 
-Ours, after incremental EM (R. Neal and G. Hinton, A view of the EM algorithm that justifies
-incremental, sparse, and other variants, 1998) for k-means, with an extrapolation of rounds.
+This is incremental EM (R. Neal and G. Hinton, A view of the EM algorithm that justifies
+incremental, sparse, and other variants, 1998) applied to k-means, with an extrapolation added in
+this package.
 
-The gradient of a row is its centre minus the row, so one label takes the place of the snapshot of
-SVRG or the vector that SAGA keeps per row (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014). With
-the latest label of each row, sums S and weights v of all rows under these labels are exact, and no
-scan is needed. A round labels one R-th of the rows; the change that the others would make is
-estimated from the latest rounds: a row visited i rounds ago has i/R of a visit's change
-outstanding, which adds up to (R - 1)/2 rounds' changes (A, alpha). Centres are
+The gradient of a row is its centre minus the row, so one label replaces the snapshot of SVRG or the
+vector that SAGA stores per row (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014). With the latest
+label of each row, the sums S and weights v of all clusters under these labels are exact without a
+scan of all rows. A round labels one R-th of the rows. The change that all other rows would make is
+estimated from the latest rounds: a row visited i rounds ago still has i/R of the change of one
+visit outstanding, which adds up to (R - 1)/2 times the change of one round (A, alpha). Centres are
 ``(S + A) / (v + alpha)``.
 
-The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and free after every
-round. Without A no round can raise it: each row goes to a nearer centre, and centres to the means
-of their rows. A is dropped if the objective does not fall, and at the end of the fit; so the fit
-ends at a fixed point of Lloyd's algorithm.
+The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and known after
+every round at no cost. Without A no round can raise it: each row goes to a nearer centre, and each
+centre to the mean of its rows. A is reduced if the objective does not fall, and finally set to 0,
+so the fit ends at a fixed point of Lloyd's algorithm.
 
-If there are many times as many rows as a good sample needs, the first epochs use a sample in the
-nested order (:mod:`..parts.nested`), which doubles.
+If there are many more rows than a good sample needs, the first epochs use a sample in the nested
+order (:mod:`..parts.nested`), and the sample doubles in size from time to time.
 """
 
 from __future__ import annotations
@@ -71,22 +72,21 @@ ROWS_A_CENTER = 100
 LEAST_ROWS = 5_000
 """Minimum rows of the first sample."""
 TIMES_SAMPLE = 16
-"""Minimum ratio of all rows to the first sample. A larger sample saves no time, and the fit ends
-higher, as centres overfit the sample (``benchmarks.incremental``)."""
+"""Minimum ratio of all rows to the first sample. A larger sample saves no time, and the fit ends at
+a higher cost, as centres overfit the sample (``benchmarks.incremental``)."""
 MODEL_VALUES = 1 << 26
-"""Maximum values of the centres of all rounds of an epoch, which are in checkpoints."""
+"""Maximum number of values in the centres of all rounds of an epoch, which are in checkpoints."""
 UPDATE_WORK = 16
-"""Cost of updating one coordinate of a centre, relative to that of one number of a sparse row (a
-stored coordinate is two) in a distance."""
+"""Cost of updating one coordinate of a centre, relative to the cost of one number of a sparse row
+in a distance. (A stored coordinate has two numbers.)"""
 PLACE_BYTES = 8
-"""Bytes per row of the seeded order of a chunk, and of the places of a round's rows."""
+"""Bytes per row for the seeded order of a chunk, and for the positions of the rows of a round."""
 CALM_SHARE = 0.002
-"""Share of the rows that change their label in an epoch below which no further change of the others
-is expected."""
+"""If a smaller share of the rows changes its label in an epoch, A and alpha are set to 0."""
 PIECE_ROWS = 1 << 16
-"""Rows that are labelled at a time."""
+"""Number of rows that are labelled at a time."""
 MOST_HALVED = 3
-"""Halvings of the expected change before it is set to 0."""
+"""Number of halvings of the expected change before it is set to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,56 +99,58 @@ class LabelTableState:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     stages: tuple[int, ...]
-    """Rows of all samples so far, and of the next epoch, in rows of the nested order."""
+    """Sizes of all samples so far, including that of the next epoch, in rows of the nested
+    order."""
     sums: NDArray[np.int64]
     """(k, d) exact sums of the rows under their labels (``ClusterSums.limbs``)."""
     weights: NDArray[np.int64]
-    """(k,) their weights, in the same form."""
+    """(k,) exact weights of the clusters, in the same form."""
     counts: NDArray[np.float64]
-    """(k,) the weights, in those of rows."""
+    """(k,) weights of the clusters, in the unit of the row weights."""
     expected_sums: NDArray[np.float64]
     """(k, d) A: expected change of the sums."""
     expected_weights: NDArray[np.float64]
     """(k,) alpha: expected change of the weights."""
     factor: float
-    """Rounds of change expected of the rows not in a round: (R - 1)/2, or less."""
+    """Expected change of the rows outside a round, in changes per round: at most (R - 1)/2."""
     known: int = 0
-    """Rows of the nested order that have labels."""
+    """Number of rows of the nested order that have labels."""
     squares: float = 0.0
     """``sum w ||x - shift||^2`` over the rows that have labels."""
     least: float = np.inf
-    """Lowest objective of the table after an epoch over as many rows."""
+    """Lowest objective of the table after any epoch over the same number of rows."""
     n_halved: int = 0
     """Number of times that the factor was halved."""
     is_calm: bool = False
-    """Nothing is expected any more: the objective of the table falls until no label changes."""
+    """True if the expected change is 0 from now on, so the objective falls until no label
+    changes."""
     models: tuple[NDArray[Any], ...] = ()
     """The centres of each round of the last epoch, from which lost labels are rebuilt."""
 
     @property
     def rows(self) -> int:
-        """Rows of the next epoch, in rows of the nested order (up to n_rows)."""
+        """Number of rows of the next epoch, in the nested order (up to n_rows)."""
         return self.stages[-1]
 
     def has_no_labels(self, n: int) -> bool:
-        """Return True if no row of the next epoch has a label; those of a sample are dropped."""
+        """Return True if no row of the next epoch has a label; labels of a sample are dropped."""
         return self.known == 0 or self.known < self.rows == n
 
 
 @dataclass(kw_only=True)
 class LabelChanges(Tally):
-    """Changes by one round."""
+    """Changes made by one round."""
 
     moved: ClusterSums
     """Change of the sums by rows that had a label before."""
     entered: ClusterSums
-    """Sums of rows that had none."""
+    """Sums of the rows that had no label before."""
     squares: ExactSums
-    """Squared lengths of the rows that had none."""
+    """Sum of squared lengths of the rows that had no label before."""
     touched: NDArray[np.bool_]
-    """(k,) clusters that lost or gained rows."""
+    """(k,) mask of clusters that lost or gained rows."""
     n_entered: int = 0
-    """Rows that had no label."""
+    """Number of rows that had no label before."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> LabelChanges:
@@ -170,7 +172,7 @@ class LabelChanges(Tally):
     ) -> None:
         """Count rows (n, d) for their new clusters instead of their old ones.
 
-        ``labels`` of rows of weight 0, which are absent, become -1.
+        ``labels`` of rows of weight 0 become -1, as these rows do not count.
         """
         if weight is not None:
             labels[weight <= 0] = -1
@@ -211,19 +213,20 @@ def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters) -> No
 class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     """k-means in rounds over a table of labels; a step is an epoch.
 
-    An epoch labels every row once, in rounds, and moves all centres after each round, by an
-    estimate for all rows from recent rounds. There is no step size. The fit starts on samples and
-    ends at a fixed point of Lloyd's algorithm, after a fraction of its passes. A store that was not
-    shuffled and does not fit in memory is read once per round. A table of up to 2^25 numbers is
-    held in memory a second time, round by round.
+    An epoch labels every row once, in rounds, and moves all centres after each round, estimating
+    the change of all other rows from recent rounds. There is no step size. The fit starts on
+    samples and ends at a fixed point of Lloyd's algorithm, after a fraction of the passes that
+    Lloyd's algorithm takes. A store that was not shuffled and does not fit in memory is read once
+    per round. A second copy of a table of up to 2^25 numbers is held in memory, ordered by round.
 
     Parameters
     ----------
     rounds : int
-        Rounds of an epoch (R), each over the same number of rows. Fewer if k times d is large, as
-        the centres of all rounds of an epoch are kept. 1 is Lloyd's algorithm.
+        Number of rounds of an epoch (R), each over the same number of rows. There are fewer if k
+        times d is large, as the centres of all rounds of an epoch are stored. 1 is Lloyd's
+        algorithm.
     smoothing : float
-        Weight of the latest round in the expected change of the other rows (β), in (0, 1].
+        Weight of the latest round in the expected change of all other rows (β), in (0, 1].
 
     Examples
     --------
@@ -272,7 +275,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         )
 
     def _rounds(self, table: TableShape, k: int) -> int:
-        """Return R, the rounds of an epoch; 1 if a round would cost more than it gains."""
+        """Return R, the rounds of an epoch; 1 if more would cost more than they gain."""
         d = table.n_features
         most = MODEL_VALUES // (k * d)
         if table.is_sparse:
@@ -297,15 +300,15 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     def _gathers(self, table: Passes | PlannedTable, k: int, n_rounds: int) -> bool:
         """Return True if all rows are held, round by round; no result depends on it.
 
-        On a cluster they are held if passes over few rows take longer than their computing; in this
-        process, if copying the rows of every round is a large part of an epoch (measured).
+        With workers, rows are held if a pass over few rows takes longer than the computation; in
+        one process, if copying the rows of every round is a large part of an epoch (measured).
         """
         if table.n_threads is None:
             return worth_gathering(table, table.n_rows, k, n_rounds)
         return table.n_rows * table.row_values <= GATHERED_VALUES
 
     def _relocate(self, rows: Passes, epoch: _Epoch) -> int | None:
-        """Move centres without rows to far ones; return their number, None if there are none."""
+        """Move centres without rows to far rows; return their number, or None if all have rows."""
         empty = np.flatnonzero(epoch.sums.counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return None
@@ -345,7 +348,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         )
 
     def _next_stage(self, table: TableShape, stage: int) -> int:
-        """Return the doubled sample; all rows if that is too large to be held."""
+        """Return the doubled sample size, or all rows if that sample is too large to be held."""
         doubled = min(2 * stage, table.n_rows)
         return doubled if doubled * table.row_values <= GATHERED_VALUES else table.n_rows
 
@@ -354,10 +357,10 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         return CenterArrays(state.centers, state.counts, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels and places of all rows; held samples, or all rows.
+        """Estimate memory: labels and positions of all rows, and the rows that are held.
 
         Every round reads every chunk. A checkpoint has the centres of every round of an epoch,
-        sums, and expected changes (measured).
+        sums, and expected changes.
         """
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
         stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)
@@ -384,11 +387,11 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:
-    """Return the rows of the first sample, which doubles to exactly all rows."""
+    """Return the size of the first sample; repeated doubling leads to exactly all rows."""
     rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
     while -(-rows // 2) >= least:
         rows = -(-rows // 2)
-    # Halves are rounded up.
+    # Halves of the number of rows are rounded up.
     times = -(-n // rows)
     worthwhile = times >= TIMES_SAMPLE and rows * row_values <= GATHERED_VALUES
     return rows if worthwhile else n
@@ -399,7 +402,7 @@ def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | 
     state, centers = epoch.state, epoch.centers
     shift = None
     if epoch.moves_all and not n_moved:
-        # Mean variance of the features: what scikit-learn's `tol` is relative to.
+        # Mean variance of the features, to which scikit-learn's `tol` is relative.
         variance = epoch.squares / (passes.statistics.total_weight * passes.n_features)
         shift = squared_movement(centers, state.centers) / variance if variance > 0 else 0.0
     has_all, scale = state.rows == passes.n_rows, 1.0
@@ -426,14 +429,14 @@ def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | 
 
 
 class _Epoch:
-    """Sums and centres from round to round."""
+    """Sums and centres, updated after every round of an epoch."""
 
     def __init__(self, state: LabelTableState, passes: Passes, smoothing: float) -> None:
         k, d = state.centers.shape
         grid = passes.statistics.grid
         self.state, self.smoothing, self.centers = state, smoothing, state.centers
         self.only_labels = state.has_no_labels(passes.n_rows)
-        """Centres stay as they are until every row has a label."""
+        """Centres do not move until every row has a label."""
         self.moves_all = state.rows == passes.n_rows and not self.only_labels
         if self.only_labels:
             self.sums, self.squares = ClusterSums(k, d, grid), 0.0
@@ -444,7 +447,7 @@ class _Epoch:
             sums, weights = state.expected_sums.copy(), state.expected_weights.copy()
             self.expected = ExpectedChange(sums, weights)
         self.factor, self.n_halved = state.factor, state.n_halved
-        # For other rows than before no lowest objective is known yet.
+        # The rows are not those of the last epoch, so no lowest objective is known yet.
         self.least = state.least if state.known == state.rows else np.inf
         self.models: list[NDArray[Any]] = []
         self.n_rows = self.n_changed = 0
@@ -469,7 +472,7 @@ class _Epoch:
         self.expected.move(
             self.centers, self.sums, changes.moved, changes.touched, self.smoothing, factor
         )
-        # Final, so that packing for the next round, or for rebuilding labels, takes no copy.
+        # Centres are rounded here, so that packing them later takes no copy.
         self.centers.flags.writeable = False
 
     def end(self) -> None:
@@ -484,7 +487,7 @@ class _Epoch:
             self.expect_nothing()
 
     def expect_nothing(self) -> None:
-        """Return to the means of the table."""
+        """Set the expected change to 0, and the centres to the means of the table."""
         self.expected.clear()
         self.centers = self.sums.means(self.centers)
 
@@ -499,10 +502,10 @@ class _Rounds:
         self._state, self._rng, self._n = state, rng, n
         self.gathered = gathers or not has_all
         self.passes = passes
-        """Over all rows that are to have labels."""
+        """Passes over all rows that get labels."""
         self._ends = _ends(0, n, n_rounds)
         if self.gathered:
-            # Rounds over all rows are the same whether gathered or not.
+            # Rounds over all rows are the same whether the rows are gathered or not.
             stages = [0, n] if has_all else [0, *state.stages]
             ends = [_ends(*stage, n_rounds) for stage in pairwise(stages)]
             cuts = [end for stage in ends for end in stage[1:]]
@@ -533,12 +536,12 @@ class _Rounds:
 
 
 def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
-    """Return the starts of rounds in the nested order from ``begin``, and the end."""
+    """Return the start of each round in the nested order from ``begin``, and the last end."""
     return [begin + (end - begin) * q // n_rounds for q in range(n_rounds + 1)]
 
 
 def _chunks(table: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the chunks of held rows in each round."""
+    """Return the chunks of held rows that belong to each round."""
     sizes = np.diff(table.chunk_table)
     rounds: list[list[int]] = [[] for _ in stages[0][1:]]
     for ends in stages:

@@ -24,18 +24,18 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.rows import compute_dtype
 
 FAR_VALUES = 1 << 22
-"""Maximum values of far rows that are made dense at a time."""
+"""Maximum number of values in far rows that are made dense at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CenterArrays:
     """Arrays of a model of centres, without provenance.
 
-    Field names are those under which the arrays are stored and sent.
+    The arrays are stored and sent under their field names.
     """
 
     centers: NDArray[Any]
-    """(k, d), compute dtype, in the coordinates of the data."""
+    """(k, d) centres, compute dtype, in the coordinates of the data."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster."""
     shift: NDArray[Any]
@@ -44,14 +44,14 @@ class CenterArrays:
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """Return the model after the last pass: centres (k, d), counts (k,), exact inertia."""
+        """Return the model with the centres (k, d), counts (k,) and inertia of the last pass."""
         return replace(self, centers=centers, counts=counts)
 
     def packed_for(self, dtype: DTypeLike) -> PackedCenters:
-        """Pack the centres for rows of this type, without losing digits of either.
+        """Pack the centres for rows of this type, without loss of precision.
 
-        Rows are packed about the shift of the fit, so that labels of the same rows are the same as
-        in the fit, to the bit.
+        Rows are packed relative to the shift of the fit, so that their labels are exactly the same
+        as in the fit.
         """
         wide = np.promote_types(self.centers.dtype, compute_dtype(dtype))
         return pack_centers(self.centers.astype(wide, copy=False), self.shift)
@@ -74,7 +74,7 @@ def _nearest_chunk(
     """Label a chunk's rows and add their exact squared distances."""
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = exact_distances(chunk.x, centers, labels)
-    # Rows that are skipped weigh 0, so they count nowhere.
+    # Skipped rows have weight 0, so they are not counted.
     sums["inertia"].add(distances, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
@@ -85,8 +85,8 @@ def exact_distances(
 ) -> NDArray[np.float64]:
     """Return (n,) squared distances of rows to their nearest centres, in float64.
 
-    ``labels`` come from ``nearest``; those of rows so far out that it cannot distinguish centres
-    are corrected in place.
+    ``labels`` come from ``nearest``. For rows so far away that it cannot distinguish the centres,
+    labels are corrected in place.
     """
     distances = squared_distances(x, centers, labels)
     far = too_far(distances, centers.dtype, centers.cache.get(reach_of))
@@ -107,16 +107,16 @@ class KMeansProblem(Problem):
     inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
-    """Relocate a centre without rows to the rows farthest from theirs, or keep it."""
+    """Relocate a centre without rows to a row far from its own centre, or leave it unchanged."""
 
     def check(self, table: TableShape) -> None:
-        """Refuse starting centres that are not k rows of finite numbers."""
+        """Reject starting centres that are not k rows of finite numbers."""
         several = not isinstance(self.init, str) and self.init.ndim == 3
         for init in self.init if several else [self.init]:
             check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
-        """Return the approximate number of passes that choosing the first centres takes."""
+        """Return the approximate number of passes needed to choose the first centres."""
         return passes_of(self.init, self.n_clusters)
 
     def labelling(self, arrays: CenterArrays) -> Labelling:
@@ -126,9 +126,9 @@ class KMeansProblem(Problem):
     def finish(self, passes: Passes, arrays: CenterArrays, label_rows: LabelRows) -> Final:
         """Assign all rows to the final centres; relocate centres without rows.
 
-        A centre without rows goes to the row farthest from its own centre, until every cluster
-        has rows or every distinct row a centre. Each round fixes at least one centre, so there are
-        at most as many rounds as centres, and usually one.
+        A centre without rows is moved to the row farthest from that row's own centre, until every
+        cluster has rows or every distinct row has a centre. Each round settles at least one centre,
+        so there are at most k rounds, and usually one.
         """
         n_distinct = None
         searched, rounds = arrays, len(arrays.centers)
@@ -142,7 +142,8 @@ class KMeansProblem(Problem):
             packed = pack_centers(arrays.centers, arrays.shift)
             centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
             if distinct is not None:
-                # Means of equal rows are rounded, and a fit may end early.
+                # Centres become the distinct rows themselves, as means of equal rows are rounded,
+                # and a fit may end early.
                 n_distinct = len(distinct[0])
                 centers = centers.copy()
                 centers[distinct[0]] = distinct[1]
@@ -161,7 +162,7 @@ class KMeansProblem(Problem):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> CenterArrays:
-        """Return distinct rows of the sample, or the given centres."""
+        """Return distinct rows of the sample as centres, or the given centres."""
         centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
         return CenterArrays(centers, np.zeros(self.n_clusters), shift)
 

@@ -1,12 +1,12 @@
 """Lloyd's algorithm: exact k-means, one pass over all rows per step.
 
-S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982), with which all
-four papers that this package implements compare.
+S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982), with which all four
+papers implemented in this package compare.
 
-Each row keeps its label. Sums are exact, so a pass updates the sums of only those rows whose label
-has changed, and the result is that of a full summation, bit for bit. No bounds on distances are
-kept (Hamerly, Elkan, groups of centres): exact labels that skip most centres
-(:mod:`largek_dask.kernels.bounds.pruned`) take less time than such bounds and their tests.
+The label of each row is stored. Sums are exact, so a pass only updates the sums for rows whose
+label has changed, and the result is bit for bit that of a full summation. Bounds on distances
+(Hamerly, Elkan, groups of centres) are not stored, because an exact search that skips most centres
+(:mod:`largek_dask.kernels.bounds.pruned`) takes less time than testing and updating such bounds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LloydState:
 
     @property
     def step(self) -> int:
-        """Steps so far."""
+        """Number of steps so far."""
         return self.history.generation
 
 
@@ -83,11 +83,11 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
         return LloydState(centers, np.zeros(len(centers)), passes.statistics.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: the labels."""
+        """Estimate memory for the labels."""
         return Footprint(row_bytes=4, passes_before=self.problem.passes_to_start())
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
-        """Assign all rows to ``state.centers``, move the centres to their rows' means."""
+        """Assign all rows to ``state.centers``, then move the centres to their rows' means."""
         k, d = state.centers.shape
         last, step = state.history.last, state.step + 1
         packed = pack_centers(state.centers, state.shift)
@@ -103,7 +103,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
         )
         centers = total.sums.means(state.centers)
         counts, tally = total.sums.counts, total.tally
-        # Mean variance of the features: what scikit-learn's `tol` is relative to.
+        # Mean variance of the features, to which scikit-learn's `tol` is relative.
         variance = total.squares.value / (passes.statistics.total_weight * d)
         extra: dict[str, float] = {}
         empty = np.flatnonzero(counts == 0)
@@ -119,7 +119,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
             converged=(tally.n_changed == 0 and n_moved == 0) or returns(centers, last),
             extra=extra,
         )
-        # Labels depend on the centres alone, so earlier passes are not needed.
+        # Labels depend only on the centres, so earlier passes are not needed.
         history = state.history.then(state.centers, anchor=True)
         return LloydState(centers, counts, state.shift, history), info
 

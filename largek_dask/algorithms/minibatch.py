@@ -1,10 +1,11 @@
-"""Mini-batch k-means: centres are running means of the assignments made.
+"""Mini-batch k-means: centres are running means of all assignments.
 
-D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); ``mbatch`` in J. Newling,
-F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4). There every assignment ever made
-counts; with their repair (section 3.1) only a row's latest one does.
+D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); ``mbatch`` in J. Newling, F.
+Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4). There, every assignment ever made
+counts; with the repair of Newling and Fleuret (section 3.1) only the latest assignment of each row
+counts.
 
-With batches of one row it is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
+With batches of one row this is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
 properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
 clustering via variance reduction, Algorithm 1 with m = 1), which has a kernel of its own.
 """
@@ -55,7 +56,7 @@ class LatestTally(Tally):
     """Tally of a batch whose rows take their last votes back."""
 
     change: ClusterSums
-    """Change in the sums of all rows' latest votes."""
+    """Change of the sums of all rows' latest votes."""
     labels: dict[int, NDArray[np.int32]]
     """New labels, by chunk."""
 
@@ -74,10 +75,10 @@ def latest_chunk(
     last: NDArray[np.int32],
     offsets: NDArray[np.int64],
 ) -> None:
-    """Assign the batch's rows of one chunk; each replaces its last vote by a new one.
+    """Assign the batch's rows of one chunk; each row replaces its last vote by a new one.
 
-    ``last`` holds the last labels of the batch's rows, chunk after chunk (-1: none), those of
-    chunk c from ``offsets[c]`` on.
+    ``last`` holds the last labels of the batch's rows, one chunk after another, with -1 for no
+    label; labels of chunk c begin at ``offsets[c]``.
     """
     old = last[offsets[chunk.index] : offsets[chunk.index + 1]]
     labels, _ = nearest_pruned(chunk.x, centers)
@@ -91,7 +92,8 @@ def running_means(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return means (k, d) and votes (k,) after the votes of a batch.
 
-    Means are kept, not sums: the number of votes has no bound, so fixed-point sums might overflow.
+    Means are stored instead of sums, since the number of votes is unlimited and fixed-point sums
+    might overflow.
     """
     added = total.sums.counts
     after = votes + added
@@ -105,44 +107,46 @@ class MiniBatchState:
 
     step: int
     means: NDArray[np.float64]
-    """(k, d) running means of all assignments so far; before any, the starting centres."""
+    """(k, d) running means of all assignments so far; the starting centres before the first
+    step."""
     votes: NDArray[np.float64]
     """(k,) weight of all assignments so far."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     begin: int
-    """Start of the next batch, in rows of the seeded order (0 to n_rows)."""
+    """Start of the next batch, as a position in the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
-    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``). This and
-    the following are None unless ``votes="latest"``."""
+    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``). This
+    field and the next two are None unless ``votes="latest"``."""
     steps: NDArray[np.int64] | None = None
-    """(k,) ``votes`` in whole steps of the grid."""
+    """(k,) ``votes`` as integers, in steps of the grid."""
     last: NDArray[np.int32] | None = None
-    """(n_rows,) label of each row's last vote, -1 before its first, by batch of a round and then by
-    chunk. No model can reproduce it, so it is part of every checkpoint: 4 bytes per row."""
+    """(n_rows,) label of each row's last vote, -1 before the first, ordered by batch and then by
+    chunk. It cannot be recomputed from a model, so every checkpoint contains it: 4 bytes per
+    row."""
 
 
 @dataclass(frozen=True)
 class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
-    """Sculley's mini-batch k-means; a step is one batch, or many of one row.
+    """Sculley's mini-batch k-means; a step is one batch, or many batches of one row.
 
-    Batches are successive slices of every chunk's one seeded permutation, in proportion to the
-    chunk's rows, so that data sorted by class are sampled evenly; after the last slice the first
-    follows. The running means never reach a fixed point: the fit ends by ``max_iter`` (batches) or
+    Batches are successive slices of a seeded permutation of every chunk, in proportion to the
+    chunk's rows, so that data sorted by class are sampled evenly. The first slice follows the last.
+    The running means never reach a fixed point, so the fit ends by ``max_iter`` (batches) or
     ``max_time``.
 
-    Batches of one row (with all votes) are rows drawn with replacement from all rows, which the
-    driver's process holds; a step is as many of them as there are rows.
+    Batches of one row (with ``votes="all"``) are drawn with replacement from all rows, which are
+    held in the driver's process; one step takes as many of them as there are rows.
 
     Parameters
     ----------
     batch_rows : int or "auto"
-        Rows of a batch; "auto" is ten rows per cluster and at least 4,096. 1 is SGD-KM, whose rows
-        must fit in ``memory_limit``; with ``votes="latest"`` it is a batch like any other.
+        Number of rows in a batch; "auto" is ten rows per cluster and at least 4,096. With 1 and
+        ``votes="all"`` the algorithm is SGD-KM, and all rows must fit in ``memory_limit``.
     votes : "all" or "latest"
-        A centre is the mean of all assignments ever made, as published, or of each row's latest
-        (Newling and Fleuret's repair). The latter takes 4 bytes per row in the driver's process and
-        in every checkpoint.
+        "all": a centre is the mean of all assignments ever made, as published. "latest": only the
+        latest assignment of each row counts (Newling and Fleuret's repair), which takes 4 bytes per
+        row in the driver's process and in every checkpoint.
     """
 
     batch_rows: int | Literal["auto"] = "auto"
@@ -167,7 +171,7 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return 1 if self._by_row else -(-n_rows // self._rows_of_batch(n_clusters))
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: all rows if taken one by one, else each row's place in the order."""
+        """Estimate memory: all rows if used one by one, otherwise the position of each row."""
         before = self.problem.passes_to_start()
         if not self._by_row:
             return Footprint(row_bytes=4, fixed_row_bytes=4, passes_before=before)
@@ -195,7 +199,7 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return replace(state, sums=sums, steps=steps, last=last)
 
     def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-        """Assign one batch and let its rows vote."""
+        """Assign one batch and update the running means."""
         if self._by_row:
             return _one_by_one(passes, rng, state)
         k, d = state.means.shape
@@ -216,7 +220,7 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
             means, votes = running_means(state.means, state.votes, total)
             after = replace(state, means=means, votes=votes)
         weight = float(total.sums.counts.sum())
-        # The batch's cost under the centres at that time, scaled to all rows: an estimate.
+        # The cost is an estimate: that of the batch before the update, scaled to all rows.
         cost = total.sums.cost(packed.centers, total.squares.value)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         n_rows = total.tally.n_rows
@@ -233,7 +237,7 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
     rows = gather_rows(passes, rng)
     order = rows.draws(rng, state.step, "sgd rows", 1.0)
     means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
-    # Each row's cost under the centres at that time, scaled to all rows: an estimate.
+    # The cost is an estimate: that of each row before its own update, scaled to all rows.
     scale = passes.statistics.total_weight / weight
     info = Info(cost=cost * scale, rows=len(order), extra={"batch_rows": 1.0})
     return replace(state, step=state.step + 1, means=means, votes=votes), info
@@ -242,14 +246,14 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
 def _vote_again(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
 ) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
-    """Return the state after a batch whose rows have taken back their last votes."""
+    """Return the state after a batch whose rows have replaced their last votes."""
     assert state.last is not None
     assert state.sums is not None
     assert state.steps is not None
     k, d = state.means.shape
     grid = passes.statistics.grid
     sizes = np.diff(passes.chunk_table)
-    # Rounds repeat the same batches: their rows come back in the order in which they were left.
+    # Every round repeats the same batches, with the rows in the same order.
     begins, ends = rows.begin * sizes // rows.of, rows.end * sizes // rows.of
     offsets = np.concatenate([[0], np.cumsum(ends - begins)])
     place = int(begins.sum())

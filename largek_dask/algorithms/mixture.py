@@ -23,35 +23,36 @@ from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 from largek_dask.kernels.rows import compute_dtype
 
 MIXTURE = Objective("log_likelihood", "F", "nats", "max")
-"""The objective of every mixture: the weighted sum of the rows' log-likelihoods, over all
-components. Steps have F, its variational lower bound."""
+"""Objective of every mixture: the weighted sum of the rows' log-likelihoods, over all components.
+Steps report F, its variational lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureArrays:
     """Arrays of a mixture, without provenance.
 
-    Field names are those under which the arrays are stored and sent.
+    The arrays are stored and sent under their field names.
     """
 
     means: NDArray[Any]
-    """(k, d), compute dtype, in the coordinates of the data."""
+    """(k, d) means, compute dtype, in the coordinates of the data."""
     variances: NDArray[np.float64]
-    """(1, 1) if all components share one, (k, 1), or (k, d), one per feature."""
+    """Variances: (1, 1) if all components share one, (k, 1) per component, or (k, d) per component
+    and feature."""
     log_weights: NDArray[np.float64]
-    """(k,) logarithms of the weights, which add up to 1; -infinity of a retired component."""
+    """(k,) logarithms of the weights, which add up to 1; -infinity for a retired component."""
     alive: NDArray[np.bool_]
-    """(k,) components that are not retired."""
+    """(k,) mask of components that are not retired."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows whose most probable component it is."""
+    """(k,) weight of the rows for which the component is the most probable one."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute, compute dtype."""
 
     def packed_for(self, dtype: DTypeLike) -> PackedMixture:
-        """Pack the components for rows of this type, without losing digits of either.
+        """Pack the components for rows of this type, without loss of precision.
 
-        Rows are packed about the shift of the fit, so that labels of the same rows are the same as
-        in the fit, to the bit.
+        Rows are packed relative to the shift of the fit, so that their labels are exactly the same
+        as in the fit.
         """
         wide = np.promote_types(self.means.dtype, compute_dtype(dtype))
         means = self.means.astype(wide, copy=False)
@@ -74,7 +75,7 @@ def _most_probable_chunk(
     """Label a chunk's rows and add their log-likelihoods."""
     labels, log_likelihood = log_likelihoods(chunk.x, packed)
     label_far(chunk.x, labels, log_likelihood, packed)
-    # Rows that are skipped weigh 0, so they count nowhere.
+    # Skipped rows have weight 0, so they are not counted.
     sums[MIXTURE.name].add(log_likelihood, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
@@ -83,10 +84,10 @@ def _most_probable_chunk(
 def label_far(
     x: NDArray[Any], labels: NDArray[np.int32], found: NDArray[np.float64], packed: PackedMixture
 ) -> NDArray[np.int64]:
-    """Correct labels (n,) of rows whose log joints are so low that their differences are lost.
+    """Correct labels (n,) of rows whose log joint densities are too low to be distinguished.
 
-    ``found`` (n,) are log-likelihoods of the rows. Return indices (m,) of the rows corrected, whose
-    label has all of their probability.
+    ``found`` (n,) are log-likelihoods of the rows. Return indices (m,) of the corrected rows; the
+    label of such a row has a posterior probability of 1.
     """
     far = np.flatnonzero(found < LOST)
     step = max(1, FAR_SCORES // packed.n_components)
@@ -97,10 +98,10 @@ def label_far(
 
 
 def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.float64]:
-    """Return (m, k) -2 log joints less their common terms, divided by a power of two per row.
+    """Return (m, k) -2 log joint densities minus common terms, divided by a power of two per row.
 
-    With the mean and precisions of one component subtracted, squares of a row count only by how
-    much precisions differ.
+    The mean and precisions of one component are subtracted, so squared features only count by the
+    difference of precisions.
     """
     d = packed.n_features
     one = int(np.argmax(packed.alive))
@@ -126,14 +127,15 @@ class MixtureProblem(Problem):
     inits: ClassVar[tuple[str, ...]] = ("auto", *MIXTURE_INITS)
 
     mixture: Covariance = field(default="iso", kw_only=True)
-    """Covariances of the components."""
+    """Type of the covariances of the components."""
     weights_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """(k,) weights of the first components; None: found with them."""
+    """(k,) weights of the first components; None to estimate them with the components."""
     precisions_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """Inverse variances of the first components, (k,) or for "diag" (k, d); or None."""
+    """Inverse variances of the first components, (k,) or for "diag" (k, d); None to estimate
+    them."""
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, and an invalid start of k components."""
+        """Reject sparse rows, and invalid parameters of the first components."""
         if table.is_sparse:
             raise ParameterError(
                 "mixtures need dense rows, as Gaussians describe sparse ones badly: give a dense "
@@ -167,11 +169,11 @@ class MixtureProblem(Problem):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> MixtureArrays:
-        """Return means at rows of the sample, each as wide as all of it; or the given ones."""
+        """Return the given components, or sample rows as means with the variance of the sample."""
         k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
         mean = np.average(x, axis=0, weights=rows.weight)
         own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
-        # If rows are all equal only rounding of their value remains.
+        # If all rows are equal, the variance is only the rounding error of their value.
         rounding = np.finfo(shift.dtype).eps * np.where(mean == 0, 1.0, mean)
         own = np.where(own > 0, own, rounding**2).clip(np.finfo(np.float64).smallest_normal)
         if self.mixture == "diag":
@@ -212,17 +214,17 @@ class MixtureProblem(Problem):
 
 
 FAR_SCORES = 1 << 20
-"""Maximum log joints of far rows that are held at once."""
+"""Maximum number of log joint densities of far rows that are held at once."""
 LOST = -(2.0**46)
-"""Log joints below this have lost differences of a hundredth of a nat in float64."""
+"""Log joint densities below this value cannot resolve a hundredth of a nat in float64."""
 NAMED = 10
 """Maximum number of retired components that a warning names."""
 MOST_AMISS = 1e-6
-"""Tolerance of the sum of starting weights: they may have been rounded to float32."""
+"""Tolerance of the sum of starting weights, which may have been rounded to float32."""
 
 
 def _check_positive(name: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Refuse anything but an array of positive numbers of this shape."""
+    """Reject anything but an array of positive numbers of this shape."""
     if values.shape != shape:
         raise ParameterError(f"{name} has shape {values.shape}, and it must be {shape}.")
     if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values > 0)).all():

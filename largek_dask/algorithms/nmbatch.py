@@ -1,6 +1,7 @@
-"""Nested mini-batches: Lloyd's steps on a batch that doubles until it is everything.
+"""Nested mini-batches: Lloyd steps on a batch that doubles until it contains all rows.
 
-J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. Where its algorithms are here:
+J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. This table lists the code for each
+part of Algorithm 5:
 
 =======================================  ======================================================
 lines of Algorithm 5
@@ -12,23 +13,23 @@ lines of Algorithm 5
 36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
 =======================================  ======================================================
 
-The rows M_t of a batch, split evenly as section 3.3 requires, are
-:mod:`largek_dask.algorithms.parts.nested`; Algorithm 4, against which the paper measures, is
+The rows M_t of a batch, split evenly as section 3.3 requires, are chosen in
+:mod:`largek_dask.algorithms.parts.nested`. Algorithm 4, with which the paper compares, is in
 :mod:`largek_dask.algorithms.minibatch`.
 
-Choices that the paper leaves open, or that were measured to be better:
+Choices that the paper leaves open, or that benchmarks showed to be better:
 
-* Seed rows count once, as rows of the batch (Algorithm 2 would let them vote twice). Until a
-  batch has rows of a cluster, the cluster keeps its centre, or is moved (``empty_clusters``).
-* sse(j), the squared distances of a cluster's rows to the centre that they were assigned to,
-  comes from exact sums (squared lengths, sums, counts), not from the rows: only rows whose label
-  changed are touched.
+* Seed rows count once, as rows of the batch (Algorithm 2 would let them vote twice). While a
+  cluster has no rows in the batch, its centre stays or is relocated (``empty_clusters``).
+* sse(j), the squared distances of a cluster's rows to the centre that they were assigned to, comes
+  from exact sums (squared lengths, sums, counts), not from the rows, so only rows whose label
+  changed are read again.
 * v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
   sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
-* The first batch has more rows per centre: from few, Lloyd's steps end in a poor local optimum that
-  no later batch mends.
-* Rows have no bounds (Algorithm 1): the kernels compute all distances in less time than the tests
-  of bounds take.
+* The first batch has more rows per centre. With few rows, Lloyd steps end in a poor local optimum
+  that no later batch corrects.
+* Rows have no bounds (Algorithm 1), because the kernels compute all distances in less time than
+  testing bounds would take.
 
 :mod:`largek_dask.algorithms.published.nmbatch` is the published form.
 """
@@ -68,16 +69,17 @@ from largek_dask.kernels.exact.numbers import ExactSums
 ROWS_PER_CENTER = 50
 """Minimum rows per centre of the first batch, by default."""
 LEAST_ROWS = 5_000
-"""Minimum rows of the first batch (the paper's b0), if there are as many."""
+"""Minimum rows of the first batch (the paper's b0), if the table has that many."""
 SPLIT_SAMPLE = 64
 """Rows per centre of the sample on which splits are tried."""
 WORTHWHILE = 20
-"""After a search that moves fewer than one centre in 20, the next one is on all rows."""
+"""If a search moves fewer than one centre in 20, the next search waits until the batch is all
+rows."""
 ROUNDS = 5
-"""Maximum searches for moves on all rows."""
+"""Maximum number of searches for moves on all rows."""
 ROW_BYTES = 12
-"""Row state per row in bytes: 4 each for its label, its place in the chunk's seeded order, and its
-number among the batch's rows."""
+"""Row state per row in bytes: 4 each for the label, the position in the chunk's seeded order, and
+the index among the rows of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +93,21 @@ class NMBatchState:
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     rows: int
-    """Rows of the batch of the next step, in rows of the nested order (up to n_rows)."""
+    """Number of rows of the batch of the next step, in the nested order (up to n_rows)."""
     looks: bool = False
-    """The next step searches for moves of centres."""
+    """True if the next step searches for moves of centres."""
     rounds: int = 0
-    """Searches on all rows so far."""
+    """Number of searches on all rows so far."""
     worthwhile: bool = True
-    """The last search, if any, has moved many centres."""
+    """True if the last search moved many centres, or there was none."""
     previous_rows: int = 0
-    """Rows of the batch of the last step; 0 before the first."""
+    """Number of rows of the batch of the last step; 0 before the first step."""
     history: History[NDArray[Any]] = field(default_factory=History)
     """Centres (k, d) of the last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
-        """Steps so far."""
+        """Number of steps so far."""
         return self.history.generation
 
 
@@ -113,15 +115,15 @@ class NMBatchState:
 class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     """Nested mini-batch k-means, for many rows per cluster.
 
-    Steps are Lloyd's, on a batch of rows that doubles as soon as the centres move less than they
-    are uncertain. The last batch is all rows, so the fit ends at a fixed point of Lloyd's
-    algorithm. A batch is the same share of every chunk, so that workers have equal work.
+    Each step is a Lloyd step on a batch of rows. The batch doubles as soon as the centres move by
+    less than their uncertainty. The last batch is all rows, so the fit ends at a fixed point of
+    Lloyd's algorithm. A batch is the same share of every chunk, so that workers have equal work.
 
     Parameters
     ----------
     b0 : int or "auto"
-        Rows of the first batch (at least two per cluster); "auto" is 50 to 100 rows per cluster
-        and at least 5,000.
+        Number of rows in the first batch (at least two per cluster); "auto" is 50 to 100 rows per
+        cluster and at least 5,000.
     rho : float
         The batch doubles when min_j sigma_C(j) / p(j) exceeds it: a larger value means more steps
         on each batch.
@@ -130,12 +132,12 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         ``stall`` divided by the square root of the rows per centre; 0 leaves the decision to
         ``rho`` alone, as published.
     moves : bool
-        Move centres whose removal costs little to clusters that gain by a split, each time that
-        the batch grows and a few more times on all rows.
+        Move centres whose removal costs little to clusters that gain by a split, each time the
+        batch grows, and a few more times on all rows.
     gather : int or "auto"
-        Batches of up to this many rows are gathered and computed in the driver's process;
-        "auto": if that takes no longer than a pass over a cluster, and on one thread if they take
-        at most 128 MB (float32). No result depends on it.
+        Batches of up to this many rows are gathered and processed in the driver's process. With
+        "auto", a batch of at most 128 MB (float32) is gathered if there is only one thread, or if
+        processing it takes no longer than a pass on the workers. No result depends on it.
     """
 
     b0: int | Literal["auto"] = "auto"
@@ -156,13 +158,13 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def paper(
         cls, b0: int = 5_000, rho: float = 100.0, bounds: Literal["lower"] | None = "lower"
     ) -> NMBatchPaper:
-        """Return the published form, with a lower bound per row and centre, or without bounds."""
+        """Return the published form, with lower bounds per row and centre, or without bounds."""
         return NMBatchPaper(b0, rho, bounds)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
         """Find starting centres on the first batch, unless they are given (lines 1 to 7).
 
-        Of Algorithm 2 the centres alone: S and v begin empty.
+        Only the centres of Algorithm 2 are computed; S and v begin empty.
         """
         k, how = self.problem.n_clusters, self.problem.init
         rows = self._first_rows(passes.n_rows)
@@ -174,12 +176,12 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         return NMBatchState(centers, np.zeros(k), passes.statistics.shift, rows)
 
     def _first_rows(self, n: int) -> int:
-        """Return the rows of the first batch, the paper's b0."""
+        """Return the number of rows in the first batch, the paper's b0."""
         k = self.problem.n_clusters
         if self.b0 != "auto":
             return min(max(self.b0, 2 * k), n)
         rows, least = n, max(ROWS_PER_CENTER * k, LEAST_ROWS)
-        # Halves of all rows, so that the last doubling is a whole one.
+        # Halve the number of all rows, so that the last doubling leads to exactly all rows.
         while -(-rows // 2) >= least:
             rows = -(-rows // 2)
         return rows
@@ -187,7 +189,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
         """Assign the batch to ``state.centers``, move the centres, choose the next batch.
 
-        One iteration of Algorithm 5; relocation and moves of centres are not the paper's.
+        This is one iteration of Algorithm 5; relocation and moves of centres are not in the paper.
         """
         k, n = len(state.centers), passes.n_rows
         rows, packed = NestedRows(passes, rng), pack_centers(state.centers, state.shift)
@@ -221,7 +223,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             centers=centers,
             counts=counts,
             previous_rows=state.rows,
-            # Labels depend on the centres alone, so earlier passes are not needed.
+            # Labels depend only on the centres, so earlier passes are not needed.
             history=state.history.then(state.centers, anchor=True),
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)
@@ -262,19 +264,19 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def _next_batch(
         self, state: NMBatchState, n: int, tally: NestedTally, ratio: float, n_moves: int
     ) -> NMBatchState:
-        """Return the next state: its batch, and whether to look for moves (lines 36 to 40).
+        """Choose the next batch, and whether to search for moves (lines 36 to 40).
 
         ``state``, ``tally``, ``ratio`` (min_j sigma_C(j) / p(j)) and ``n_moves`` are those of the
-        present step, ``n`` is the number of all rows.
+        current step; ``n`` is the number of all rows.
         """
         k, everything = len(state.centers), state.rows == n
         rounds, worthwhile = state.rounds, state.worthwhile
         if state.looks:
             worthwhile = n_moves * WORTHWHILE >= k
             if everything:
-                # If no move pays now, none will a few steps later.
+                # If no move helps now, none will help a few steps later.
                 rounds = rounds + 1 if n_moves else ROUNDS
-        # The fewer rows per centre, the less there is to learn from the last of them.
+        # With fewer rows per centre, the last steps on a batch are less useful.
         calm = self.stall * np.sqrt(k * tally.n_rows)
         settled = bool(state.rows == state.previous_rows and tally.n_moved < calm)
         grows = not everything and (ratio > self.rho or settled)
@@ -288,7 +290,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         )
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels and places in the order; held batches and samples."""
+        """Estimate memory: labels, positions in the order, held batches and samples."""
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
         how = self.problem.init
@@ -324,18 +326,18 @@ def _info(
     n_displaced: int,
     extra: dict[str, float],
 ) -> Info:
-    """Return the record of the step; the cost is an estimate until the batch is everything."""
+    """Return the record of the step; the cost is an estimate until the batch contains all rows."""
     everything = state.rows == passes.n_rows
     all_weight = passes.statistics.total_weight
     weight = sum(total.sums.counts.tolist())
     cost, shift = sum(sse.tolist()), None
     if not everything and weight > 0:
         cost *= all_weight / weight
-    # If a centre was or will be moved elsewhere than to the mean of its rows, there is no fixed
-    # point, and no shift by which a tolerance may end the fit.
+    # If a centre was moved elsewhere than to the mean of its rows, or will be, this is no fixed
+    # point, and the movement must not end the fit by ``tol``.
     still = not n_displaced and not after.looks
     if everything and still:
-        # Mean variance of the features: what scikit-learn's `tol` is relative to.
+        # Mean variance of the features, to which scikit-learn's `tol` is relative.
         variance = total.squares.value / (all_weight * passes.n_features)
         shift = squared_movement(after.centers, state.centers) / variance if variance > 0 else 0.0
     returned = (
@@ -358,9 +360,9 @@ class NestedTally(Tally):
     """Tally of one step on a batch."""
 
     n_moved: int = 0
-    """Rows that changed their label and had been in the batch before."""
+    """Number of rows of the previous batch that changed their label."""
     losses: ExactSums
-    """Cost of removing each centre, in a step that looks for moves."""
+    """(k,) cost of removing each centre, in a step that searches for moves."""
 
 
 NestedTotal = AssignmentTotal[NestedTally]
@@ -380,7 +382,7 @@ def nested_chunk(
     """Label the batch's rows of a chunk by their nearest centre and let each vote once.
 
     Algorithm 5, lines 9 to 29. A row of the previous batch takes its last vote back (section 3.1).
-    If ``looks``, sum the cost of removing each centre, too.
+    If ``looks``, also sum the cost of removing each centre.
     """
     total.begin(step)
     old = _labels_before(chunk)
@@ -398,13 +400,13 @@ def nested_chunk(
 
 
 def _labels_before(chunk: Chunk) -> NDArray[np.int32]:
-    """Return the rows' labels of the previous step; -1 for rows that enter the batch now."""
+    """Return the labels of the rows in the previous step; -1 for rows that enter the batch now."""
     n, state = len(chunk.x), chunk.state
     if state is not None and len(state["labels"]) == n:
         return state["labels"]
     labels = np.full(n, -1, np.int32)
     if state is not None:
-        # The rows of the previous batch lie among the present ones, in the same order.
+        # The present batch includes the rows of the previous one, in the same order.
         rows = state["rows"]
         labels[rows if chunk.rows is None else np.searchsorted(chunk.rows, rows)] = state["labels"]
     return labels
@@ -418,6 +420,6 @@ def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64
     grid = total.sums.grid
     dot, norm = center_terms(centers, grid.shift, total.sums.totals)
     found = total.squares.values - 2.0 * (dot * 2.0**-grid.bits) + norm * total.sums.counts
-    # Rounding may leave a small negative number if all rows lie on the centre.
+    # Rounding may yield a small negative number if all rows are at the centre.
     out: NDArray[np.float64] = np.maximum(found, 0.0)
     return out

@@ -1,7 +1,7 @@
-"""Arrays of a model that holds every partition up to its own.
+"""Arrays of a model that holds all partitions into up to k clusters.
 
-Partitions are packed one after the other: the centres of the one into l clusters are rows
-l (l - 1) / 2 up to l (l + 1) / 2 of one array.
+Partitions are packed one after another in one array: the centres of the partition into l clusters
+are the rows from l (l - 1) / 2 to before l (l + 1) / 2.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ def rows_of_path(length: int) -> int:
 
 
 def centers_in(path: NDArray[Any], n_clusters: int) -> NDArray[Any]:
-    """Return (l, d) centres of the partition into l clusters, a view."""
+    """Return the (l, d) centres of the partition into l clusters, as a view."""
     return path[rows_of_path(n_clusters - 1) : rows_of_path(n_clusters)]
 
 
 def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Pack the centres of partitions into 1, 2, 3, ... clusters one after the other."""
+    """Pack the centres of the partitions into 1, 2, 3, ... clusters in one array."""
     assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
     return np.concatenate(partitions)
 
 
 def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
-    """Return the partition into one cluster, at the mean of a few rows, with unknown figures."""
+    """Return the partition into one cluster, at the mean of a few rows, without statistics."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
     found = PathArrays.of(center, None, np.full(1, np.inf), np.zeros(1), shift)
@@ -47,33 +47,34 @@ def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
 
 @dataclass(frozen=True, slots=True)
 class PathArrays(CenterArrays):
-    """Centres of the last partition, and of all before it.
+    """Centres of the last partition and of all partitions before it.
 
     ``centers`` and ``counts`` are the last rows of ``path`` and ``counts_of_path``.
     """
 
     path: NDArray[Any]
-    """(k (k + 1) / 2, d) centres of the partitions into 1 to k clusters, compute dtype, in the
-    coordinates of the data."""
+    """(k (k + 1) / 2, d) packed centres of the partitions into 1 to k clusters, compute dtype, in
+    the coordinates of the data."""
     counts_of_path: NDArray[np.float64]
-    """(k (k + 1) / 2,) weight of the rows of each of their clusters."""
+    """(k (k + 1) / 2,) weight of the rows of each cluster of these partitions."""
     inertia: NDArray[np.float64]
-    """(k,) exact objective of each: the sum of ``w ||x - c||^2`` over all rows, by nearest centres.
-    If the fit of a large table was stopped, all but the last are estimates from a sample."""
+    """(k,) exact objective of each partition: the sum of ``w ||x - c||^2`` over all rows x with
+    their nearest centres c. If the fit of a large table was stopped, all but the last are estimates
+    from a sample."""
     lower_bound: NDArray[np.float64]
     """(k,) lower bounds of the inertia of all partitions into 1, 2, ... k clusters."""
     stationarity: NDArray[np.float64]
-    """(k, 4) one column for each of ``FIGURES``; NaN where unknown.
+    """(k, 4) array with one column for each of ``FIGURES``; NaN where unknown.
 
     movement
         Largest distance of a centre to the mean of its rows.
     ties
-        Rows with two nearest centres.
+        Number of rows with two nearest centres.
     moves
-        Rows whose move to another cluster would lower the objective.
+        Number of rows whose move to another cluster would lower the objective.
     swap
-        Smallest change of the objective by any examined swap (a centre out, a row in, nothing
-        moved afterwards); negative if one lowers it.
+        Smallest change of the objective by any examined swap of a centre for a row, with no centre
+        moved afterwards; negative if a swap lowers the objective.
     """
     stability: NDArray[np.float64]
     """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
@@ -88,7 +89,7 @@ class PathArrays(CenterArrays):
         bounds: NDArray[np.float64],
         shift: NDArray[Any],
     ) -> PathArrays:
-        """Return partitions with objectives and lower bounds only; counts are 0 if None."""
+        """Return partitions with objectives and lower bounds only; counts are 0 if not given."""
         length, path = len(inertia), path.astype(shift.dtype)
         counts = np.zeros(len(path)) if counts is None else counts
         return cls(
@@ -106,7 +107,7 @@ class PathArrays(CenterArrays):
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """Return the arrays with the last partition as the last pass left it.
+        """Return the arrays with the last partition as it is after the last pass.
 
         If the pass moved a centre, the partition's ``stationarity`` becomes unknown.
         """
@@ -120,7 +121,8 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            # Estimates from a sample, if the search was stopped, may be too low.
+            # If the search was stopped, the objectives are estimates from a sample, which may be
+            # too low.
             inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -1,4 +1,4 @@
-"""Partitions into all numbers of clusters up to k, as a problem, and the memory that they take."""
+"""The problem of finding partitions into all numbers of clusters up to k, and its memory."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 
 BEYOND, SHARE = 5, 10
-"""Partitions searched beyond the requested number: this many, or one per this many."""
+"""Partitions searched beyond the requested number: a minimum, and one per this many requested."""
 COPIES = 6
-"""Copies of a centre: before and after a step, sent, packed in two forms, and in a checkpoint."""
+"""Number of copies of each centre: before and after a step, sent, packed in two forms, in a
+checkpoint."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -31,7 +32,7 @@ class PathProblem(KMeansProblem):
     """Problem of algorithms that find every partition up to ``n_clusters``."""
 
     def check(self, table: TableShape) -> None:
-        """Refuse sparse rows, starting centres, and more partitions than fit into memory."""
+        """Reject sparse rows, starting centres, and more partitions than fit into memory."""
         if table.is_sparse:
             raise ParameterError(
                 "algorithms that find every partition up to k take dense rows only, and these are "
@@ -69,16 +70,17 @@ def length_of_search(k: int) -> int:
 
 
 def path_memory(k: int, d: int) -> int:
-    """Return the bytes of the partitions searched for k clusters in one process, without rows.
+    """Return the memory of a search for k clusters in one process in bytes, excluding the rows.
 
-    Of each centre copies in float64; 64-bit sums and a weight in two limbs, as in wide grids, once
-    for each of two threads, once merged, and once as one partition after the other is read.
+    Each centre has several copies in float64, and 64-bit sums and a weight in two limbs, as in wide
+    grids: once for each of two threads, once merged, and once while partitions are read one after
+    another.
     """
     return rows_of_path(length_of_search(k)) * 8 * (COPIES * d + 2 * 4 * (d + 1))
 
 
 def available_memory() -> int:
-    """Return the bytes still available to this process, by the machine or its control group."""
+    """Return the memory available to this process in bytes, limited by machine or control group."""
     available = int(psutil.virtual_memory().available)
     if CGROUP_LIMIT.exists() and (text := CGROUP_LIMIT.read_text().strip()).isdigit():
         available = min(available, int(text))

@@ -1,4 +1,4 @@
-"""Partitions into all numbers of clusters: a search of ours, after DCD-Bundle."""
+"""Partitions into all numbers of clusters: a search based on DCD-Bundle."""
 
 from __future__ import annotations
 

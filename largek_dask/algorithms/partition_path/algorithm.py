@@ -1,15 +1,15 @@
 """Every partition into up to k clusters, with an objective close to the lowest possible.
 
-Ours, after DCD-Bundle (``published.dcd_bundle``): that method lowers a difference of two convex
-functions from l - 1 to l clusters, by a bundle method with a diagonal metric. In the metric that
-fits the problem, m / (2 n_j), its step is Lloyd's. So this takes Lloyd's steps, with bounds, and
-spends its time on starting points: up and down through the numbers of clusters, moves of single
-rows, swaps, recombination (as in HG-means).
+The search is based on DCD-Bundle (``published.dcd_bundle``), which goes from l - 1 to l clusters by
+minimising a difference of two convex functions, with a bundle method and a diagonal metric. In the
+metric that fits the problem, m / (2 n_j), a step of that method is a Lloyd step. So this search
+takes Lloyd steps, with bounds, and spends its time on starting points: it adds and removes
+clusters, moves single rows, swaps centres, and recombines partitions (as in HG-means).
 
-Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. For larger
-tables that is a weighted sample (:mod:`.samples`); all rows are then assigned to all partitions in
-one reading per pass (:mod:`.passes`), and each partition ends at a fixed point of Lloyd's
-algorithm. In one dimension partitions are optimal.
+Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. Of a larger
+table, a weighted sample is searched (:mod:`.samples`). All rows are then assigned to the clusters
+of every partition, with each pass reading the rows once (:mod:`.passes`), and each partition ends
+at a fixed point of Lloyd's algorithm. In one dimension, partitions are optimal.
 """
 
 from __future__ import annotations
@@ -65,30 +65,31 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
-"""Maximum rows, and their values, of a table that is searched as a whole: 64 MB, and as much
-transposed."""
+"""Maximum rows, and maximum values, of a table that is searched as a whole: 64 MB, and another 64
+MB for the transposed values."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
-"""Rows of a sample per cluster of the last partition, and their minimum."""
+"""Rows of a sample per cluster of the last partition, and the minimum rows of a sample."""
 FEW_A_CLUSTER = 16
 """Minimum rows per cluster, if a sample of wide rows would have too many values."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
-"""Maximum rows, distinct values and clusters of one feature that are solved exactly."""
+"""Maximum rows, distinct values and clusters for an exact solution with one feature."""
 FEWEST_FAR = 64
-"""Rows farthest out that every sample holds, if there are as many distinct ones."""
+"""Number of distinct rows farthest from the mean that every sample includes."""
 FAR = 64.0
 """Multiple of the mean squared distance to their centre beyond which rows join the sample."""
 LAST = 300
-"""Maximum recombinations if only the last partition has them."""
+"""Maximum number of recombinations if only the last partition is recombined."""
 PASSES = 15
-"""Approximate number of passes over all rows of a large table."""
+"""Approximate number of passes over all rows for a large table."""
 SLOW = 1e-4
-"""A partition settles if a pass lowers it by less than this share, unless ``tol`` is 0."""
+"""A partition settles if a pass lowers its objective by less than this share, unless ``tol`` is
+0."""
 MOST_PASSES = 100
 """Maximum passes over all rows: rounded centres may cycle."""
 SCANNED = 16
-"""Far rows whose swaps with every centre are examined."""
+"""Number of far rows whose swaps with every centre are examined."""
 STABLE_CLUSTERS = 32
-"""Clusters up to which halves are compared; larger numbers are not meant as an estimate."""
+"""Maximum number of clusters for which the partitions of two halves are compared."""
 
 Floats = NDArray[np.float64]
 
@@ -98,36 +99,36 @@ class SearchState:
     """State between two steps."""
 
     wanted: int
-    """Clusters of the last requested partition."""
+    """Number of clusters of the last requested partition."""
     most: int
-    """Clusters of the last that is searched."""
+    """Number of clusters of the last partition that is searched."""
     shift: NDArray[Any]
     """(d,) origin of the kernels, compute dtype."""
     origin: Floats
-    """(d,) mean of the rows, which is subtracted from those that are searched."""
+    """(d,) mean of the rows, which is subtracted from the searched rows."""
     kept: Kept
     """Partitions found by the search."""
     bounds: Floats
-    """(wanted,) lower bounds."""
+    """(wanted,) lower bounds of the objectives."""
     n_distinct: int | None
-    """Distinct rows, if there are no more than requested clusters; otherwise None."""
+    """Distinct rows if there are at most as many as requested clusters; otherwise None."""
     n_rows: int
-    """Rows of the table."""
+    """Number of rows of the table."""
     step: int = 0
     work: int = 0
-    """Pieces that are done."""
+    """Number of pieces of the search that are done."""
     sample: tuple[NDArray[np.int64], Floats] | None = None
-    """Rows that are searched instead of all, and factors on their weights."""
+    """Indices of the rows that are searched instead of all, and factors on their weights."""
     has_far: bool = False
-    """The sample holds the rows that were far from all centres of a first search."""
+    """True if the sample includes the rows that were far from all centres of a first search."""
     passes: PathState | None = None
-    """State of passes over all rows; None before the first."""
+    """State of the passes over all rows; None before the first pass."""
     found: PathArrays | None = None
     """The final result."""
 
     @property
     def drawn(self) -> Sample | None:
-        """``sample`` as such."""
+        """``sample`` as a ``Sample``."""
         return None if self.sample is None else Sample(*self.sample)
 
     @property
@@ -137,19 +138,19 @@ class SearchState:
 
     @property
     def length(self) -> int:
-        """Number of requested partitions so far."""
+        """Number of requested partitions found so far."""
         return min(self.wanted, len(self.kept.costs))
 
     @property
     def path(self) -> Floats:
-        """Packed centres of these, in the coordinates of the data."""
+        """Packed centres of these partitions, in the coordinates of the data."""
         if self.passes is None:
             return self.kept.partitions[: rows_of_path(self.length)] + self.origin
         return self.passes.path.astype(np.float64)
 
     @property
     def ends_distinct(self) -> bool:
-        """The last partition has a centre per distinct row, so that no more are possible."""
+        """True if the last partition has one centre per distinct row, so no more are possible."""
         return self.n_distinct is not None and self.length == self.n_distinct <= self.wanted
 
 
@@ -157,21 +158,22 @@ class SearchState:
 class PartitionPath(Algorithm[SearchState, PathProblem]):
     """Every partition into up to k clusters in one fit, close to the lowest objectives.
 
-    ``km.path_`` has all partitions, lower bounds of their objectives, and how far those of two
-    halves of the rows agree. A step is a piece of the search, or a pass over all rows.
+    ``km.path_`` has all partitions, lower bounds of their objectives, and the agreement between
+    partitions of two halves of the rows. A step is a piece of the search, or a pass over all rows.
 
     Rows are searched in the driver's process: all of a table of up to 131,072 rows and 2^23 values,
-    otherwise a sample that holds the rows farthest out; all rows are then assigned to all
-    partitions in one reading per pass. With one feature partitions are optimal.
+    otherwise a sample that includes the rows farthest from the mean. All rows are then assigned to
+    the clusters of every partition, and each pass reads the rows once. With one feature, partitions
+    are optimal.
 
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
-        "fast" goes from 1 to k clusters, "balanced" also back and recombines the last partition,
-        "best" also tries swaps and recombines every partition.
+        "fast" goes from 1 to k clusters; "balanced" also goes back, and recombines the last
+        partition; "best" also tries swaps, and recombines every partition.
     aim : {"all", "last"}
-        Partitions to which "best" applies: every one, or the last one, in a fraction of the time.
-        (The others are returned as well.)
+        Partitions to which "best" applies: all of them, or only the last one, which takes a
+        fraction of the time. (The other partitions are returned as well.)
 
     Examples
     --------
@@ -210,11 +212,11 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
     # --- before the fit ---------------------------------------------------------------------------
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes: one reading if all rows are searched, otherwise more.
+        """Estimate memory and passes; the rows are read once if all of them are searched.
 
-        Searched rows are held as they are, in float64, about their mean, and transposed, with the
-        state of about a dozen partitions for each. A checkpoint has all partitions, in float64 and
-        as they are returned, and populations of them.
+        Searched rows are held unchanged, in float64, relative to their mean, and transposed, with
+        the state of about a dozen partitions per row. A checkpoint has all partitions, in float64
+        and as they are returned, and the populations.
         """
         k, d, is_small = self.problem.n_clusters, table.n_features, is_searched_whole(table)
         n_searched = table.n_rows if is_small else rows_of_sample(k, d)
@@ -241,7 +243,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
             n_draws = rows_of_sample(wanted, passes.n_features)
             sample = draw_sample(passes, rng, n_draws, max(FEWEST_FAR, wanted))
         most = most_clusters(passes, rng, wanted, sample)
-        # Of a sample it is known only after the search for rows that it lacks.
+        # For a sample this is known only after the search for far rows that it lacks.
         n_distinct = most if most <= (wanted if sample is None else 1) else None
         rows = rows_to_search(passes, rng, passes.statistics.mean, sample)
         kept = PathSearch.begin(self._plan, Operators(rows, passes.threads)).kept()
@@ -277,7 +279,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         return self._with_far(passes, rng, replace(state, has_far=True))
 
     def _with_far(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
-        """Begin again with rows that the sample lacks, if there are any far from all centres."""
+        """Restart with far rows that the sample lacks, if any are far from all centres."""
         sample = state.drawn
         assert sample is not None
         centers = centers_in(state.kept.partitions, state.length) + state.origin
@@ -291,7 +293,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         lacking = rows[(np.array(squares) > limit) & ~np.isin(rows, sample.rows)]
         if len(lacking):
             sample = sample.including(lacking)
-        # Where rows of the sample all have centres, any other row is one that it lacks.
+        # If every distinct row of the sample has a centre, the sample lacks every other row.
         most = most_clusters(passes, rng, state.wanted, sample)
         state = replace(state, most=most, n_distinct=most if most <= state.wanted else None)
         if not len(lacking):
@@ -307,13 +309,13 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
             before = begin_path(state.path.astype(state.shift.dtype), state.length)
         after = path_step(passes, before, self.problem.tol)
         if self.problem.tol > 0:
-            # Centres of a few rows may keep moving with no visible effect on the objective.
+            # Centres of few rows may keep moving with no visible effect on the objective.
             slow = before.cost - after.cost <= SLOW * after.cost
             after = replace(after, settled=after.settled | slow)
         return replace(state, passes=after)
 
     def _info(self, state: SearchState, rows: int, stage: int) -> Info:
-        """Return the record of a step; ``stage`` is its place among all stages."""
+        """Return the record of a step; ``stage`` is an index into all stages."""
         last = state.length - 1
         cost = float(state.kept.costs[last])
         if state.found is not None:
@@ -336,7 +338,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         )
 
     def model(self, state: SearchState) -> PathArrays:
-        """Return all partitions so far."""
+        """Return all partitions found so far."""
         if state.found is not None:
             return state.found
         inertia = state.kept.costs if state.passes is None else state.passes.cost
@@ -345,7 +347,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
 
 
 def is_searched_whole(table: TableShape) -> bool:
-    """Return True if all rows are searched; otherwise a sample."""
+    """Return True if all rows are searched, or False if a sample is."""
     return table.n_rows <= MOST_ROWS and table.n_rows * table.n_features <= MOST_VALUES
 
 
@@ -356,13 +358,13 @@ def rows_of_sample(k: int, d: int) -> int:
 
 
 def most_clusters(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
-    """Return the clusters of the last partition to search: at most the number of distinct rows."""
+    """Return the maximum number of clusters to search, at most the number of distinct rows."""
     x, _ = take_rows(passes, rng, sample)
     return count_distinct(x, length_of_search(wanted))
 
 
 def solve_line(passes: Passes, rng: Rng, wanted: int) -> SearchState | None:
-    """Return the optimal partitions of one feature; None if there are more, or too many rows."""
+    """Return optimal partitions, or None if there are several features or too many rows."""
     if passes.n_features != 1 or passes.n_rows > LINE_ROWS or wanted > LINE_CLUSTERS:
         return None
     x, weight = take_rows(passes, rng)
@@ -394,10 +396,10 @@ def _has_settled(passes: PathState | None) -> bool:
 
 
 def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
-    """Return the partitions with exact objectives, and how stationary and stable they are.
+    """Return the partitions with exact objectives, stationarity and stability.
 
-    Takes two passes over all rows, one if centres are means already; more only if a cluster is left
-    without rows.
+    This takes two passes over all rows, or one if centres are means already, and more only if a
+    cluster is left without rows.
     """
     length, shift, sample = state.length, state.shift, state.drawn
     path = state.path.astype(shift.dtype)
@@ -406,13 +408,13 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
         path = path_step(passes, begin_path(path, length)).path
     if state.ends_distinct:
         rows = np.unique(take_rows(passes, rng, sample)[0], axis=0)
-        if len(rows) == length:  # (the search may have ended without a use for another centre)
+        if len(rows) == length:  # (the search may have ended as no other centre was useful)
             centers_in(path, length)[:] = rows
     path, count = _non_increasing(passes, path, length)
     operators = _operators(passes, rng, state)
     stationarity = np.full((length, len(FIGURES)), np.nan)
     stationarity[:, 0], stationarity[:, 1] = count.movement, count.ties
-    # On a sample they would ignore the rows that it lacks.
+    # Swaps on a sample would ignore the rows that it lacks.
     for size in range(1, length + 1 if sample is None else 1):
         generator = rng.generator(0, "swaps looked at", size)
         centers = centers_in(path, size).astype(np.float64) - state.origin
@@ -437,9 +439,10 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
 def _non_increasing(
     passes: Passes, path: NDArray[np.floating], length: int
 ) -> tuple[NDArray[np.floating], PathCount]:
-    """Return partitions, and their figures, of which none costs more than one of fewer clusters.
+    """Return partitions and their statistics, such that objectives do not increase with l.
 
-    One that does is replaced by the one before it, and the row that is farthest from its centres.
+    A partition that costs more than the one before is replaced by that one with an additional
+    centre: the row farthest from its centres.
     """
     count = count_pass(passes, path, length)
     for size in range(2, length + 1):

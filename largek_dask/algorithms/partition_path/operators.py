@@ -1,7 +1,7 @@
 """Operators that make a partition from others: add, remove or swap a cluster, recombine two.
 
-All work on rows in memory. Results are settled: no row has a nearer centre, and no move of a single
-row pays (:mod:`~largek_dask.kernels.single_moves`).
+All work on rows in memory. Results are settled: no row has a nearer centre, and moving any single
+row would not lower the objective (:mod:`~largek_dask.kernels.single_moves`).
 """
 
 from __future__ import annotations
@@ -37,27 +37,27 @@ from largek_dask.kernels.threads import ALONE, Threads
 Floats = NDArray[np.float64]
 
 LOWER = 1 - 1e-9
-"""A partition is lower than another one if its objective is below this share of the other's."""
+"""A partition is lower than another if its objective is below this share of the other objective."""
 SHORT = 4
 """Lloyd steps after which candidates are compared."""
 FINISHED = 2
-"""Candidates that continue from there."""
+"""Number of candidates that continue after the comparison."""
 CALM = 1000
-"""Candidates are compared again once fewer than one in this many rows changes its cluster."""
+"""Candidates are compared again once fewer than one row in this many changes its cluster."""
 MOST_ROUNDS = 50
 """Maximum rounds of moving single rows and settling clusters; two or three are usual."""
 
 
 @dataclass(slots=True)
 class Operators:
-    """Ways from one partition to the next; the caller passes each its random generator."""
+    """Operators on partitions; the caller passes a random generator to each."""
 
     rows: CenteredRows
     threads: Threads = ALONE
     n_settled: int = 0
-    """Number of partitions that were settled, or abandoned."""
+    """Number of partitions that were settled or abandoned."""
     n_steps: int = 0
-    """Number of Lloyd steps."""
+    """Number of Lloyd steps taken."""
 
     # --- settling, the end of every operator ------------------------------------------------------
 
@@ -66,13 +66,13 @@ class Operators:
         return label_rows(self.rows, centers)
 
     def settle_from(self, centers: Floats) -> PartitionState | None:
-        """Return the settled partition from some centres; None if a cluster ends without rows."""
+        """Settle the partition with some centres; return None if a cluster ends without rows."""
         partition, _ = self.label(centers)
         partition.stale[:] = True
         return self.finish(partition)
 
     def finish(self, partition: PartitionState) -> PartitionState | None:
-        """Settle it, and move single rows until no move pays; None if a cluster has no rows."""
+        """Settle a partition and move single rows; return None if a cluster has no rows."""
         self._settle([partition])
         for _ in range(MOST_ROUNDS):
             if not move_rows(self.rows, partition):
@@ -87,11 +87,11 @@ class Operators:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
-        # Added up here, as concurrent additions by threads would be lost.
+        # Steps are added up here, as concurrent additions by threads could be lost.
         self.n_steps += sum(self.threads.map(run, partitions))
 
     def _settle_best(self, partitions: Sequence[PartitionState]) -> PartitionState | None:
-        """Settle the best of some partitions: all take a few steps, the lowest continue."""
+        """Settle the best of some partitions: all take a few steps, then the lowest continue."""
         self.n_settled += len(partitions)
         self._settle(partitions, SHORT)
         best = _lowest(partitions, FINISHED)
@@ -106,10 +106,10 @@ class Operators:
     ) -> PartitionState | None:
         """Add one cluster to the partition with these centres (k, d).
 
-        Candidates for the new centre are ``drawn`` rows by weight times squared distance, one in
-        each of as many equal parts of that mass. Four times ``kept`` of them, those that would save
-        most, move up to ``steps`` steps to a local optimum of the auxiliary problem; the ``kept``
-        best that differ become partitions.
+        Candidates for the new centre are ``drawn`` rows, drawn by weight times squared distance,
+        one from each of ``drawn`` equal parts of that mass. The 4 * ``kept`` candidates that would
+        reduce the objective most move up to ``steps`` steps to a local optimum of the auxiliary
+        problem; the ``kept`` best distinct ones become partitions.
         """
         base, nearest = self.label(partition)
         rows = self._draw_far(nearest.first, generator, drawn)
@@ -134,7 +134,7 @@ class Operators:
         return points[chosen]
 
     def shrink(self, partition: Floats, tried: int) -> PartitionState | None:
-        """Remove one cluster: of those that are cheapest to leave out, the one that ends lowest."""
+        """Remove the one of the ``tried`` cheapest clusters that leads to the lowest result."""
         base, nearest = self.label(partition)
         weighted = self.rows.weight * (nearest.second - nearest.first)
         losses = np.bincount(base.labels, weighted, minlength=len(partition))
@@ -144,7 +144,7 @@ class Operators:
     def swap(
         self, partition: Floats, generator: np.random.Generator, tries: int
     ) -> PartitionState | None:
-        """Try random swaps: a centre out, a row by squared distance in; None if none led lower.
+        """Try random swaps of a centre for a far row; return None if none lowers the objective.
 
         P. Fränti, Efficiency of random swap clustering, Journal of Big Data 5 (2018).
         """
@@ -171,10 +171,10 @@ class Operators:
     def possible_gains(
         self, partition: Floats, generator: np.random.Generator, scanned: int
     ) -> tuple[int, float]:
-        """Return the number of rows whose move pays, and the least change by some swaps.
+        """Count rows whose move lowers the objective; find the smallest change by some swaps.
 
         Each of ``scanned`` rows, drawn by weight times squared distance, is tried in place of each
-        centre, with nothing moved afterwards; NaN without any.
+        centre, and no centre moves afterwards. The change is NaN if no row is drawn.
         """
         self.threads.check()
         base, nearest = self.label(partition)
@@ -193,7 +193,7 @@ class Operators:
     def _draw_far(
         self, squares: Floats, generator: np.random.Generator, drawn: int
     ) -> NDArray[np.int64]:
-        """Draw rows by weight times a squared distance, evenly spaced; each once."""
+        """Draw distinct rows by weight times squared distance, evenly spaced over that mass."""
         mass = np.cumsum(self.rows.weight * squares)
         if not mass[-1] > 0.0:
             return np.empty(0, np.int64)
@@ -210,12 +210,12 @@ class Operators:
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
     ) -> PartitionState | None:
-        """Recombine two partitions: match centres, take one of each pair; one out, a far row in.
+        """Recombine two partitions: take one centre of each matched pair, swap one for a far row.
 
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).
         """
-        # Imported only here: it takes half a second.
+        # This import takes half a second, so it is made only if needed.
         from scipy.optimize import linear_sum_assignment
 
         gaps = ((one[:, None] - other) ** 2).sum(axis=2)
@@ -230,11 +230,11 @@ class Operators:
 
 
 def _row_at(mass: Floats, share: float) -> int:
-    """Return the row at a share of the mass, which is cumulative."""
+    """Return the row at a share of the total of the cumulative ``mass``."""
     return min(int(np.searchsorted(mass, share * mass[-1], "right")), len(mass) - 1)
 
 
 def _lowest(partitions: Sequence[PartitionState], kept: int = 1) -> list[PartitionState]:
-    """Return the lowest partitions whose clusters all have rows; of equal ones the first."""
+    """Return the lowest partitions in which all clusters have rows; ties go to the first."""
     whole = [p for p in partitions if p.counts.all()]
     return sorted(whole, key=lambda p: p.cost)[:kept]

@@ -1,12 +1,12 @@
-"""Passes over all rows for every partition at once: one reading, however many partitions.
+"""Passes over all rows for all partitions at once, reading the rows only once.
 
 A block of rows that fits the processor's cache is compared with the centres of one partition after
-the other. It is rounded to the grid of the sums once, and then added to a cluster of each
-partition. There is no row state, as every pass labels the rows again. So k (k + 1) / 2 centres need
-only their sums, and a pass reads as much as one of Lloyd's algorithm.
+another. It is rounded to the grid of the sums once, and then each row is added to one cluster per
+partition. There is no row state, as every pass labels the rows again. So the only state is the sums
+of k (k + 1) / 2 centres, and a pass reads as much as a Lloyd step.
 
-Each partition ends at a fixed point of Lloyd's algorithm and is left out of later passes. Single
-rows are not moved from cluster to cluster as they are in memory.
+Each partition ends at a fixed point of Lloyd's algorithm and is left out of later passes. Unlike
+the search in memory, these passes do not move single rows between clusters.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
 BLOCK_VALUES = 1 << 17
-"""Values of a block of rows: 1.5 MB in single precision with the rounded values, which is about a
-second-level cache; with fewer rows the overhead of calls would be noticeable."""
+"""Number of values in a block of rows: 1.5 MB in single precision with the rounded values, about
+the size of a second-level cache; smaller blocks would have a noticeable overhead of calls."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
@@ -49,19 +49,19 @@ class PathState:
     """Partitions into 1 to k clusters between two path passes."""
 
     path: NDArray[Any]
-    """(k (k + 1) / 2, d) centres that the next pass assigns rows to, packed, compute dtype."""
+    """(k (k + 1) / 2, d) packed centres, compute dtype, to which the next pass assigns rows."""
     counts: NDArray[np.float64]
-    """(k (k + 1) / 2,) weight of the rows of each cluster as it was last assigned."""
+    """(k (k + 1) / 2,) weight of the rows of each cluster in its last assignment."""
     cost: NDArray[np.float64]
     """(k,) objective of each partition at the start of the last pass over it, from exact sums;
-    infinite before."""
+    infinity before the first pass."""
     movement: NDArray[np.float64]
-    """(k,) squared movement of its centres in that pass, divided by the mean variance of the
-    features; infinite before."""
+    """(k,) squared movement of the centres of each partition in that pass, divided by the mean
+    variance of the features; infinity before the first pass."""
     settled: NDArray[np.bool_]
-    """(k,) partitions that have stopped: no further pass assigns rows to them."""
+    """(k,) mask of partitions that have settled: no further pass assigns rows to them."""
     n_passes: int = 0
-    """Path passes so far."""
+    """Number of path passes so far."""
 
     @property
     def length(self) -> int:
@@ -88,10 +88,10 @@ def begin_path(path: NDArray[Any], length: int) -> PathState:
 
 @dataclass
 class PathTotal(Additive):
-    """Exact totals of rows that are assigned to several partitions."""
+    """Exact totals of rows that are assigned to a cluster of each of several partitions."""
 
     sums: ClusterSums
-    """Sums of the clusters of one partition after the other."""
+    """Sums of the clusters, one partition after another."""
     squares: ExactSums
     """Sum of ``weight * ||x - shift||^2``."""
 
@@ -101,11 +101,11 @@ class PathTotal(Additive):
 
 
 def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
-    """Assign all rows to every partition that has not settled, and move its centres to the means.
+    """Run a Lloyd step in every partition that has not settled.
 
-    One pass; none if all have settled. A cluster without rows keeps its centre. A partition settles
-    when its centres no longer change, or their ``movement`` is at most ``tol``; the moved centres
-    are kept, as in every other step.
+    This takes one pass, or none if all partitions have settled. A cluster without rows keeps its
+    centre. A partition settles when its centres no longer change, or their ``movement`` is at most
+    ``tol``; the moved centres are kept even then.
     """
     live = state.live
     if not live:
@@ -144,7 +144,7 @@ def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
 
 
 def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCenters]) -> None:
-    """Count each row of a chunk for its nearest centre of every partition."""
+    """Add each row of a chunk to the cluster of its nearest centre in every partition."""
     sums = total.sums
     for x, weight in _blocks(chunk, partitions[0].dtype):
         first = 0
@@ -156,17 +156,18 @@ def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCe
 
 @dataclass(frozen=True, slots=True)
 class PathCount:
-    """Figures over all rows of partitions whose centres stay as they are."""
+    """Statistics over all rows of partitions with fixed centres."""
 
     inertia: NDArray[np.float64]
-    """(k,) objective: the exact sum of the weighted squared distances, rounded once."""
+    """(k,) objectives: exact sums of the weighted squared distances, rounded once."""
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster, in steps of the grid of the sums."""
     movement: NDArray[np.float64]
-    """(k,) largest distance of a centre to the mean of its rows, both as stored: 0 if a step of
-    Lloyd's algorithm would change nothing."""
+    """(k,) largest distance of a centre from the mean of its rows, both as stored; 0 if a Lloyd
+    step would change nothing."""
     ties: NDArray[np.int64]
-    """(k,) rows of weight above 0 whose two nearest centres are equally far in float64."""
+    """(k,) number of rows of positive weight whose two nearest centres are equally far in
+    float64."""
 
 
 @dataclass
@@ -175,7 +176,7 @@ class CountTotal(Additive):
 
     sums: ClusterSums
     inertia: dict[int, ExactSums]
-    """By index of the partition."""
+    """Exact objectives, by index of the partition."""
     ties: NDArray[np.int64]
     """(k,)"""
 
@@ -189,10 +190,10 @@ class CountTotal(Additive):
 
 
 def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
-    """Return the exact objective of every partition, and how stationary it is, in one pass.
+    """Return the exact objective and stationarity of every partition, in one pass.
 
-    ``path`` has packed centres of the compute dtype. The objective of each partition is that of a
-    model with these centres, to the bit.
+    ``path`` has packed centres of the compute dtype. Each objective is bit for bit the inertia of a
+    model with these centres.
     """
     statistics = passes.statistics
     lengths = range(1, length + 1)
@@ -230,11 +231,12 @@ def count_ties(
     """Count rows that have two nearest centres at the same squared distance, in float64.
 
     ``found`` is the result of ``nearest_two`` for the rows (n, d), which have the compute dtype. In
-    the product form, rows whose two smallest scores lie within the error of the scores have been
-    decided in float64, so both labels are right, and equal distances are also equal after rounding.
-    In the direct form a score is right to (d + 3) roundings of its own size: with an error e,
-    centres that tie for the least D have scores up to (1 + e) D, and none is below (1 - e) D. Rows
-    whose two smallest scores are as close as that are decided here.
+    the product form, rows whose two smallest scores differ by less than the error of the scores
+    have already been compared in float64, so both labels are correct, and equal distances are also
+    equal after rounding. In the direct form the error of a score is at most (d + 3) roundings of
+    its own size: with a relative error e, centres that tie for the smallest distance D have scores
+    up to (1 + e) D, and no score is below (1 - e) D. Rows whose two smallest scores are that close
+    are compared here.
     """
     labels, first, second_labels, second = found
     if packed.n_clusters == 1:
@@ -269,7 +271,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
 def _blocks(
     chunk: Chunk, dtype: np.dtype[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.float64] | None]]:
-    """Yield rows of positive weight, a block at a time, in the compute dtype."""
+    """Yield blocks of rows of positive weight, in the compute dtype."""
     x, weight = chunk.x, chunk.weight
     step = max(FEWEST_ROWS, min(MOST_ROWS, BLOCK_VALUES // x.shape[1]))
     for begin in range(0, len(x), step):

@@ -1,14 +1,14 @@
-"""Rows that are searched in the driver's process: all, or a weighted sample.
+"""Rows that are searched in the driver's process: all rows, or a weighted sample.
 
 The sample is a coreset (:mod:`~largek_dask.algorithms.starts.coresets`) and the rows farthest from
-the mean. A row far out may determine a centre, and a coreset may lack it: on ``eeg`` a plain sample
-ends at many times the possible cost. The farthest rows do not depend on the draws, so they count
-with their own weight and all others with that of the coreset; a sum over the sample is still an
-unbiased estimate of the sum over all rows.
+the mean. A far row may determine a centre, and a coreset may lack that row: on ``eeg``, a search on
+a plain sample ends at many times the possible cost. The farthest rows do not depend on the draws,
+so they have their own weight and all other rows have their weight in the coreset; a sum over the
+sample is still an unbiased estimate of the sum over all rows.
 
 A row may also be far from every centre without being far from the mean. Once there are partitions,
-:func:`draw_far` finds the rows farthest from their centres, and :meth:`Sample.including` lets them
-count with their own weight as well.
+:func:`draw_far` finds the rows farthest from their centres, and :meth:`Sample.including` adds them
+with their own weight.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Sample:
     """Weighted rows that represent all rows."""
 
     rows: NDArray[np.int64]
-    """(m,) global indices, ascending, each once."""
+    """(m,) global indices of distinct rows, ascending."""
     factors: Floats
     """(m,) factors on the rows' weights."""
 
     def including(self, rows: NDArray[np.int64]) -> Sample:
-        """Return the sample with these rows, any number of global indices, at their own weight."""
+        """Return the sample with the rows at these global indices added, at their own weight."""
         together = np.union1d(self.rows, rows)
         factors = np.ones(len(together))
         others = ~np.isin(self.rows, rows)
@@ -49,10 +49,10 @@ class Sample:
 
 
 def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Sample:
-    """Draw a sample in three passes, one of them only over chunks that hold drawn rows.
+    """Draw a sample in three passes, one of which only reads chunks that hold drawn rows.
 
     The coreset has ``n`` draws, which may exceed the number of rows. The ``n_far`` distinct rows
-    farthest from the mean are always in the sample; rows that lie on the mean are never far.
+    farthest from the mean are always in the sample, except for rows equal to the mean.
     """
     coreset = draw_coreset(passes, rng, n)
     mean = passes.statistics.mean.astype(passes.statistics.dtype)[None]
@@ -60,9 +60,10 @@ def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Sample:
 
 
 def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Return up to n distinct rows farthest from their nearest centre, the farthest first.
+    """Return indices of up to n distinct rows farthest from their nearest centre, farthest first.
 
-    One pass; ties by index. Rows that lie on one of the ``centers`` (k, d) are left out.
+    This takes one pass. Ties go to the lowest index. Rows equal to one of the ``centers`` (k, d)
+    are left out.
     """
     k = len(centers)
     farthest: FarthestRows = passes.reduce(
@@ -78,7 +79,7 @@ def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]
 def take_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[Floats, Floats]:
     """Return the rows of a sample, or all rows, with positive weights, in float64.
 
-    They are cached from step to step: on a cluster they are fetched once.
+    The rows are cached between steps, so a cluster sends them only once.
     """
     if sample is None:
         whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
@@ -92,7 +93,7 @@ def take_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[F
 
 
 def rows_to_search(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None) -> CenteredRows:
-    """Return these rows relative to an origin (d,), arranged for the kernels."""
+    """Return the rows to search, relative to an origin (d,), arranged for the kernels."""
     x, weight = take_rows(passes, rng, sample)
     return CenteredRows.of(x - origin, weight)
 

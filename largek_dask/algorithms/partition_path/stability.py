@@ -1,10 +1,11 @@
-"""Stability of partitions: agreement of those found on two halves of a sample.
+"""Stability of partitions: agreement between the partitions found on two halves of a sample.
 
 Two halves of a sample are clustered separately, and the whole sample is labelled with the centres
-of either. If there are k groups, both find them and the labels agree; if k is one too many, the
-halves split different groups, or the same one elsewhere (A. Ben-Hur, A. Elisseeff and I. Guyon, "A
-stability based method for discovering structure in clustered data", 2002; T. Lange et al.,
-"Stability-based validation of clustering solutions", Neural Computation 16, 2004).
+of each half. If there are k groups, both halves find them and the labels agree; if k is one too
+many, the halves split different groups, or split the same group differently (A. Ben-Hur, A.
+Elisseeff and I. Guyon, "A stability based method for discovering structure in clustered data",
+2002; T. Lange et al., "Stability-based validation of clustering solutions", Neural Computation 16,
+2004).
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import ALONE, Threads
 
 MOST_ROWS = 4_096
-"""Rows of the sample, both halves together."""
+"""Number of rows of the sample, both halves together."""
 PLAN = Plan(drawn=64)
-"""Plan of the search on either half: the cheapest one."""
+"""Plan of the search on each half: the cheapest plan."""
 
 Floats = NDArray[np.float64]
 
@@ -36,12 +37,13 @@ class SplitHalves:
     """Two halves of a sample, and the partitions found on each."""
 
     stability: Floats
-    """(k,) adjusted Rand index of the labels of the whole sample, by the nearest centres of either
-    half; 1 for one cluster, NaN if a half has fewer distinct rows."""
+    """(k,) adjusted Rand index between the labels of the whole sample by the centres of one half
+    and by those of the other; 1 for one cluster, NaN if a half has fewer distinct rows than
+    clusters."""
     rows: Sequence[Floats]
-    """Rows of each half, (m, d); none if there are too few for halves."""
+    """Rows (m, d) of each half; empty if there are too few rows for two halves."""
     paths: Sequence[Sequence[Floats]]
-    """Centres (l, d) for l = 1, 2, ... by half."""
+    """For each half, the centres (l, d) for l = 1, 2, ..."""
 
 
 def compare_halves(
@@ -49,8 +51,8 @@ def compare_halves(
 ) -> SplitHalves:
     """Find the partitions of two halves of a sample of rows (n, d), into 1 to k clusters.
 
-    A row of weight 3 is drawn as three rows are; if weights are not integers, at most n rows are
-    drawn. Not all weights may be 0.
+    A row of weight 3 is drawn like three rows; if weights are not integers, at most n rows are
+    drawn. At least one weight must be positive.
     """
     sample = x[_draw(weight, len(x), rng)]
     stability = np.full(n_clusters, np.nan)
@@ -89,8 +91,8 @@ def agreement_of(
 def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
     """Return the adjusted Rand index (Hubert and Arabie, "Comparing partitions", 1985, eq. 5).
 
-    Of two labellings (n,) of the same rows by numbers from 0 on: -0.5 to 1; 1 for the same
-    partition, also if both have one part only, or one per row.
+    The arguments are two labellings (n,) of the same rows by numbers from 0. The index is between
+    -0.5 and 1. It is 1 for equal partitions, even if both have only one part, or one part per row.
     """
     width = int(other.max()) + 1
     cells = np.bincount(one.astype(np.int64) * width + other)
@@ -98,9 +100,9 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
     if len(sizes[0]) == len(sizes[1]) == len(sizes[2]):
         return 1.0
     n = len(one)
-    # Ordered pairs, as integers of Python: products of them exceed 64 bits.
+    # Numbers of ordered pairs, as Python integers, since their products exceed 64 bits.
     both, first, second = (sum(size**2 for size in each) - n for each in sizes)
-    # Σ over cells minus its expectation, over its maximum minus that; times the pairs.
+    # (Σ over cells - expectation) / (maximum - expectation), both multiplied by 2 * pairs.
     pairs = n * (n - 1)
     expected = 2 * first * second
     return float((2 * both * pairs - expected) / ((first + second) * pairs - expected))
@@ -109,8 +111,8 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
 def _draw(weight: Floats | None, n: int, rng: Rng) -> NDArray[np.int64]:
     """Draw rows in random order, evenly spaced by weight along a random order of all rows.
 
-    Even spacing takes every row as often as it weighs, to the next integer: all rows once if as
-    many are requested and weights are equal.
+    Even spacing draws every row in proportion to its weight, up to rounding: if n rows are
+    requested and weights are equal, each row is drawn once.
     """
     generator = rng.generator(0, "stability")
     order = generator.permutation(n)
@@ -120,7 +122,7 @@ def _draw(weight: Floats | None, n: int, rng: Rng) -> NDArray[np.int64]:
     are_integers = bool((weight == np.floor(weight)).all())
     count = int(min(MOST_ROWS, mass[-1] if are_integers else np.count_nonzero(weight)))
     at = (np.arange(count) + generator.random()) * (mass[-1] / count)
-    # rounding may lead to the end, where rows may weigh nothing
+    # rounding may select the last rows, whose weights may be 0
     last = int(np.flatnonzero(weight[order])[-1])
     drawn: NDArray[np.int64] = order[np.minimum(np.searchsorted(mass, at, side="right"), last)]
     return generator.permutation(drawn)

@@ -1,23 +1,23 @@
 """Stages of the search, and the partitions found so far.
 
-A search is a sequence of stages, and a stage a sequence of pieces, after any of which a fit can
-stop and continue:
+A search is a sequence of stages, and a stage is a sequence of pieces. A fit can stop after any
+piece and continue later. The stages are:
 
 up
-    From l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
-    requested number.
+    Go from l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), up to more
+    clusters than requested.
 down
-    From l + 1 to l: remove a cluster that costs little. This stage lowers partitions most for its
-    work.
+    Go from l + 1 to l clusters, by removing a cluster that costs little. Of all stages this one
+    lowers the objectives most for its work.
 again
-    Once more up and down, from partitions that have become lower since.
+    Go up and down once more, from partitions that have been improved since.
 swaps
-    A random centre out, a far row in.
+    Replace a random centre by a far row.
 crossed
-    Recombination within the population of each number of clusters: greedy k-means++ starts, and
+    Recombine partitions in the population of each number of clusters: greedy k-means++ starts, and
     the partitions of all earlier stages.
 
-The length of a stage is counted in partitions, never in time, so the result does not depend on it.
+Stages are limited by a number of partitions, never by time, so the result does not depend on time.
 """
 
 from __future__ import annotations
@@ -38,17 +38,18 @@ Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")
 MOST_LABELS = 1_600_000_000
-"""Maximum of recombinations times clusters times rows: a minute or so."""
+"""Maximum of recombinations times clusters times rows: about a minute."""
 LEAST_FAILURES = 24
-"""Successive recombinations that may fail, at least, however few clusters there are."""
+"""Minimum number of successive failed recombinations that end a stage."""
 SAME = 1e-7
-"""Two partitions are taken as equal if their objectives differ by less than this share."""
+"""Two partitions count as equal if their objectives differ by less than this share."""
 PIECES = 24
-"""Approximate maximum of pieces of a stage, for any number of clusters."""
+"""Approximate maximum number of pieces of a stage, for any number of clusters."""
 GROWN, GROWN_STEPS = 2, 2
-"""Candidates for one more centre that become partitions; steps of the auxiliary problem."""
+"""Number of candidates for a new centre that become partitions, and of steps of the auxiliary
+problem."""
 DROPPED = 2
-"""Clusters whose removal is tried."""
+"""Number of clusters whose removal is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,22 +57,24 @@ class Plan:
     """Extent of each stage."""
 
     members: int = 0
-    """Largest population of a number of clusters; 0: there is no stage but "up"."""
+    """Maximum population of a number of clusters; with 0, "up" is the only stage."""
     swaps: int = 0
-    """Tries for each number of clusters."""
+    """Number of swaps tried for each number of clusters."""
     starts: int = 0
-    """Greedy k-means++ starts that enter it."""
+    """Number of greedy k-means++ starts that enter the population."""
     recombinations: int = 0
-    """Maximum recombinations for one number of clusters; with ``recombines_all`` times the clusters
-    and summed over all numbers."""
+    """Maximum recombinations for one number of clusters; with ``recombines_all``, maximum of the
+    sum over all numbers of clusters of recombinations times clusters."""
     failures: int = 0
-    """Successive failures per cluster that end recombination; 0: all are made."""
+    """Number of successive failures per cluster that end recombination; 0 means no such end."""
     recombines_all: bool = False
-    """Recombine at every number of clusters; otherwise only at the requested one."""
+    """True to recombine at every number of clusters, False to recombine only at the requested
+    one."""
     drawn: int = 100
-    """Rows that are candidates for one more centre."""
+    """Number of rows that are candidates for a new centre."""
     work: int = 60
-    """Approximate cost of a number of clusters, in labellings of all rows (measured), for plans."""
+    """Approximate cost per number of clusters, relative to labelling all rows (measured), for
+    plans."""
 
 
 PLANS: dict[Effort, Plan] = {
@@ -96,9 +99,9 @@ class Piece:
     stage: str
     """One of ``STAGES``, or "again up" or "again down"."""
     sizes: tuple[int, ...]
-    """Numbers of clusters, in order of work."""
+    """Numbers of clusters, in the order of processing."""
     recombinations: int = 0
-    """Maximum recombinations for each."""
+    """Maximum recombinations for each number of clusters."""
 
 
 def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
@@ -133,26 +136,26 @@ def _cut(stage: str, sizes: range, recombinations: int = 0) -> Iterator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A search as arrays, between two pieces."""
+    """Arrays of a search, between two pieces."""
 
     partitions: Floats
-    """(l (l + 1) / 2, d) packed centres."""
+    """(l (l + 1) / 2, d) packed centres of all partitions."""
     costs: Floats
-    """(l,) objectives."""
+    """(l,) objectives of all partitions."""
     tried: NDArray[np.int64]
-    """(3, l) ``changes``, ``grown`` and ``shrunk``."""
+    """(3, l) ``changes``, ``grown`` and ``shrunk`` of ``PathSearch``."""
     members: Floats
-    """Packed centres of all populations."""
+    """Packed centres of the members of all populations."""
     member_sizes: NDArray[np.int64]
     """Number of clusters of each member."""
     member_costs: Floats
-    """Objective of each."""
+    """Objective of each member."""
     n_settled: int
-    """Number of partitions that were settled, or abandoned."""
+    """Number of partitions that were settled or abandoned."""
     n_steps: int
-    """Number of Lloyd steps."""
+    """Number of Lloyd steps taken."""
     is_searched: bool = True
-    """Partitions are not known to be optimal, so there may be lower ones."""
+    """True if partitions are not known to be optimal, so that lower ones may exist."""
 
     @classmethod
     def optimal(cls, partitions: Floats, costs: Floats) -> Kept:
@@ -166,22 +169,22 @@ class Kept:
 class PathSearch:
     """Partitions found so far, and the attempts made to lower them.
 
-    Lists are indexed by the number of clusters less one.
+    Lists are indexed by the number of clusters minus one.
     """
 
     plan: Plan
     operators: Operators
     partitions: list[Floats] = field(default_factory=list)
-    """Centres (l, d)."""
+    """Centres (l, d) of each partition."""
     costs: list[float] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
-    """Times that each partition was improved."""
+    """Number of times that each partition was improved."""
     grown: list[int] = field(default_factory=list)
-    """``changes`` of the partition below when it was last grown; -1: never."""
+    """``changes`` of the next smaller partition when it was last grown; -1 if it never was."""
     shrunk: list[int] = field(default_factory=list)
-    """``changes`` of the partition above when it was last shrunk; -1: never."""
+    """``changes`` of the next larger partition when it was last shrunk; -1 if it never was."""
     population: list[list[tuple[float, Floats]]] = field(default_factory=list)
-    """Objectives and centres of different partitions, the lowest first."""
+    """For each number of clusters, objectives and centres of distinct partitions, lowest first."""
 
     @classmethod
     def begin(cls, plan: Plan, operators: Operators) -> PathSearch:
@@ -221,7 +224,7 @@ class PathSearch:
 
     @property
     def length(self) -> int:
-        """Clusters of the last partition found so far; all below exist."""
+        """Number of clusters of the last partition found so far; all smaller ones exist."""
         return len(self.costs)
 
     def run(self, piece: Piece, rng: Rng, step: int) -> None:
@@ -242,7 +245,7 @@ class PathSearch:
                 self._recombine(size, generator, piece.recombinations)
 
     def offer(self, size: int, partition: PartitionState | None) -> None:
-        """Keep a partition if it is the lowest of its size."""
+        """Store a partition if it is the lowest of its size."""
         if partition is None or len(partition.centers) != size:
             return
         self._add_member(size, partition)
@@ -256,7 +259,7 @@ class PathSearch:
             self.changes[size - 1] += 1
 
     def _add_member(self, size: int, partition: PartitionState) -> None:
-        """Let a partition enter the population of its size, if it differs from all in it."""
+        """Add a partition to the population of its size, if it differs from all members."""
         while len(self.population) < size:
             self.population.append([])
         members, cost = self.population[size - 1], partition.cost

@@ -1,1 +1,1 @@
-"""Parts that several algorithms share; a part knows no algorithm."""
+"""Parts that several algorithms share; they do not depend on any algorithm."""

@@ -1,4 +1,4 @@
-"""Results by chunk, as a total."""
+"""Total that collects results by chunk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from largek_dask.algorithms.parts.totals import Additive
 
 @dataclass
 class ChunkResults(Additive):
-    """Results by chunk index; a chunk function writes that of its chunk."""
+    """Results by chunk index; a chunk function writes the result of its chunk."""
 
     chunks: dict[int, Any] = field(default_factory=dict)
 

@@ -1,9 +1,9 @@
 """Approximate leading principal directions of rows, and the share of variance outside of them.
 
-By subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp, Finding structure with
-randomness: probabilistic algorithms for constructing approximate matrix decompositions, SIAM Review
-2011, algorithm 4.4). Only the space that they span matters, not its axes, so the small
-eigenproblem at its end is left out.
+They are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp,
+Finding structure with randomness: probabilistic algorithms for constructing approximate matrix
+decompositions, SIAM Review 2011, algorithm 4.4). Only the space that the directions span is needed,
+not its axes, so the small eigenproblem at the end of that algorithm is omitted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, orthonormal, project
 
 SAMPLE_ROWS = 2_000
-"""With 6,000 rows and four iterations 64 directions of 784 keep 0.932 instead of 0.927 of the
-variance (set C), and take four times as long."""
+"""Number of sample rows. With 6,000 rows and four iterations, 64 of 784 directions retain 0.932
+instead of 0.927 of the variance (set C), and take four times as long."""
 ITERATIONS = 2
-"""With one iteration the share is 0.915."""
+"""Number of subspace iterations. With one iteration the share of the variance is 0.915."""
 
 Weights = NDArray[np.float64] | None
 
@@ -38,14 +38,14 @@ def principal_directions(
 ) -> Directions | None:
     """Return up to d orthonormal principal directions of rows (n, d); None if there are fewer.
 
-    ``SAMPLE_ROWS`` rows in random order suffice. ``origin`` (d,), of the compute dtype, is near
-    their mean. If the first directions are ``known``, about the same origin, only the others are
-    computed.
+    ``SAMPLE_ROWS`` rows in random order are enough. ``origin`` (d,), of the compute dtype, is near
+    their mean. If the first directions are ``known``, for the same origin, only the remaining ones
+    are computed.
     """
     dtype, d = origin.dtype, x.shape[1]
     before = np.empty((0, d), dtype) if known is None else known.vectors
     m = n_directions - len(before)
-    # Signs are the same on any machine, unlike normal numbers.
+    # Random signs are the same on any machine, unlike normally distributed numbers.
     signs = rng.generator(0, "directions").integers(0, 2, (n_directions, d)) * 2.0 - 1.0
     columns = np.ascontiguousarray((x - origin).T, dtype=dtype)
     zero = np.zeros(len(x), dtype)

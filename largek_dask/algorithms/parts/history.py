@@ -13,14 +13,14 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True)
 class History(Generic[Entry]):
-    """Passes over the same rows, kept in an algorithm's state.
+    """Passes over the same rows, stored in an algorithm's state.
 
     An anchor is a pass whose result does not depend on row state. Arrays that entries share are
     also shared in checkpoints and after a resume.
     """
 
     generation: int = 0
-    """Passes so far; the last one wrote the row state of this generation."""
+    """Number of passes so far, and the generation of the row state that the last one wrote."""
     entries: tuple[Entry, ...] = ()
     """Entries of the passes since the last anchor, the anchor first."""
 
@@ -35,9 +35,10 @@ class History(Generic[Entry]):
     def then(
         self, entry: Entry, *, anchor: bool = False, back_to: int | None = None
     ) -> History[Entry]:
-        """Return the history with one more pass; after an anchor no earlier entry is needed.
+        """Return the history with one more pass; an anchor removes all earlier entries.
 
-        ``back_to`` is the number of valid entries, if the pass returned to the state after them.
+        ``back_to`` is the number of entries that remain valid, if the pass first restored the state
+        after them.
         """
         before = () if anchor else self.entries[:back_to]
         return History(self.generation + 1, (*before, entry))

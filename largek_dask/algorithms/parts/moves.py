@@ -1,10 +1,10 @@
-"""Moves of centres from where removal costs least to where a second centre gains most.
+"""Moves of centres: those cheapest to remove go to the clusters that gain most by a split.
 
 Lloyd's steps never move a centre past another one, so a region that got too few centres at the
-start never gets more. A move takes the centre whose removal costs least (every row of it goes to
-its second nearest) and splits a cluster with it. The gain of a split is estimated on a sample: on
-rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the same rows if
-moves that do not pay are undone (:mod:`~largek_dask.algorithms.truncated`).
+start never gets more. A move takes the centre whose removal costs least (each of its rows goes to
+its second nearest centre) and splits a cluster with it. The gain of a split is estimated on a
+sample: on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the
+same rows if unsuccessful moves are undone (:mod:`~largek_dask.algorithms.truncated`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
 """Function that returns the squared distances of some centres to all."""
 
 PAIRED_VALUES = 1 << 16
-"""Approximate number of centre values compared in one call."""
+"""Approximate number of centre coordinates compared in one call."""
 GAPS_AT_ONCE = 1 << 22
-"""Approximate number of distances between centres held at a time. Those of 12,800 centres to all of
-32,000 would take 1.6 GB, and twice that for sorting."""
+"""Approximate number of distances between centres held at a time. The distances of 12,800 centres
+to all 32,000 would take 1.6 GB, and sorting them twice that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Estimated results of splitting each of some clusters."""
+    """Estimated result of splitting each of several clusters."""
 
     clusters: NDArray[np.int64]
     """(m,) clusters, ascending."""
     gains: NDArray[np.float64]
     """(m,) reductions of the cost."""
     halves: NDArray[Any]
-    """(m, 2, d) centres: of the rows that stay with the cluster, and of those that leave it."""
+    """(m, 2, d) centres of the rows that stay in the cluster, and of the rows that leave it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +45,17 @@ class Moves:
     """Clusters to split, and the centres to split them with."""
 
     split: NDArray[np.int64]
-    """(m,) clusters that keep one half each."""
+    """(m,) clusters to split; each keeps one half of its rows."""
     removed: NDArray[np.int64]
-    """(m,) centres that leave their own rows and take over the other half."""
+    """(m,) centres that leave their own rows and take over the other halves."""
     halves: NDArray[Any]
     """(m, 2, d)"""
     gain: float
-    """Estimate of their joint gain."""
+    """Estimate of the total gain of all moves."""
 
     @property
     def clusters(self) -> NDArray[np.int64]:
-        """(2 m,) clusters that are split, and those that are removed."""
+        """(2 m,) clusters: first those that are split, then those that are removed."""
         return np.concatenate([self.split, self.removed])
 
     def apply(self, centers: NDArray[Any]) -> NDArray[Any]:
@@ -75,23 +75,24 @@ def choose_moves(
     factor: float = 1.0,
     split_takers: bool,
 ) -> Moves:
-    """Pair the best splits with the cheapest removals, while they gain more than these lose.
+    """Pair the best splits with the cheapest removals, as long as the gain exceeds the loss.
 
     Parameters
     ----------
     splits : Splits
     losses : (k,) float64
-        Cost of removing each centre, in the unit of the gains; infinity for those that stay.
+        Cost of removing each centre, in the unit of the gains; infinity for centres that must stay.
     cheapest : (c,) int64
         Clusters that may be removed, in ascending order of their losses.
     near : (c, m) integers
-        Nearest other centres of each of these, which take over its rows and so cannot be removed.
+        For each of ``cheapest``, the nearest other centres, which take over its rows and so cannot
+        be removed themselves.
     most : int
         Maximum number of moves.
     factor : float
-        Minimum ratio of a gain to the loss.
+        Minimum ratio of the gain of a move to its loss.
     split_takers : bool
-        Clusters that take over rows may be split.
+        True if clusters that take over rows may be split.
     """
     candidates = iter(enumerate(cheapest.tolist()))
     # Estimates stay valid while locked clusters do not change.
@@ -124,9 +125,9 @@ def nearest_others(
     m: int,
     gaps: Gaps | None = None,
 ) -> NDArray[np.int64]:
-    """Return (len(which), up to m) nearest other centres of each of ``which``.
+    """Return (len(which), up to m) indices of the nearest other centres of each of ``which``.
 
-    ``gaps`` gives the distances if they cannot be computed from ``centers``.
+    ``gaps`` computes the distances if they cannot be computed from ``centers``.
     """
     k = len(centers)
     found = np.empty((len(which), min(m, k - 1)), np.int64)
@@ -145,12 +146,12 @@ def nearest_others(
 
 
 def _least(values: NDArray[Any], m: int) -> NDArray[np.int64]:
-    """Return (n, m) positions of the least m values of each row, ascending; ties by position."""
+    """Return (n, m) positions of the m smallest values of each row, ascending; ties by position."""
     n = len(values)
     if m == 0:
         return np.empty((n, 0), np.int64)
     most = np.partition(values, m - 1, axis=1)[:, m - 1 : m]
-    # At most m, and ties. NaN comes last, as in numpy.
+    # Positions of at most m values, and of ties. NaN comes last, as in numpy.
     rows, places = np.nonzero(~(values > most))
     order = np.lexsort((places, values[rows, places], rows))
     starts = np.searchsorted(rows, np.arange(n))
@@ -166,9 +167,10 @@ def losses_of_merging(
 ) -> NDArray[np.float64]:
     """Return (k,) upper bounds of the cost of removing each centre, by merging clusters in pairs.
 
-    Here means move to their new rows. If each row goes to its second nearest centre and these do
-    not move, two clusters that become one lose up to twice as much (J. H. Ward, Hierarchical
-    grouping to optimize an objective function, JASA 1963). ``gaps`` as in :func:`nearest_others`.
+    After a merge the centre moves to the mean. If each row went to its second nearest centre and
+    the centres did not move, merging two clusters would cost up to twice as much (J. H. Ward,
+    Hierarchical grouping to optimize an objective function, JASA 1963). ``gaps`` is as in
+    :func:`nearest_others`.
     """
     (k, d), packed = centers.shape, pack_centers(centers, shift)
     losses = np.empty(k)

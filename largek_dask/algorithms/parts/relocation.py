@@ -1,12 +1,12 @@
 """Relocation of centres without rows to the rows farthest from their own centres.
 
-Scikit-learn's ``KMeans`` does the same; here the result is independent of order: candidates are
-distinct rows, ranked by exact squared distance, ties by global row index. So two equal rows count
-once, as one row of weight 2 does.
+Scikit-learn's ``KMeans`` does the same. Here the result does not depend on the order of rows:
+candidates are distinct rows, ranked by exact squared distance, with ties broken by global row
+index. Two equal rows count once, like one row of weight 2.
 
 A row gets a centre only if its cluster also holds other rows: a cluster of equal rows needs no
-second centre, however far the rounded mean of these rows is from them. If every cluster is of that
-kind, there are no more distinct rows than clusters with rows, and the distinct rows are known.
+second centre, however far the rounded mean of these rows is from them. If the rows of every cluster
+are equal, there is one distinct row per cluster with rows, and all distinct rows are known.
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ class FarthestRows:
     def __init__(self, size: int, k: int, d: int, dtype: np.dtype[Any]) -> None:
         self.size = size
         self.distances = np.empty(0, np.float64)
-        """Squared distances of the farthest rows, descending."""
+        """Squared distances of the farthest rows to their centres, descending."""
         self.rows = np.empty(0, np.int64)
-        """Their global indices; of equal rows the first."""
+        """Global indices of the farthest rows; of equal rows, the index of the first."""
         self.labels = np.empty(0, np.int32)
-        """Their clusters."""
+        """Clusters of the farthest rows."""
         self.x = np.empty((0, d), dtype)
-        """Their coordinates, no two alike."""
+        """Coordinates of the farthest rows, all distinct."""
         self.several = np.zeros(k, np.bool_)
         """Clusters that hold distinct rows."""
         self.single = np.empty(0, np.int32)
-        """The other clusters that hold rows, ascending."""
+        """Clusters whose rows are all equal, ascending."""
         self.single_x = np.empty((0, d), dtype)
-        """The value of all rows of each of these."""
+        """Coordinates of the rows of each of these clusters."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which are sent."""
+        """Size in bytes of the arrays that are sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 
@@ -74,18 +74,18 @@ class FarthestRows:
 
     @property
     def least(self) -> float:
-        """Squared distance below which no row is kept."""
+        """Squared distance below which no row can be among the farthest."""
         return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
 
     def compare(self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table) -> None:
-        """Find clusters that hold distinct rows; has to be called with all rows."""
+        """Find clusters that hold distinct rows; this must be called with all rows."""
         order = np.flatnonzero(~self.several[labels])
         if not len(order):
             return
         order = order[np.argsort(labels[order], kind="stable")]
         starts, sizes = _runs(labels[order])
         own = distances[order]
-        # Equal rows are equally far, so most clusters need no comparison of rows.
+        # Equal rows have equal distances, so most clusters need no comparison of rows.
         alike = np.minimum.reduceat(own, starts) == np.maximum.reduceat(own, starts)
         self.several[labels[order[starts[~alike]]]] = True
         order = order[np.repeat(alike, sizes)]
@@ -99,7 +99,7 @@ class FarthestRows:
         self._compare_singles(labels[firsts], dense_rows(x[firsts]).astype(self.x.dtype))
 
     def _compare_singles(self, labels: NDArray[np.int32], x: NDArray[Any]) -> None:
-        """Compare one row of each of these clusters, ascending, with the known one."""
+        """Compare one row of each of the clusters ``labels``, ascending, with its known row."""
         labels = np.concatenate([self.single, labels])
         x = np.concatenate([self.single_x, x])
         order = np.argsort(labels, kind="stable")
@@ -123,11 +123,11 @@ class FarthestRows:
 def _farthest(
     distances: NDArray[np.float64], rows: NDArray[np.int64], x: Table, size: int, least: float = 0.0
 ) -> NDArray[np.int64]:
-    """Return the ``size`` farthest distinct rows, in order; of equal ones the first."""
+    """Return the ``size`` farthest distinct rows, farthest first; of equal rows, the first."""
     kept = np.flatnonzero(distances >= least)
     values = np.unique(distances[kept])
     if len(values) > size:
-        # Rows at different distances differ, so there are enough of them from here on.
+        # Rows at different distances differ, so from here on there are enough distinct rows.
         kept = kept[distances[kept] >= values[-size]]
     kept = kept[np.lexsort((rows[kept], -distances[kept]))]
     _, first = np.unique(_numbers(x[kept]), return_index=True)
@@ -136,7 +136,7 @@ def _farthest(
 
 
 def _numbers(x: Table) -> NDArray[np.int64]:
-    """Return (n,) numbers that are equal if rows (n, d) are."""
+    """Return (n,) numbers, one per row of (n, d), that are equal for equal rows."""
     if isinstance(x, SparseBlock):
         known: dict[tuple[bytes, bytes], int] = {}
         numbers = np.empty(len(x), np.int64)
@@ -154,7 +154,7 @@ def _numbers(x: Table) -> NDArray[np.int64]:
 
 
 def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and length of each run of equal labels, which are ascending."""
+    """Return the start and length of each run of equal labels; labels are ascending."""
     starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     return starts, np.diff(np.concatenate([starts, [len(labels)]]))
 
@@ -162,9 +162,10 @@ def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int6
 def farthest_chunk(
     chunk: Chunk, total: FarthestRows, centers: PackedCenters, several: NDArray[np.bool_] | None
 ) -> None:
-    """Add the chunk's rows that are not on their centre.
+    """Add the rows of a chunk that differ from their centre.
 
-    ``several`` are the clusters to search; None: all, to find those that hold distinct rows.
+    ``several`` is a mask of the clusters to search. With None, all are searched, and clusters that
+    hold distinct rows are found.
     """
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
@@ -178,7 +179,7 @@ def farthest_chunk(
         total.compare(distances, labels, x)
     else:
         away &= several[labels]
-    # Rows that cannot be kept need not be copied.
+    # Rows that are too near are not copied.
     keep = np.flatnonzero(away & (distances >= total.least))
     total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
@@ -187,11 +188,12 @@ class Relocation(NamedTuple):
     """Result of relocating centres without rows."""
 
     centers: NDArray[Any]
-    """(k, d)"""
+    """(k, d) centres after relocation."""
     n_moved: int
-    """Number of centres without rows that were moved."""
+    """Number of centres that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
-    """Clusters (n,) and their rows (n, d), if all rows of a cluster are equal; otherwise None."""
+    """Clusters (n,) and their rows (n, d), if in every cluster all rows are equal; otherwise
+    None."""
 
 
 def relocate_empty(
@@ -211,9 +213,9 @@ def relocate_empty(
     centers : ndarray of shape (k, d)
         Centres to change in a copy (the means of the rows assigned to ``packed``).
     empty : ndarray of int64
-        Clusters without rows. Some stay empty if too few clusters hold distinct rows.
+        Indices of clusters without rows. Some stay empty if too few clusters hold distinct rows.
     rows : RowSlice, optional
-        The rows that are assigned to centres; None: all.
+        The rows that are assigned to centres; None for all rows.
     """
 
     def search(several: NDArray[np.bool_] | None) -> FarthestRows:
@@ -233,7 +235,7 @@ def relocate_empty(
         return Relocation(centers, 0, (found.single, found.single_x))
     x = found.x[several[found.labels]]
     if len(x) < len(found.x) == found.size:
-        # Rows that need no centre of their own took the places of others.
+        # Rows that need no centre of their own took up candidate positions, so search without them.
         x = search(several).x
     moved = centers.copy()
     moved[empty[: len(x)]] = x
@@ -242,7 +244,7 @@ def relocate_empty(
 
 
 def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
-    """Return True if centres are back where they were two steps ago, and would cycle for ever.
+    """Return True if the centres are the same as two steps ago, and so would cycle for ever.
 
     Rows that differ by less than a step of the sums' grid have the same mean, so two centres that
     were moved to them coincide there, and one of them has no rows again.

@@ -1,4 +1,4 @@
-"""Rounds of rows that share their centres, compared with the labels of a partition."""
+"""Rounds of rows that share their centres; labels are compared with those of a partition."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class SharedRoundTotal(Additive):
     """Total over the rows of a round."""
 
     counts: NDArray[np.int64]
-    """(k,) rows of each cluster of the partition, in chunks without weights."""
+    """(k,) number of rows of each cluster of the partition, over chunks without weights."""
     weights: ExactSums
-    """(k,) sums of weights of its rows in other chunks."""
+    """(k,) weight of the rows of each cluster of the partition, over all other chunks."""
     change: ClusterSums
-    """The rows' move to the clusters whose centres are now nearest."""
+    """Sums that change as rows move to the clusters whose centres are now nearest."""
     n_rows: int = 0
     n_weighted: int = 0
 
@@ -45,14 +45,14 @@ class SharedRoundTotal(Additive):
 
     @classmethod
     def of(cls, *shape: Any) -> SharedRoundTotal:
-        """Return an empty total for k, d and the grid of sums."""
+        """Return an empty total, given k, d and the grid of the sums."""
         return cls(np.zeros(shape[0], np.int64), ExactSums(shape[0]), ClusterSums(*shape))
 
 
 def partition_chunk(
     chunk: Chunk, total: AssignmentTotal[Labels], c: PackedCenters, step: int, collect: bool
 ) -> None:
-    """Label a chunk's rows by their nearest centre; those of weight 0 get the label -1."""
+    """Label a chunk's rows by their nearest centre; rows of weight 0 get the label -1."""
     labels, _ = nearest_pruned(chunk.x, c)
     if chunk.weight is not None:
         labels[chunk.weight <= 0] = -1
@@ -65,7 +65,7 @@ def partition_chunk(
 
 
 def round_chunk(chunk: Chunk, total: SharedRoundTotal, c: PackedCenters) -> None:
-    """Add the move of a chunk's rows of the round from their labels to the nearest centres."""
+    """Add the changes as rows of the round move to the clusters of the nearest centres."""
     assert chunk.state is not None
     known = chunk.state["labels"]
     known = known if chunk.rows is None else known[chunk.rows]

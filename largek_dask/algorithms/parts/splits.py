@@ -1,11 +1,11 @@
-"""Splits of clusters in two, evaluated on rows that they were not fitted to, and moves by them.
+"""Splits of clusters in two, evaluated on rows that they were not fitted to, and moves of centres.
 
-A split always seems to pay on the rows it was fitted to, and moves by such estimates make a result
-worse. (The kernel :mod:`largek_dask.kernels.dense.splits` estimates on all rows of the cluster, for
-a search that undoes moves that did not pay.)
+A split always lowers the cost of the rows that it was fitted to, and moves based on such estimates
+make a result worse. (The kernel :mod:`largek_dask.kernels.dense.splits` estimates on all rows of
+the cluster, for a search that undoes unsuccessful moves.)
 
-All clusters are split at once: two centres each, and every row is compared with the two centres of
-its cluster only.
+All clusters are split at once. Each gets two centres, and every row is compared only with the two
+centres of its cluster.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from largek_dask.kernels.threads import on_threads
 SPLIT_ROWS = 256
 """Maximum rows of a cluster on which a split is fitted and evaluated."""
 LEAST_SPLIT_ROWS = 16
-"""Minimum rows from which a gain is estimated."""
+"""Minimum number of rows to estimate a gain."""
 SPLIT_STEPS = 4
-"""Lloyd steps with two centres."""
+"""Number of Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Minimum rows that one thread labels."""
+"""Minimum number of rows that one thread labels."""
 MOVED_SHARE = 10
-"""At most one centre in this many moves at a time."""
+"""At most one in this many centres moves at a time."""
 LOCKED = 4
-"""Nearest centres of a removed one that stay as they are."""
+"""Number of centres nearest to a removed one that must stay unchanged."""
 
 
 def held_out_moves(
@@ -48,15 +48,15 @@ def held_out_moves(
     sse: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Moves:
-    """Return moves of centres that pay, by trying splits on a sample without rows of weight 0.
+    """Return moves that lower the cost, by trying splits on a sample without rows of weight 0.
 
-    ``counts`` and ``sse`` are the weight of each cluster, and the squared distances within it;
+    ``counts`` and ``sse`` are the weight and the sum of squared distances of each cluster;
     ``losses`` (k,) is the cost of removing each centre.
     """
     k, grid = len(centers), sample.statistics.grid
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
-    # Clusters with most to gain; an empty cluster has nothing to split.
+    # Try the clusters with the largest cost; an empty cluster cannot be split.
     wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
     wanted = np.sort(wanted[counts[wanted] > 0])
     splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
@@ -74,8 +74,8 @@ def split_up(
     """Split the clusters that gain most, up to ``n_clusters`` (k to 2 k) centres.
 
     The sample has no rows of weight 0; ``counts`` (k,) are the weights of the clusters. There are
-    fewer centres if fewer clusters have rows. The first k centres are the given ones, or one half
-    of their clusters.
+    fewer centres if too few clusters have rows. Each of the first k centres is the given one, or
+    that of one half of its cluster.
     """
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
@@ -100,10 +100,10 @@ def held_out_splits(
 ) -> Splits:
     """Split clusters (m,), ascending, in two on a sample of rows (n, d) of positive weight.
 
-    The first rows of a cluster by ``order`` (n,) are taken; by default as they lie. ``grid`` is
-    that of all rows. Gains are squared distances saved per weight of the cluster; -inf if there are
-    too few rows. The half about the row farthest from the centre is the second one, to which a
-    centre is moved.
+    The first rows of each cluster in the ``order`` (n,) are used; the default is the given order.
+    ``grid`` is the grid for all rows. Gains are reductions of the squared distances divided by the
+    weight of the cluster, or -inf if there are too few rows. The second half, to which a centre is
+    moved, is the one around the row farthest from the centre.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -115,7 +115,7 @@ def held_out_splits(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows, rank = rows[rank < SPLIT_ROWS], rank[rank < SPLIT_ROWS]
     edges = np.searchsorted(segment[labels[rows]], np.arange(len(clusters) + 1))
-    # Clusters are split independently, so any of them may be taken together.
+    # Clusters are split independently, so they may be processed in any groups.
     inner = np.searchsorted(edges, np.arange(1, n_threads) * len(rows) // n_threads)
     cuts = np.unique([0, *np.minimum(inner, len(clusters)), len(clusters)]).tolist()
 
@@ -152,7 +152,8 @@ def _split(
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
     """Return gains (m,) and halves (m, 2, d) of these clusters.
 
-    Rows ``edges[i] : edges[i + 1]`` belong to cluster i; ``rank`` counts them.
+    Rows ``edges[i] : edges[i + 1]`` belong to cluster i; ``rank`` is each row's position in its
+    cluster.
     """
     m = len(centers)
     of = np.repeat(np.arange(m, dtype=np.int32), np.diff(edges))
@@ -181,7 +182,7 @@ def _split(
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return (r,) each row's rank within its segment; segments are ascending."""
+    """Return the (r,) position of each row in its segment; segments are ascending."""
     edges = np.searchsorted(segments, np.arange(n))
     rank: NDArray[np.int64] = np.arange(len(segments)) - edges[segments]
     return rank
@@ -194,7 +195,7 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
 
 
 def _nearer_of_two(x: Table, packed: PackedCenters, of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return (n,) the nearer of centres ``2 of`` and ``2 of + 1``; of ties the first."""
+    """Return (n,) the nearer of centres ``2 of`` and ``2 of + 1``; ties go to the first."""
     first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
     return 2 * of + (second < first)
 
@@ -207,7 +208,7 @@ def _farthest(
     edges: NDArray[np.int64],
     grid: FixedPoint,
 ) -> NDArray[Any]:
-    """Return (m, d) the fitting row of each segment that is farthest from its point."""
+    """Return (m, d) rows: for each segment, the fitting row farthest from its point."""
     distances = np.where(fits, squared_distances(x, pack_centers(points, grid.shift), of), -1.0)
     out = points.copy()
     filled = np.flatnonzero(np.diff(edges) > 0)

@@ -15,10 +15,10 @@ from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 
 MARGIN = 8
-"""Bits between the smallest variance and its rounding error: F then changes by less than 2^-18 of
-a row's part of it."""
+"""Bits between the smallest variance and its rounding error. F then changes by less than 2^-18 of
+the contribution of a row."""
 LEAST = 2.0**-960
-"""Smallest variance: it and its inverse are normal numbers."""
+"""Smallest variance allowed: both it and its inverse are normal floating-point numbers."""
 
 Real = NDArray[np.float64]
 
@@ -30,9 +30,9 @@ class Spread:
     variances: Real
     """(d,)"""
     sizes: Real
-    """(d,) absolute values of their means."""
+    """(d,) absolute values of the features' means."""
     extents: NDArray[np.int64]
-    """(d,) exponents of 2: maximum distances of rows from the shift."""
+    """(d,) exponents of the powers of 2 that bound the distances of rows from the shift."""
 
     @property
     def mean(self) -> float:
@@ -43,11 +43,12 @@ class Spread:
     ) -> Real:
         """Return (1,), or for "diag" (d,), lower limits of the variances of components.
 
-        The largest of: ``reg_covar`` times the variance of the rows (of the feature, or, with one
-        variance per component, the mean over all features); ``least_variance``; and the resolution
-        of the sums. A mean is known to some bits below the feature's extent; as it moves by about
-        the spread of the rows, squares about it are off by the product of the two. If all rows are
-        equal in a feature, the resolution is the rounding of their value, or of 1 instead of 0.
+        The limit is the largest of ``reg_covar`` times the variance of the rows (of the feature,
+        or, with one variance per component, the mean over all features), ``least_variance``, and
+        the resolution of the sums. A mean has an error relative to the feature's extent; as it
+        moves by about the spread of the rows, the error of squared distances from it is the product
+        of the two. If all rows are equal in a feature, the resolution is the rounding error of
+        their value, or of 1 if the value is 0.
         """
         known = rows.statistics
         variances, sizes, extents = self.variances, self.sizes, self.extents
@@ -69,7 +70,7 @@ def spread_of(rows: Passes) -> Spread:
     """
     known = rows.statistics
     weight = max(1.0, known.total_weight)
-    # Four times a square, as sums are corrected to be about other means.
+    # Factor 4, as squared sums are later taken about other means.
     with np.errstate(over="ignore"):
         largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
     if not np.isfinite(largest):
@@ -83,7 +84,7 @@ def spread_of(rows: Passes) -> Spread:
     about_shift = found.sums.values / known.total_weight
     off = known.mean - known.shift.astype(np.float64)
     variances = about_shift - off * off
-    # If all rows are equal, rounding may leave a positive number.
+    # If all rows are equal, rounding may yield a positive variance.
     variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
     extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
     extents = np.where(found.largest > 0, extents, known.grid.extent)

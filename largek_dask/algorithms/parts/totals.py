@@ -1,6 +1,6 @@
 """Totals: exact sums of an assignment, and how totals are added.
 
-Sums are exact, so they depend neither on the order of the rows nor on that of the processes.
+Sums are exact, so they do not depend on the order of rows or processes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.threads import Threads
 
 LOOKED_UP = 8
-"""Bytes of rows that changed cluster, per row of the block, up to which they are looked up first.
-With 8,000 of 1,000,000 rows of 18 features that takes 1.8 instead of 3.1 ms; with 3 kB per row it
-takes longer (measured)."""
+"""Maximum bytes of rows that changed cluster, per row of the block, for which these rows are looked
+up first. With 8,000 of 1,000,000 rows of 18 features that takes 1.8 instead of 3.1 ms; with 3 kB
+per row it takes longer (measured)."""
 LOOKED_UP_BYTES = 1 << 20
-"""Bytes of these rows that are copied at a time."""
+"""Number of bytes of these rows that are copied at a time."""
 
 LEAST_COUNTED = 1 << 15
-"""Minimum rows that a thread adds up."""
+"""Minimum number of rows that a thread adds up."""
 WORTH_COUNTING = 8
-"""Rows per cluster above which several threads, each with its own sums, are faster."""
+"""Minimum rows per cluster for which several threads, each with its own sums, are faster."""
 
 A = TypeVar("A", bound="Additive")
 
@@ -38,14 +38,14 @@ A = TypeVar("A", bound="Additive")
 class Additive:
     """A total that is added to another one field by field.
 
-    A field is one of these: a number; exact sums, or anything else with ``merge``; an array, or
-    None if empty; a dict of these, by chunk or by name. The other total is never changed, nor
-    shared with this one.
+    A field is a number; exact sums, or any other object with ``merge``; an array, or None if empty;
+    or a dict of such values, by chunk or by name. The other total is not changed, and shares no
+    data with this one.
     """
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which are sent."""
+        """Size in bytes of the arrays that are sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
@@ -87,14 +87,14 @@ def _nbytes(value: Any) -> int:
 
 @dataclass
 class Tally(Additive):
-    """Figures of one step over its rows; algorithms with more figures declare more fields."""
+    """Statistics of one step over its rows; subclasses may add fields."""
 
     n_rows: int = 0
-    """Rows that were assigned."""
+    """Number of rows that were assigned."""
     n_changed: int = 0
-    """Rows of positive weight whose label changed, or that had none before."""
+    """Number of rows of positive weight whose label changed, or that had no label before."""
     n_evaluated: int = 0
-    """Distances computed."""
+    """Number of distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
@@ -103,9 +103,9 @@ T = TypeVar("T", bound=Tally)
 class AssignmentTotal(Generic[T]):
     """Sufficient statistics of labelled rows, and the tally of one step.
 
-    ``sums`` and ``squares`` (of each cluster, or together) describe the rows under their present
-    labels and may be retained between passes. The tally, which ``new_tally`` makes, belongs to one
-    step: a total that was not touched in this step still has an older one, which no longer counts
+    ``sums`` and ``squares`` (per cluster, or one for all) describe the rows with their present
+    labels and may be retained between passes. The tally, created by ``new_tally``, belongs to one
+    step: a total that was not updated in this step still has an older tally, which is ignored
     (:meth:`begin`).
     """
 
@@ -130,7 +130,7 @@ class AssignmentTotal(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays, which are sent."""
+        """Size in bytes of the arrays that are sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
@@ -154,10 +154,10 @@ class AssignmentTotal(Generic[T]):
         new: NDArray[np.int32],
         counted: bool = False,
     ) -> NDArray[np.bool_]:
-        """Count rows (n, d) for their new clusters instead of their old ones; -1 is none.
+        """Move rows (n, d) from their old clusters to their new ones; -1 means no cluster.
 
-        ``counted``: the total holds the rows in their old clusters; otherwise it holds none of
-        them. Returns the rows whose cluster changed. Rows of weight 0 are not among these, as their
+        If ``counted``, the total includes the rows in their old clusters; otherwise it includes
+        none of them. Return the rows whose cluster changed, except for rows of weight 0, as their
         labels must not keep the fit from converging.
         """
         if counted and old is not None:
@@ -182,7 +182,7 @@ class AssignmentTotal(Generic[T]):
         old: NDArray[np.int32],
         new: NDArray[np.int32],
     ) -> None:
-        """Move rows between sums; those that differ are looked up first if they are few."""
+        """Move rows between sums; if few rows change cluster, they are looked up first."""
         differ = np.flatnonzero(old != new)
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
         if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):

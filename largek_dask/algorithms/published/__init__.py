@@ -1,1 +1,1 @@
-"""Algorithms as their papers print them: one file per paper, with the paper's letters as names."""
+"""Algorithms as published: one file per paper, with the paper's symbols as names."""

@@ -21,17 +21,19 @@ Algorithm and step, or equation       here
 
 Departures from the paper, and choices that it leaves open:
 
-* ε is relative to f: Algorithm 5.1 stops if w ≤ ε f. Step 5 advances k, too.
-* Equation 24 does not define coordinates that no correction has moved: they keep D = 1.
-* α = 0 (equation 33) counts as convex. D_1 also serves in w after Step 8.
-* t of Step 6 halves an interval whose upper end does not descend. If rounding leaves none that
-  satisfies equation 27, the descent ends.
-* t of Algorithm 5.2 is the largest r / 4 (Lemma 6.9, L = 2) times a power of two that satisfies
-  Step 4 with all smaller ones. Rows that tie are taken together (``kernels.convex``).
+* ε is relative to f: Algorithm 5.1 stops if w ≤ ε f. Step 5 also advances k.
+* Equation 24 is undefined for coordinates that no correction has moved; these keep D = 1.
+* α = 0 (equation 33) counts as convex. D_1 is also used in w after Step 8.
+* Step 6 finds t by halving an interval whose upper end gives no descent. If, because of rounding,
+  no t satisfies equation 27, the descent ends.
+* t of Algorithm 5.2 is r / 4 (Lemma 6.9, L = 2) times the largest power of two such that it and all
+  smaller ones satisfy Step 4. Rows that tie are treated together (``kernels.convex``).
 * Points of S_1 and S_2 closer than ``apart`` mean squared distances of rows to their centres count
-  as one. S_2 is found to ``auxiliary_tolerance`` only. The last partition has a centre per row.
+  as one. S_2 is only found to the accuracy ``auxiliary_tolerance``. The last partition possible has
+  one centre per distinct row.
 
-f_1 has the Hessian 2I, so D_1 soon is I / 2, and x_j goes only n_j / m of its way to the mean.
+f_1 has the Hessian 2I, so D_1 soon becomes I / 2, and x_j moves only n_j / m of the way to the
+mean.
 """
 # ruff: noqa: E741 (l is the paper's letter)
 
@@ -59,7 +61,7 @@ from largek_dask.kernels.distances import nearest
 from largek_dask.kernels.threads import Threads
 
 MOST = 20_000
-"""Maximum iterations of a descent, and descents of Algorithm 5.2; not in the paper."""
+"""Maximum iterations per descent, and maximum descents of Algorithm 5.2; not in the paper."""
 Array = NDArray[np.float64]
 
 
@@ -102,20 +104,21 @@ class Iterate:
     D_1: Array
     d: Array
     S: tuple[tuple[Array, Array, Array], ...]
-    """The latest m_c corrections s, u_1, u_2."""
+    """The last m_c corrections s, u_1, u_2."""
     null: int = 0
-    """Null steps since the latest serious one (0: m = k); ``t`` is that of the latest."""
+    """Number of null steps since the last serious step (0 means m = k); ``t`` is of the last null
+    step."""
     t: float = math.nan
     end: str | None = None
 
     @property
     def w(self) -> float:
-        """Desirable descent."""
+        """Desired descent w."""
         return inner(self.xi, self.D_1 * self.xi) + 2.0 * self.beta
 
 
 class Descent(NamedTuple):
-    """Point that a descent reached, and why it ended: "accuracy", "most" or "rounding"."""
+    """Point reached by a descent, and the reason for its end: "accuracy", "most" or "rounding"."""
 
     x: Array
     at: Evaluation
@@ -160,7 +163,7 @@ def iterate(f: DCFunction, s: Iterate, a: Accuracy) -> Iterate:
     metric = D_1 = diagonal(S, 1, a) if s.null == 0 else s.D_1  # Step 7
     if alpha < 0:  # Steps 7b and 8
         both = D_1 + (D_2 := diagonal(S, 2, a))
-        # 1 - p on its own: D_2 may be so large that its rounding would show
+        # 1 - p is computed separately, as D_2 may be so large that its rounding error matters
         p, rest = (D_2 / both).max(), (D_1 / both).min()
         metric = np.maximum(p * D_1 - rest * D_2, 0.0)
     d = -metric * xi
@@ -181,7 +184,7 @@ def diagonal(S: tuple[tuple[Array, ...], ...], of: Literal[1, 2], a: Accuracy) -
 
 
 def null_step(f: DCFunction, s: Iterate, y: Evaluation, a: Accuracy) -> Any:
-    """Return t, ξ at x + t d and β, which satisfy equation 27; None if rounding leaves none."""
+    """Return t, ξ at x + t d and β that satisfy equation 27; None if rounding prevents it."""
     low, high, t = 0.0, 1.0, 1.0
     for _ in range(60):
         xi = y.gradient - y.subgradient
@@ -246,40 +249,43 @@ def inf_stationary(
 
 @dataclass(frozen=True, slots=True)
 class DCDBundleState:
-    """State between two steps: all partitions into up to l clusters."""
+    """State between two steps: all partitions into 1 to l clusters."""
 
     step: int
     path: Array
-    """Their centres, packed, in the coordinates of the data."""
+    """Packed centres of all partitions, in the coordinates of the data."""
     inertia: Array
-    """m f_l of each."""
+    """m f_l of each partition."""
     bounds: Array
     """Lower bounds of the inertia for 1 to k clusters."""
     shift: NDArray[Any]
     """(d,) origin of the fit's kernels, compute dtype."""
     counts: Array | None = None
-    """Weight of the rows of each cluster; None before Algorithm 7.1 has ended."""
+    """Weight of the rows of each cluster; None until Algorithm 7.1 has ended."""
 
 
 @dataclass(frozen=True)
 class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
-    """The published method, Algorithms 7.1, 5.2 and 5.1; a step is one more cluster.
+    """The published method, Algorithms 7.1, 5.2 and 5.1; each step adds one cluster.
 
     ``km.path_`` has all partitions up to k, with their inertia and its lower bounds. Rows are held
-    in the driver's process, in float64: a slow baseline of :class:`~largek_dask.PartitionPath`.
+    in the driver's process, in float64. The method is a slow baseline for
+    :class:`~largek_dask.PartitionPath`.
 
     Parameters
     ----------
     descent : {"bundle", "plain"}
         Algorithm 5.1, or descents without a bundle: our reading of DCClust.
     gamma_1, gamma_2 : float
-        Minimum share of the largest decrease, of rows and of the means of rows nearer to them.
+        Minimum decrease by a starting point, relative to the largest decrease: gamma_1 for rows,
+        gamma_2 for the means of the rows nearer to them.
     apart : float
-        Squared distance of different points, in mean squared distances of rows to their centres.
+        Minimum squared distance between distinct points, relative to the mean squared distance of
+        rows to their centres.
     accuracy : Accuracy
         Parameters of Algorithms 5.1 and 5.2.
     auxiliary_tolerance : float
-        ε of the auxiliary problem, whose solutions are starting points only.
+        ε of the auxiliary problem, whose solutions are only starting points.
     """
 
     descent: Literal["bundle", "plain"] = "bundle"
@@ -341,7 +347,7 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         return state, Info(float(state.inertia[-1]), len(A.x), extra=extra)
 
     def next_partition(self, A: MeasuredRows, points: Array, x: Array, threads: Threads) -> Any:
-        """Return l centres and f_l, from l - 1 centres x; None if no further one decreases f."""
+        """Return l centres and f_l, given l - 1 centres x; None if no new centre decreases f."""
         if len(points) == len(x) + 1:
             return points, 0.0, {}  # a centre per distinct row
         auxiliary = convex.AuxiliaryFunction(A, x)
@@ -363,17 +369,17 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         return best.x, best.at.value, counts
 
     def model(self, state: DCDBundleState) -> PathArrays:
-        """Return all partitions so far."""
+        """Return all partitions found so far."""
         return PathArrays.of(state.path, state.counts, state.inertia, state.bounds, state.shift)
 
 
 def _held_bytes(table: base.TableShape) -> int:
-    """Return the bytes of all rows in float64, as they are and in the order of scans."""
+    """Return the memory of all rows in float64 in bytes, in table order and in scan order."""
     return table.n_rows * (16 * table.n_features + 40)
 
 
 def _rows(passes: Passes, rng: Rng) -> tuple[MeasuredRows, Array]:
-    """Return the rows about their mean, in float64, and the distinct ones as they are."""
+    """Return the rows relative to their mean, in float64, and the distinct rows unchanged."""
     held = gather_rows(passes, rng)
     x = np.asarray(held.x, np.float64)
     return MeasuredRows.of(x - passes.statistics.mean, held.weight), np.unique(x, axis=0)

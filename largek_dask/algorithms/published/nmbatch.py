@@ -18,10 +18,10 @@ printed, a seed stays in S(j) and v(j) (Algorithm 2) in addition to its vote as 
 without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster does not vote.
 
 Departures: seeds are k random rows, not the first k of the shuffle, unless they are given. Ties go
-to the lowest index in Algorithm 1, too, as on line 25. So an assignment depends on the centres
-alone, and bounds lost with a worker are rebuilt as exact distances to the centres before. A centre
-with p(j) = 0 does not prevent growth. Bounds are rounded down to float32. Weights, which the paper
-lacks, count in units of the mean weight of a row; a seed weighs one unit.
+to the lowest index in Algorithm 1, too, as on line 25. So an assignment depends only on the
+centres, and bounds lost with a worker are rebuilt as exact distances to the previous centres. A
+centre with p(j) = 0 does not prevent growth. Bounds are rounded down to float32. Weights, which the
+paper lacks, count in units of the mean weight of a row; a seed weighs one unit.
 """
 # ruff: noqa: E741 (l is the paper's letter)
 
@@ -48,22 +48,22 @@ from largek_dask.kernels.exact.movement import squared_movement, squared_movemen
 from largek_dask.kernels.exact.numbers import ExactSums
 
 BLOCK = 16_384
-"""Rows that Algorithm 1 takes together; no result depends on it."""
+"""Number of rows that Algorithm 1 processes together; no result depends on it."""
 Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class NestedState:
-    """State after iteration t, the ``step``."""
+    """State after iteration t, which is ``step``."""
 
     step: int
     b: int
-    """Rows of M_{t+1}; of M_t: ``b_old``."""
+    """Number of rows of M_{t+1}; that of M_t is ``b_old``."""
     c: NDArray[Any]
-    """(k, d) centres, compute dtype, which have just moved by ``p``."""
+    """(k, d) centres, compute dtype; their last movement was ``p``."""
     p: Real
     seeds: NDArray[Any]
-    """(k, d) rows that S began with."""
+    """(k, d) seed rows, with which S begins."""
     counts: Real
     shift: NDArray[Any]
     b_old: int = 0
@@ -78,12 +78,12 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
     Parameters
     ----------
     b0 : int
-        Rows of the first batch.
+        Number of rows in the first batch.
     rho : float
         The batch doubles when min_j σ̂_C(j) / p(j) exceeds it.
     bounds : {"lower", None}
-        "lower": keep l(i, j) of every used row and centre, N k numbers of 4 bytes. None: without
-        the bound test, as for figure 3. No result depends on it.
+        "lower": store l(i, j) for every used row and every centre, N k numbers of 4 bytes. None:
+        omit the bound test, as for figure 3. No result depends on it.
     """
 
     b0: int = 5_000
@@ -131,7 +131,7 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
             rows=None if state.b == n else RowSlice(rng, 0, state.b, n),
         )
         tally, sse, counts = total.tally, total.tally.sse.values, total.sums.counts
-        # lines 30 to 35: c(j) = S(j) / v(j) of rows and seed
+        # lines 30 to 35: c(j) = S(j) / v(j), including the seed
         unit = known.total_weight / known.n_rows
         v, S_0 = counts / unit + 1, state.seeds.astype(np.float64)
         c_new = moved_means(S_0, total.sums, (v - 1) / v).astype(c.dtype)
@@ -139,7 +139,7 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
         # lines 36 to 41
         ratio, everything = smallest_ratio(sse / unit, v, p), state.b == n
         b = min(2 * state.b, n) if ratio > self.rho else state.b
-        # J of all rows, estimated; and what ``tol`` is compared with, once M_t is everything
+        # estimate of J over all rows, and the movement to compare with ``tol`` once M_t is all rows
         weight, variance = sum(counts.tolist()), total.squares.value / (known.total_weight * d)
         cost = sum(sse.tolist()) * (known.total_weight / weight if weight > 0 else 1.0)
         shift = squared_movement(c_new, c) / variance if everything and variance > 0 else None
@@ -164,7 +164,7 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
 
 @dataclass(kw_only=True)
 class VoteTally(Tally):
-    """Tally of one iteration; as it begins empty, line 14 needs no step of its own."""
+    """Tally of one iteration; it begins empty, which replaces line 14."""
 
     sse: ExactSums
 
@@ -179,7 +179,7 @@ def _tally(k: int) -> VoteTally:
 def vote_chunk(
     chunk: Chunk, total: Votes, c: PackedCenters, p: Real, bounds: str | None, t: int
 ) -> None:
-    """Assign the rows of M_t in a chunk, and let each vote again (lines 9 to 29)."""
+    """Assign the rows of M_t in a chunk, and renew their votes (lines 9 to 29)."""
     n, k = len(chunk), c.n_clusters
     rows = np.arange(n) if chunk.rows is None else chunk.rows
     a_old, l = np.full(n, -1, np.int32), np.empty((n if bounds else 0, k), np.float32, "F")
@@ -194,7 +194,7 @@ def vote_chunk(
         at = slice(begin, begin + BLOCK)
         x, own = chunk.x[at], a[at]
         l_own = l[at] if bounds else np.empty((len(own), k), np.float32, "F")
-        # Without the bound test every row meets all centres, as a new one does.
+        # Without the bound test every row is compared with all centres, like a new row.
         new = np.flatnonzero(own < 0) if bounds else np.arange(len(own))
         l_own[new], own[new] = tight(rows_at(x, new), c)
         d2[at], n_met = assignment_with_bounds(x, c, own, l_own)
@@ -223,7 +223,7 @@ def _below(values: Any) -> Any:
 def assignment_with_bounds(
     x: Table, c: PackedCenters, a: NDArray[np.int32], l: NDArray[np.float32]
 ) -> tuple[Real, int]:
-    """Run Algorithm 1 for all rows at a time; write a and l, return d(i)² and how many were met."""
+    """Run Algorithm 1 for all rows together; update a and l; return d(i)² and the evaluations."""
     d2, n_met = squared_distances(x, c, a), 0  # line 1
     for j in range(c.n_clusters):
         i = np.flatnonzero((l[:, j] < np.sqrt(d2)) & (a != j))  # lines 2 and 3

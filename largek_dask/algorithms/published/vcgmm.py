@@ -1,7 +1,8 @@
 """vc-GMM and var-GMM-S as published: isotropic components of one variance and equal weights.
 
 F. Hirschberger, D. Forster, J. Lücke, Large Scale Clustering with Variational EM for Gaussian
-Mixture Models, arXiv 1810.00803, has these numbers; later in TPAMI 2022, of another title.
+Mixture Models, arXiv 1810.00803, has the equation numbers used here; it appeared in TPAMI 2022
+under another title.
 
 =================================  ============================================================
 in the paper                       here
@@ -13,11 +14,11 @@ I_c, D̂ (equation 31), next g_c     ``PairSums``: mean distances over the rows 
 posteriors (3), F (4, 20)          ``SoftSums``, in ``search_chunk``
 =================================  ============================================================
 
-A pass over the rows y_n, whose weights are γ_n, is an E-step and sums up what the M-step needs. K_n
-is row state; if it is lost, E-steps are repeated, from the first one or from K_n in a checkpoint.
-N' = 16 draws per component and chains of 20 are our choices; the paper gives no values for a new
-set. A coreset above 2^25 values stays on the workers. Not in the paper: rows may have weights,
-which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
+A pass over the rows y_n with weights γ_n is an E-step; it also computes the sums for the M-step.
+K_n is row state; if it is lost, E-steps are repeated, from the first one or from K_n in a
+checkpoint. N' = 16 draws per component and chains of length 20 are our choices, as the paper gives
+no general values. A coreset of more than 2^25 values stays on the workers. Not in the paper: rows
+may have weights, which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
 """
 
 from __future__ import annotations
@@ -62,9 +63,10 @@ class EMState:
 
     mu: NDArray[Any]
     sigma2: float
-    """Before the first M-step: the variance of all rows, as a unit; never below ``floor``."""
+    """Variance, never below ``floor``; before the first M-step, the variance of all rows, as a
+    unit."""
     g: Labels
-    """(C, G) neighbourhoods, each component the first of its own."""
+    """(C, G) neighbourhoods; each component is the first in its own."""
     masses: NDArray[np.float64]
     floor: float
     shift: NDArray[Any]
@@ -73,7 +75,7 @@ class EMState:
     F: float = -np.inf
     step: int = 0
     history: History[tuple[Any, ...]] = field(default_factory=History)
-    """mu, sigma2, g and key of each E-step, enough to repeat it; or its K_n, instead of that."""
+    """For each E-step, mu, sigma2, g and key, which suffice to repeat it, or else its K_n."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +85,17 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
     Parameters
     ----------
     candidates, neighbours, explore : int
-        C', the size of K_n, at most 32; G, the size of g_c (None: C', as in the paper); and the
-        number of random components that rows meet as well ("+1").
+        C', the size of K_n, at most 32; G, the size of g_c (None means C', as in the paper); and
+        the number of random components that are also searched for each row ("+1").
     coreset : "auto" or int, optional
-        N' draws; "auto": 16 per component. None, or as many as rows: all rows, i.e. var-GMM-S.
+        Number of draws N'; "auto" is 16 per component. None, or at least the number of rows, means
+        all rows, i.e. var-GMM-S.
     chain, independent : int, bool
-        Length of chains of AFK-MC²; draws of the coreset are independent, or evenly spaced.
+        Length of the chains of AFK-MC²; True for independent draws of the coreset, False for evenly
+        spaced ones.
     initial_e_steps, epsilon : int, float
-        Further E-steps before the first M-step (supplement F); relative ΔF that ends a fit.
+        Number of additional E-steps before the first M-step (supplement F); relative ΔF that ends a
+        fit.
     """
 
     candidates: int = 5
@@ -114,7 +119,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return min(n or table.n_rows, table.n_rows)
 
     def init(self, passes: Passes, rng: Rng) -> EMState:
-        """Draw the coreset and seeds (from it, unless ``init`` is another way); g_c is random."""
+        """Draw the coreset, the seeds (from it, unless ``init`` says otherwise), and random g_c."""
         C, init, n, coreset = self.problem.n_clusters, self.problem.init, self._draws(passes), None
         if n < passes.n_rows:
             coreset = draw_coreset(passes, rng, n, independent=self.independent)
@@ -154,7 +159,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=extra)
 
     def _e_step(self, rows: Any, rng: Rng, state: EMState, does: str) -> tuple[EMState, EMTotal]:
-        """Run Algorithm 2: find K_n and the next g_c, "share" out the rows among K_n, or "both"."""
+        """Run Algorithm 2: find K_n and the next g_c, "share" rows among K_n, or do "both"."""
         mu, history, g, width = state.mu, state.history, state.g, min(self.candidates, len(state.g))
         key = int(rng.generator(history.generation, "components").integers(1 << 62))
         if does == "share":  # K_n alone
@@ -180,14 +185,14 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return replace(state, g=g, history=history.then(entry, anchor=keeps)), total
 
     def model(self, state: EMState) -> CenterArrays | MixtureArrays:
-        """Return the components after the last M-step; for hard clusters their means."""
+        """Return the components after the last M-step, or only their means for hard clusters."""
         if not isinstance(self.problem, MixtureProblem):
             return CenterArrays(state.mu, state.masses, state.shift)
         p, masses = pack_equal(state.mu, state.sigma2, state.shift), state.masses
         return MixtureArrays(state.mu, p.variances, p.log_weights, p.alive, masses, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes; refuse sparse rows, and first weights and variances."""
+        """Estimate memory and passes; reject sparse rows, and given weights and variances."""
         given = [getattr(self.problem, f"{name}_init", None) for name in ("weights", "precisions")]
         if table.is_sparse or given != [None, None]:
             raise ParameterError("VCGMM.paper() needs dense rows, and finds variances itself.")
@@ -200,7 +205,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
 
 @dataclass
 class EMTotal(Additive):
-    """Total of an E-step; K_n by chunk, if it goes into a checkpoint."""
+    """Total of an E-step, with K_n by chunk if a checkpoint needs it."""
 
     sums: SoftSums
     nearest: ExactSums = field(default_factory=ExactSums)

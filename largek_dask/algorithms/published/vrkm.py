@@ -18,11 +18,12 @@ Lines of Algorithm 3, VRKM (4, VRKM++)
 Departures from the paper, and choices that it leaves open:
 
 * Rounds (``round_rows`` above 1): rows share their centres, which move by the sum of the rows'
-  gradients. Rounds are successive slices of every chunk's seeded order, so each row is used once
-  before any is used again. Single rows are drawn with replacement, as printed.
+  gradients. Rounds are successive slices of the seeded order of every chunk, so each row is used
+  once before any is used again. Single rows are drawn with replacement, as published.
 * A row's gradient is multiplied by the row's weight, in units of the mean weight.
 * ``epoch="2^s"`` grows up to 2n, the largest epoch of figure 6.
-* If η is so large that centres leave the data, the fit ends with the centres before that epoch.
+* If η is so large that centres move far outside the data, the fit ends with the centres before that
+  epoch.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gradient, vrkm_rows
 
 FAR = 2.0**10
-"""Maximum movement of a centre in an epoch, in extents of the rows; beyond, η is too large."""
+"""Maximum movement of a centre in an epoch, relative to the extent of the rows; a larger movement
+means that η is too large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +63,17 @@ class VRKMState:
     centers: NDArray[np.float64]
     """(k, d) C̃."""
     counts: NDArray[np.float64]
-    """(k,) v: weight of the rows of each cluster in the last partition."""
+    """(k,) v, the weight of the rows of each cluster in the last partition."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     place: int = 0
-    """Start of the next round, in rows of the seeded order."""
+    """Start of the next round, as a position in the seeded order."""
     history: History[NDArray[Any]] = field(default_factory=History)
     """C̃ of the last epoch, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
-        """Epochs so far."""
+        """Number of epochs so far."""
         return self.history.generation
 
 
@@ -82,13 +84,16 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     Parameters
     ----------
     eta : float or "K/n"
-        Learning rate η: share of the distance by which a row moves its centre towards itself.
+        Learning rate η: share of its distance by which a centre moves towards a row.
     round_rows : int or "auto"
-        Rows that share their centres; "auto": a hundredth of all. 1: single rows, held in memory.
+        Number of rows that share their centres; "auto" is a hundredth of all rows. With 1, rows are
+        used one by one, and held in memory.
     epoch : "n", "2^s" or float
-        Rows of an epoch's inner loop (T): all, 2 to the power of the epoch, or this share of all.
+        Number of rows in the inner loop of an epoch (T): all rows, 2 to the power of the epoch, or
+        this share of all rows.
     plus_plus : bool
-        VRKM++. False: VRKM, which adds the batch gradient, zero but for rounding (equation 9).
+        True for VRKM++; False for VRKM, which adds the batch gradient, zero except for rounding
+        (equation 9).
 
     Examples
     --------
@@ -121,7 +126,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     def paper(
         cls, plus_plus: bool = True, eta: Any = "K/n", epoch: Any = "n", round_rows: int = 1
     ) -> VRKM:
-        """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), one row after the other."""
+        """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), which use rows one by one."""
         return cls(eta, round_rows, epoch, plus_plus)
 
     def footprint(self, table: base.PlannedTable) -> base.Footprint:
@@ -199,7 +204,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     def _rounds(
         self, passes: Passes, rng: Rng, state: VRKMState, labels: RowState, eta: float, batch: Any
     ) -> tuple[VRKMState, int]:
-        """Run the inner loop in rounds, each a pass; return the state with C_T, and T."""
+        """Run the inner loop in rounds, one pass each; return the state with C_T, and T."""
         c_new, n = state.centers, passes.n_rows
         size, n_rounds = self._round_sizes(n, state.step)
         labels = replace(labels, rebuild_rows=RowSlice(rng, 0, n, n))
@@ -221,7 +226,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return max(1, round(self.epoch * n))
 
     def _round_sizes(self, n: int, s: int) -> tuple[int, int]:
-        """Return rows per round and rounds of the s-th epoch, whole so that slices repeat."""
+        """Return rows per round and number of rounds of the s-th epoch, so that slices repeat."""
         t = self._epoch_rows(n, s)
         size = min(max(1, n // 100) if self.round_rows == "auto" else self.round_rows, t, n)
         return size, max(1, round(t / n * -(-n // size)))

@@ -1,4 +1,4 @@
-"""vc-GMM as developed here: mixtures of very many Gaussians, by truncated variational EM."""
+"""vc-GMM as extended in this package: mixtures of many Gaussians, by truncated variational EM."""
 
 from __future__ import annotations
 

@@ -3,19 +3,19 @@
 ``algorithms.published.vcgmm`` is the form that follows the paper line by line, with its equation
 numbers.
 
-Every row has few candidates, the components that it may come from. Its responsibilities are
-computed among these only, and new candidates are sought only near them. So a step costs a few log
-joints per row for any number of components, and the free energy F, a lower bound of the
-log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM approximation
-of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational EM
-acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
+Each row has a few candidates: the components that it may come from. Its responsibilities are
+computed among these only, and new candidates are sought only near them. So a step computes a few
+log joint densities per row, however many components there are, and the free energy F, a lower bound
+of the log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM
+approximation of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational
+EM acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
 J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018).
 
-Differences from the paper (DESIGN.md has the reasons): the start is a truncated search with moves,
-as it decides where EM ends; rows with the same best candidate meet one list, its nearest
-components, instead of a union of their own, so that they share register tiles; and the stop rule is
-2 ΔF / (D W), about the relative change of the variance, since ``|ΔF / F|`` depends on the unit of
-measurement.
+Differences from the paper (DESIGN.md has the reasons): the first means come from a truncated search
+with moves, because they decide which optimum EM reaches; rows with the same best candidate are
+compared with one list, the components nearest to it, so that they share register tiles; and the fit
+stops by 2 ΔF / (D W), roughly the relative change of the variance, since ``|ΔF / F|`` depends on
+the unit of measurement.
 """
 
 from __future__ import annotations
@@ -72,30 +72,32 @@ from largek_dask.kernels.exact.transcendental import log
 
 CANDIDATES = 5
 WIDE_CANDIDATES = 16
-"""For wide components that overlap others: with few candidates the largest takes all rows."""
+"""Number of candidates if wide components overlap; with fewer, the largest takes all rows."""
 LIST = 32
-"""Minimum components that a row meets; also at least `LISTS` times its candidates."""
+"""Minimum length of a row's list of components; it is also at least `LISTS` times its
+candidates."""
 LISTS = 3
 SHARED = 1
-"""Iterations with one variance and equal weights before components have their own."""
+"""Iterations with a shared variance and equal weights, before each component has its own."""
 SETTLING = 2
-"""Minimum iterations after these before F may end a fit."""
+"""Minimum iterations after these before a small change of F may end a fit."""
 TABLE_AGE = 3
-"""Minimum iterations after which neighbours are computed again."""
+"""Minimum iterations before the neighbours are recomputed."""
 TABLE_SHARE = 5
-"""Ratio of the time of the iterations that use a table of neighbours to that of making it. On
-262,144 rows x 32, k = 32,000, made for 1, 3, 6, 12 or 25 iterations, F per row after 5 s was
--53.03, -52.97, -52.99, -52.99 and -53.12."""
+"""Time spent in iterations that use a table of neighbours, divided by the time to compute the
+table. With 262,144 rows x 32, k = 32,000, and a table used for 1, 3, 6, 12 or 25 iterations, F per
+row after 5 s was -53.03, -52.97, -52.99, -52.99 and -53.12."""
 PAIR_WORK = 0.125
-"""Cost of a pair of components in a table, in log joints of a row (measured)."""
+"""Cost per pair of components in a table, relative to evaluating one log joint density of a row
+(measured)."""
 FULL_EVERY = 10
-"""Iterations between searches of all components, if these are cheap."""
+"""Iterations between searches of all components, if such searches are cheap."""
 ROW_WORK = 16.0
-"""Cost of a row in an iteration besides log joints of its list, in these (measured)."""
+"""Other cost of a row per iteration, relative to evaluating one log joint density (measured)."""
 GIVEN_BYTES = 256 << 20
-"""Maximum bytes of candidates of all rows in a checkpoint."""
+"""Maximum size of all rows' candidates in a checkpoint, in bytes."""
 KEPT_BYTES = 256 << 20
-"""Maximum bytes of the models since the last anchor in a checkpoint without candidates."""
+"""Maximum size of the models since the last anchor in a checkpoint without candidates, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -108,49 +110,54 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         Components among which a row's responsibilities are computed (C' of the paper), 1 to 32;
         "auto": 5, or 16 for "isoflex", where a few wide components overlap all others.
     neighbours : int or "auto"
-        Components near the best candidate of a row that it meets per iteration, at least as many
-        as candidates; "auto": 32, or three times the candidates.
+        Number of components near a row's best candidate that the row is compared with per
+        iteration, at least the number of candidates; "auto": 32, or three times the candidates if
+        that is more.
     explore : int
-        Components drawn at random that it meets as well (the "+1" of the paper).
+        Number of random components that a row is also compared with (the "+1" of the paper).
     covariance : {"iso", "isoflex", "diag"}
         "iso": one variance and equal weights, as in the paper. "isoflex": a variance and a weight
         per component. "diag": a variance per component and feature, and a weight per component. For
-        "iso" and "isoflex" scale features of different units first.
+        "iso" and "isoflex", scale features of different units before the fit.
     initial_e_steps : int
-        Passes that look for candidates before the first M-step, if the start gives no variance.
+        Passes that only search for candidates before the first M-step, if no first variance is
+        given.
     coreset : int, optional
         Learn from about this many rows, drawn as a lightweight coreset (Bachem et al. 2018) and
-        held in the driver's process; None, or if there are no more rows: from all rows. It is too
-        small if ``lower_bound`` of the last step is far above the log-likelihood per row of all
-        rows: the components fit their own rows better than others.
+        held in the driver's process. With None, or if the table is no larger, learn from all rows.
+        The coreset is too small if ``lower_bound`` of the last step is far above the log-likelihood
+        per row of the whole table: the components then overfit the coreset.
     reg_covar : float
-        Smallest variance of a component, as a share of the variance of the rows: for "diag" of the
-        variance of that feature, otherwise of the mean over the features. A lower limit; nothing is
-        added to variances. Variances below what sums resolve are never returned.
+        Lower limit of the variance of a component, relative to the variance of the rows: for "diag"
+        in that feature, otherwise the mean over all features. Nothing is added to variances. The
+        resolution of the sums is another lower limit.
     least_variance : float
-        Smallest variance of a component in the units of the rows; the larger limit counts.
+        Lower limit of the variance of a component, in squared units of the rows. The larger limit
+        applies.
     moves : bool
         Move components of "isoflex" and "diag" that collapse, or whose removal costs little, to
-        where F rises most. Those that no move repairs are retired.
+        where F rises most. Components that no move repairs are retired.
 
     Notes
     -----
-    In Hirschberger et al., section 2, F is equation 4, the posteriors among candidates equation 3,
-    the M-step equation 6, the criterion for candidates equation 7, the first variance equation 8.
+    In Hirschberger et al., section 2, F is equation 4; the posteriors among candidates
+    are equation 3, the M-step is equation 6, the criterion for candidates is equation 7, and the
+    first variance is equation 8.
 
     ``cost`` in ``history_`` is F over all rows (during the search for first means: with one
-    candidate per row). In ``extra``: ``gain`` is 2 ΔF / (D W), with which ``tol`` is compared;
-    ``iteration`` counts iterations of EM, 0 during the search; ``lower_bound`` is F over the weight
-    of the rows used for learning; ``energy`` is the mean squared distance of the rows to the means,
-    weighted by responsibilities; ``alive`` is the number of components of the next iteration.
-    Except for "iso", further numbers of components: ``collapsed`` with less than a row, or
-    variances at the floor; ``moves`` that the next iteration tries; and ``retired`` before it.
-    ``back`` is 1 if moves were undone. F falls only when components are retired; a fit that ends
-    before the next iteration returns them as they are.
+    candidate per row). In ``extra``: ``gain`` is 2 ΔF / (D W), which is compared with ``tol``;
+    ``iteration`` counts iterations of EM, 0 during the search; ``lower_bound`` is F divided by the
+    total weight of the rows used for learning; ``energy`` is the mean squared distance of the rows
+    to the means, weighted by responsibilities; ``alive`` is the number of components of the next
+    iteration. Except for "iso", there are more counts: ``collapsed`` components, which have less
+    than a row or variances at the floor; ``moves`` that the next iteration tries; and components
+    ``retired`` before it. ``back`` is 1 if moves were undone. F falls only when components are
+    retired; a fit that ends before the next iteration returns them unchanged.
 
-    ``evaluations`` counts log joints and distances of the rows in a step, ``evaluations_lists``
-    those of components for new lists, and in the first step ``evaluations_coreset`` those for
-    drawing a coreset and ``evaluations_seeding`` those of AFK-MC².
+    ``evaluations`` counts the log joint densities and distances computed for rows in a step, and
+    ``evaluations_lists`` those between components for new lists. In the first step
+    ``evaluations_coreset`` counts the evaluations that draw a coreset, and ``evaluations_seeding``
+    those of AFK-MC².
 
     Examples
     --------
@@ -171,7 +178,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     least_variance: float = 0.0
     moves: bool = True
     solves: ClassVar[type[Problem]] = KMeansProblem
-    """Hard clusters, unless a mixture is requested (``MixtureProblem``)."""
+    """The problem: hard clusters, unless a mixture is requested (``MixtureProblem``)."""
     change: ClassVar[str] = "gain"
 
     def __post_init__(self) -> None:
@@ -204,7 +211,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _width(self) -> int:
-        """Candidates of a row: at most as many as components."""
+        """Number of candidates per row, at most the number of components."""
         return min(self._candidates, self._k)
 
     @property
@@ -218,13 +225,13 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _length(self) -> int:
-        """Components on a list; if all, every pass searches all and keeps no candidates."""
+        """Number of components per list; if k, passes search all and store no candidates."""
         usual = max(LIST, LISTS * self._candidates)
         length = usual if self.neighbours == "auto" else self.neighbours
         return min(self._k, max(length, self._candidates))
 
     def _coreset_of(self, table: TableShape) -> int | None:
-        """Return the number of rows to draw from such a table; None: learn from all."""
+        """Return the number of rows to draw from such a table, or None to learn from all rows."""
         if self.coreset is None or self.coreset >= table.n_rows:
             return None
         return self.coreset
@@ -236,7 +243,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return passes.subset(coreset.rows, coreset.factors, own_weights=True)
 
     def bind(self, problem: Problem) -> Self:
-        """Refuse too small a coreset; warn if parameters are cut for small k."""
+        """Reject a coreset that is too small; warn if parameters are reduced for a small k."""
         k = problem.n_clusters
         if self.coreset is not None and self.coreset < k:
             raise ParameterError(
@@ -261,7 +268,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     # --- init and step ----------------------------------------------------------------------------
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
-        """Draw the coreset, if there is one, and begin the search for first means."""
+        """Draw the coreset, if requested, and begin the search for first means."""
         drawn = self._draw(passes, rng)
         rows = self._rows(passes, drawn)
         spread = spread_of(rows)
@@ -305,7 +312,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         )
 
     def _draw(self, passes: Passes, rng: Rng) -> Coreset | None:
-        """Draw the coreset; None: learn from all rows."""
+        """Draw the coreset; return None to learn from all rows."""
         n = self._coreset_of(passes)
         if n is None:
             return None
@@ -320,7 +327,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
     ) -> tuple[Components, bool]:
-        """Return components about these means, and whether their variances were given."""
+        """Return components with these means, and True if their variances were given."""
         variance = spread if spread > 0 else 1.0
         components = equal_components(means, variance, state.shift, self.covariance)
         asked = self.problem
@@ -354,7 +361,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         after, info = search.step(rows, rng, state.search)
         d, total = rows.n_features, rows.statistics.total_weight
         cost, extra = info.cost, {**info.extra, "iteration": 0.0, "energy": info.cost / total}
-        # The search gives its distances as a share of all.
+        # The search reports its distances as a share of all distances.
         extra["evaluations"] = float(round(info.extra["distances"] * self._k * info.rows))
         if isinstance(self.problem, MixtureProblem):
             cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
@@ -367,7 +374,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return replace(state, search=None, components=components, coarse=after.coarse), info_of_step
 
     def _found(self, state: VCGMMState, found: CenterArrays) -> Components:
-        """Return components about the centres of the search, with the variance by its cost."""
+        """Return components at the centres of the search, with the variance given by its cost."""
         assert state.search is not None
         variance, cost = state.floor, state.search.cost
         if np.isfinite(cost):
@@ -375,7 +382,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return equal_components(found.centers, variance, state.shift, self.covariance)
 
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
-        """Run one E-step and one M-step; or, while no variance is known, only find candidates."""
+        """Run one E-step and one M-step; if no variance is known yet, only find candidates."""
         if state.retiring is not None:
             state = _retire(state, state.retiring)
         state, n_evaluated = self._with_lists(rows, rng, state)
@@ -405,7 +412,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         variances = state.known.variances
         least = total.least.value
         if self.covariance == "diag":
-            # Squares are divided by variances, which are all the same until they are known.
+            # Squared distances are divided by variances, all equal until they are known.
             least *= float(variances[0, 0])
         variance = np.maximum(least / (d * weight), state.floor)
         components = replace(state.known, variances=np.full(variances.shape, variance))
@@ -422,7 +429,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _m_step(
         self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Run the M-step, and find the gain of the iteration."""
+        """Run the M-step and compute the gain of the iteration."""
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
         components = updated(state.known, sums, self.covariance, state.floor, shared=shared)
@@ -444,7 +451,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         after, repairs = self._repair(rows, rng, after, opens=compared)
         extra = self._extra(pass_, total, bound, after) | repairs
         converged = False
-        # A fit does not end during a trial, or before the next one.
+        # A fit does not end during a trial, or while another trial is due.
         if compared and not (self._repairs and (after.trial or not after.tried.gave_up)):
             extra["gain"] = gain
             converged = gain <= 0
@@ -454,7 +461,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _extra(
         self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
-        """Return the figures of an iteration for ``history_``."""
+        """Return the statistics of an iteration for ``history_``."""
         known = _without_trial(after)
         components = known.known
         alive = np.isfinite(components.log_weights)
@@ -478,15 +485,15 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _repairs(self) -> bool:
-        """True if components that collapse get a new start."""
+        """True if components that collapse are moved."""
         return self.moves and self.covariance != "iso" and self._k > 2
 
     def _repair(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
     ) -> tuple[VCGMMState, dict[str, float]]:
-        """Return the state with moves to try, or with components to retire, and figures.
+        """Return the state with moves to try or components to retire, and statistics.
 
-        ``opens``: a trial may begin.
+        ``opens`` is True if a trial may begin.
         """
         if not self._repairs:
             return state, {}
@@ -511,7 +518,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _undo(
         self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Return to the state before moves that did not pay; the next pass restores candidates."""
+        """Undo moves that did not raise F; the next pass restores the candidates."""
         before = trial.before
         after = replace(
             before,
@@ -529,7 +536,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     # --- the next pass ----------------------------------------------------------------------------
 
     def _with_lists(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
-        """Return the state with lists for the next pass, and their cost in log joints."""
+        """Return the state with lists for the next pass, and their number of evaluations."""
         k, length = self._k, self._length
         if length >= k:
             return state, 0
@@ -541,7 +548,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return made, k * n_compared(k, length)
 
     def _table_age(self, n_rows: int) -> int:
-        """Return the iterations of a table: they take `TABLE_SHARE` times as long as making it."""
+        """Return the iterations for which a table is used: `TABLE_SHARE` times its own cost."""
         k, length = self._k, self._length
         iteration = n_rows * (length + ROW_WORK)
         table = PAIR_WORK * k * n_compared(k, length)
@@ -583,7 +590,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _is_cheap(self) -> bool:
-        """True if an occasional search of all components is affordable."""
+        """True if searching all components occasionally is affordable."""
         return self._k <= FULL_EVERY / 2 * (self._length + ROW_WORK)
 
     @property
@@ -592,7 +599,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return row_bytes_of(self._k, self._width)
 
     def _stores_candidates(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
-        """Return True if candidates take less room than the models from which they follow."""
+        """Return True if candidates take fewer bytes than the models that they follow from."""
         given = rows.n_rows * self._given_bytes
         if pass_.is_anchor or state.trial is not None or given > GIVEN_BYTES:
             return False
@@ -601,7 +608,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     # --- results ----------------------------------------------------------------------------------
 
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
-        """Return the components after the last M-step; for hard clusters their means."""
+        """Return the components after the last M-step, or only their means for hard clusters."""
         state = _without_trial(state)
         if state.search is not None:
             found = self._search().model(state.search)
@@ -616,7 +623,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def footprint(self, table: PlannedTable) -> Footprint:
         """Estimate memory and passes: two before the first step, or three for a held coreset.
 
-        A checkpoint has the models since the last anchor, and candidates if rows are few.
+        A checkpoint has the models since the last anchor, and candidates if there are few rows.
         """
         if table.is_sparse:
             raise ParameterError(
@@ -625,7 +632,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         drawn = self._coreset_of(table)
         if drawn is None:
             start = self._search().footprint(table)
-            # For the mean variance, and for rows to begin with.
+            # One pass for the mean variance, one to draw the first rows.
             return Footprint(
                 row_bytes=max(self._row_bytes, start.row_bytes),
                 model_copies=24,
@@ -642,13 +649,13 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _row_bytes(self) -> int:
-        """Row state per row in bytes: candidates, twice if those before moves are kept, too."""
+        """Row state per row in bytes: candidates, and earlier ones if moves may be undone."""
         if self._length == self._k:
             return 0
         return self._given_bytes * (2 if self.covariance != "iso" and self.moves else 1)
 
     def _anchors(self, n_rows: int, d: int) -> str:
-        """Describe how often all components are searched."""
+        """Describe the interval between searches of all components."""
         k = self._k
         if self._length == k:
             return "in every step"
@@ -663,18 +670,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
 
 def _begin_trial(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
-    """Return the state with moves that the next pass begins with."""
+    """Return the state to which the moves are applied, for the next pass."""
     trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
     moved = moves.apply(state.known, state.masses)
-    # Lists of moved components are those at their new place.
+    # Moved components take the lists of their new positions.
     return replace(state, components=moved, trial=trial, near=None, table=None)
 
 
 def _retire(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
-    """Return the state without components that no move repairs, as the next pass begins.
+    """Return the state for the next pass, with components retired that no move repairs.
 
-    F falls, so it is not compared with the one before. Lists are made again without the retired
-    components: otherwise a row might have no other candidates.
+    F falls, so it is not compared with its previous value. Lists are recomputed without the retired
+    components; otherwise a row might have no other candidates.
     """
     components, masses = retired(state.known, state.masses, which)
     return replace(
@@ -695,12 +702,12 @@ def _kept_bytes(state: VCGMMState) -> int:
 def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
     """Return the history of these rows, including this pass."""
     if pass_.restore:
-        # Undone passes need not be repeated: from the same start this one leads here, too.
+        # Undone passes need not be repeated: this pass starts from the same state.
         kept = replace(pass_, restore=False).to_keep()
         return state.history.then(kept, back_to=state.restored)
     return state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
 
 
 def _is_settling(state: VCGMMState) -> bool:
-    """Return True while variances are, or just were, shared, so that F does not show an end."""
+    """Return True while the variance is shared, or just was; F cannot end the fit then."""
     return bool(state.own_from) and state.iteration < state.own_from + SETTLING

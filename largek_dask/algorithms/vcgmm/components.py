@@ -28,9 +28,10 @@ class Components:
     means: NDArray[Any]
     """(k, d), compute dtype."""
     variances: Real
-    """(1, 1) for all, (k, 1) per component, or (k, d) per component and feature."""
+    """Variances: (1, 1) if all share one, (k, 1) per component, or (k, d) per component and
+    feature."""
     log_weights: Real
-    """(k,); minus infinity for retired components."""
+    """(k,) log weights; minus infinity for retired components."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
 
@@ -40,7 +41,7 @@ class Components:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays of k rows."""
+        """Size of the arrays with k rows, in bytes."""
         return self.means.nbytes + self.variances.nbytes + self.log_weights.nbytes
 
     def arrays(self, counts: Real) -> MixtureArrays:
@@ -67,11 +68,11 @@ def equal_components(
 def updated(
     before: Components, sums: SoftSums, covariance: Covariance, floor: Real, *, shared: bool
 ) -> Components:
-    """Run the M-step: return components that maximise F for the summed responsibilities.
+    """Run the M-step: return the components that maximise F, given summed responsibilities.
 
     Components without mass keep the mean and variance that they had ``before``. No variance is
-    below ``floor``, (1,) or (d,). ``shared``: all components have one variance, for "diag" one per
-    feature, and equal weights.
+    below ``floor``, (1,) or (d,). If ``shared``, all components have equal weights and the same
+    variance (for "diag", the same one per feature).
     """
     masses = sums.masses
     means = sums.means(before.means)
@@ -79,7 +80,7 @@ def updated(
     d = means.shape[1]
     total = sums.total
     if shared or covariance == "iso":
-        # Each in order, so that the sums have the same bits anywhere.
+        # Added in order, so that the sums have the same bits on any machine.
         variance = np.cumsum(squares, axis=0)[-1] / (total * (1 if covariance == "diag" else d))
         alive = np.isfinite(before.log_weights)
         variances = np.full(before.variances.shape, np.maximum(variance, floor))
@@ -94,7 +95,7 @@ def updated(
 
 
 def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
-    """Return (k,) minus the logarithm of the number alive, for those that are."""
+    """Return (k,) log weights: minus the log of the number alive, or minus infinity if retired."""
     out: Real = np.where(alive, -_log(float(np.count_nonzero(alive))), -np.inf)
     return out
 

@@ -1,19 +1,20 @@
 """Moves of components that have collapsed to components that gain by a split.
 
-If components have variances of their own, one may *collapse*: it is left with less than a row,
-or with rows so alike (usually a single one) that its variance is at the floor. EM alone never
-repairs it. In a move, the component whose split raises F most is split in two, and the collapsed
-one takes over one of the halves. Many moves are tried at a time: the next iteration begins with
-them, and unless F has risen by then they are undone, including the rows' candidates.
+If components have variances of their own, one may *collapse*: it is left with less than one row, or
+with rows so alike (usually a single row) that its variance is at the floor. EM alone never repairs
+it. A move splits the component whose split raises F most, and the collapsed component takes over
+one of the halves. Many moves are tried at a time: the next iteration applies them, and unless F
+rises they are undone, including the rows' candidates.
 
-The gain of a split is estimated on a seeded sample, by EM of two halves, each component alone
-(:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed component to F is
-lost. A single row at the floor contributes much, though it says nothing about other rows, so only
-moves that gain more are tried.
+The gain of a split is estimated on a seeded sample, by EM with two halves for each component
+separately (:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed
+component to F is lost. A single row at the floor contributes a lot to F, although it says nothing
+about other rows, so only moves that gain more are tried.
 
-A component that no move repairs is retired: it has weight 0 and keeps its number, mean and
-variance, and may come back by a move. One with enough rows that are all equal stays: it describes
-them correctly. F falls only when components are retired, by the contribution of their single rows.
+A component that no move repairs is retired: its weight becomes 0, it keeps its index, mean and
+variance, and a later move may revive it. A component with enough rows that are all equal stays, as
+it describes them correctly. F falls only when components are retired, by the contribution of their
+single rows.
 """
 
 from __future__ import annotations
@@ -42,19 +43,19 @@ from largek_dask.kernels.split_components import (
 SPLIT_VALUES = 1 << 26
 """Maximum values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
-"""Minimum responsibility with which a row counts among those of a component."""
+"""Minimum responsibility of a component for a row to count as one of its rows."""
 SPLITS = 4
-"""Splits tried for each component that may move."""
+"""Number of splits tried per component that may move."""
 LEAST_SPLITS = 256
-"""Minimum splits tried in all."""
+"""Minimum total number of splits tried."""
 CHOICE = 4
-"""Components to choose from for each one that may move."""
+"""Number of components considered for a split per component that may move."""
 MEANT = 2.0
-"""Rows above which a component at the floor is more than a single outlying row."""
+"""Minimum number of rows for a component at the floor to be more than a single outlying row."""
 LOCKED = 4
-"""Nearest components of a moved one that stay as they are."""
+"""Number of components nearest to a moved one that must stay unchanged."""
 MOVED_SHARE = 10
-"""At most one of this number of components moves at a time."""
+"""At most one component in this many moves at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
@@ -62,17 +63,17 @@ Which = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ComponentMoves:
-    """Moves: components to split, and those that take over the second halves."""
+    """Moves: components to split, and components that take over the second halves."""
 
     split: Which
     """(m,)"""
     moved: Which
     """(m,)"""
     halves: ComponentSplits
-    """The halves of those that are split."""
+    """Halves of the components that are split."""
 
     def apply(self, components: Components, masses: Real) -> Components:
-        """Return the components after the moves; ``masses`` are those behind their weights."""
+        """Return the components after the moves; the weights are proportional to ``masses``."""
         means, variances = components.means.copy(), components.variances.copy()
         masses = masses.copy()
         whole = masses[self.split]
@@ -80,21 +81,21 @@ class ComponentMoves:
             means[which] = self.halves.means[:, h]
             variances[which] = self.halves.variances[:, h]
             masses[which] = whole * self.halves.shares[:, h]
-        # The mass of the moved ones is redistributed: weights add up to 1.
+        # The mass of the moved components is redistributed, so that weights add up to 1.
         return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
 
 
 def log_shares(masses: Real) -> Real:
-    """Return (k,) logarithms of shares of the total; minus infinity without mass."""
+    """Return (k,) log shares of the total mass; minus infinity for components without mass."""
     return log(masses / float(np.cumsum(masses)[-1]))
 
 
 def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
-    """Return (k,) components that weigh less than a row, or have variances at the floor.
+    """Return a (k,) mask of components that weigh less than a row or have variances at the floor.
 
-    ``row`` is the mean weight of a row. Components that are retired do not count.
+    ``row`` is the mean weight of a row. Retired components are not included.
     """
-    # All features, as a constant one is at the floor in every component.
+    # All features must be at the floor, as a constant feature is at the floor in every component.
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
 
@@ -102,10 +103,10 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 def to_retire(
     components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
 ) -> NDArray[np.bool_]:
-    """Return (k,) the collapsed components that are little more than a single outlying row.
+    """Return a (k,) mask of collapsed components that are little more than one outlying row.
 
-    At most half of those that are alive, the lightest: the others take over their rows and may
-    recover. With as many components as rows, all have collapsed.
+    Only the lightest are included, at most half of the components that are alive: the others take
+    over their rows and may recover. If there are as many components as rows, all have collapsed.
     """
     hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
     n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
@@ -118,7 +119,7 @@ def to_retire(
 def retired(
     components: Components, masses: Real, which: NDArray[np.bool_]
 ) -> tuple[Components, Real]:
-    """Return components and masses with some of them (k,) retired."""
+    """Return components and masses with the components in a (k,) mask retired."""
     left = np.where(which, 0.0, masses)
     return replace(components, log_weights=log_shares(left)), left
 
@@ -134,14 +135,14 @@ def find_moves(
 ) -> ComponentMoves | None:
     """Return moves whose joint gain, 2 ΔF / (D W), exceeds ``tol``, or None.
 
-    The components ``fallen`` (k,) have collapsed, so they are not split; ``width`` is the number
-    of candidates of a row.
+    The components ``fallen``, a (k,) mask, have collapsed, so they are not split; ``width`` is the
+    number of candidates of a row.
     """
     components, masses, tried = state.known, state.masses, state.tried
     k, packed = len(masses), components.packed()
     which = to_split(masses, fallen, tried.failed)
     halves, losses = find_splits(rows, rng, state, covariance, width, which)
-    # The sample may lack the rows of components that have few.
+    # The sample may have no rows of small components.
     alone = losses_at_floor(packed.constants, masses, state.bound / state.weight)
     losses = np.where(fallen, np.maximum(losses, alone), losses)
     losses = np.where(masses > 0, losses, 0.0)
@@ -158,7 +159,7 @@ def find_moves(
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
-    """Return (m,) components to try splits of, ascending: those of the largest masses."""
+    """Return (m,) components to try to split, ascending: those with the largest masses."""
     rank = np.where(vacant, 0.0, masses)
     rank[list(failed)] = 0.0
     most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
@@ -169,17 +170,17 @@ def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -
 def find_splits(
     rows: Passes, rng: Rng, state: VCGMMState, covariance: Covariance, width: int, which: Which
 ) -> tuple[ComponentSplits, Real]:
-    """Return halves of the components ``which`` (m,), and losses of removals, from a sample.
+    """Estimate on a sample the halves of components ``which`` (m,), and the losses of removals.
 
-    Gains of halves are in F over all rows; losses (k,) are upper bounds of the fall of F without
-    each component.
+    Gains of halves are increases of F over all rows; losses (k,) are upper bounds of the decrease
+    of F if a component is removed.
     """
     components = state.known
     k, d = components.means.shape
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Rows meet the list of the nearest component, if there are lists and these are not too many.
+    # Compare rows with the list of their nearest component only, if there are not too many lists.
     pass_ = EMPass("all", components, width, counts=False)
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         pass_ = replace(pass_, kind="cells", coarse=state.coarse)
@@ -213,8 +214,9 @@ def find_splits(
 
 
 def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
-    """Return (k,) estimates of the loss in F without each component, if its rows equal its mean.
+    """Estimate the (k,) losses in F if a component is removed whose rows equal its mean.
 
-    There ``constants`` (k,) are its log joints; ``mean`` is F per unit of weight.
+    ``constants`` (k,) are the components' log joint densities at their own means; ``mean`` is F per
+    unit of weight.
     """
     return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)

@@ -1,9 +1,9 @@
 """Passes of EM over rows.
 
-An :class:`EMPass` holds everything except the rows and their candidates: the components, which of
-them rows meet, and what is summed. Candidates (the set K of a row, best log joint first) are the
-only row state. They depend on the passes since the last anchor, which are repeated without sums if
-candidates are lost.
+An :class:`EMPass` holds everything except the rows and their candidates: the components, the lists
+of components that rows are compared with, and the kind of sums. A row's candidates (its set K, by
+descending log joint density) are the only row state. They depend on the passes since the last
+anchor; if candidates are lost, these passes are repeated without sums.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from largek_dask.kernels.threads import Threads
 STATE = "vc-gmm"
 """Name of the row state."""
 PARTS_PER_THREAD = 8
-"""Shares of a search, so that threads end together and a stop takes effect early."""
+"""Number of parts of a search, so that threads finish together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
-"""Up to this many components rows first meet the list of their nearest one, which is found among
-all; beyond, those of their coarse cell."""
+"""Maximum number of components for which a row's first list is that of its nearest component, found
+among all; with more components it is the list of the row's coarse cell."""
 LEAST_COUNTED = 1 << 14
-"""Minimum rows that a thread adds up in sums of its own."""
+"""Minimum number of rows for a thread to use separate sums."""
 NONE = 0xFFFF
-"""Row state of an empty place for a candidate."""
+"""Row state of an unused candidate position."""
 
 Labels = NDArray[np.int32]
 Real = NDArray[np.float64]
@@ -52,16 +52,17 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NearComponents(Recomputable):
-    """TwoNearest components of each component, as the data that they are computed from."""
+    """Lists of nearest components, stored as the data that they are computed from."""
 
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) components, each once, that are on each other's list at any rank: the halves of
-    a split one. A narrow one ranks far behind for a wide one about it."""
+    """(m, 2) pairs of components that are always on each other's list: the halves of a split
+    component. A component appears at most once. (A narrow component may rank far down the list of a
+    wide one around it.)"""
 
     def table(self, n_threads: int = 1) -> Labels:
-        """Return (k, width) nearest components, each itself first."""
+        """Return (k, width) indices: for each component, itself and then its nearest components."""
         table = nearest_components(self.components.packed(), self.width, n_threads)
         if self.pairs is None:
             return table
@@ -73,7 +74,7 @@ class NearComponents(Recomputable):
 
     @cached_property
     def remade(self) -> Labels:
-        """Cached table."""
+        """The table, computed again if it is not cached."""
         return self.table()
 
 
@@ -81,43 +82,43 @@ class NearComponents(Recomputable):
 class EMPass(Recomputable):
     """One pass.
 
-    Pickles leave out what is packed; it is packed again where they arrive.
+    Packed arrays are not pickled; the receiving process packs them again.
     """
 
     kind: Literal["lists", "nearest", "cells", "all", "given"]
-    """"lists": rows meet the list of their best candidate. The others are anchors, which do not
-    depend on row state. "nearest": rows meet the list of the component whose mean is nearest;
-    "cells": the components of their nearest coarse cell; "all": all components. "given":
-    candidates are those of ``given``, without a search."""
+    """Components that a row is compared with. "lists": the list of its best candidate. All other
+    values make the pass an anchor, which does not depend on row state. "nearest": the list of the
+    component with the nearest mean; "cells": the components of the nearest coarse cell; "all": all
+    components; "given": no search, candidates are taken from ``given``."""
     components: Components
     width: int
-    """Candidates of a row, C'."""
+    """Number of candidates per row, C'."""
     near: NearComponents | None = None
     """Source of the lists."""
     listed: Labels | None = None
-    """(k, L) the lists, if they are stored here."""
+    """(k, L) lists, if they are stored in the pass itself."""
     coarse: NDArray[Any] | None = None
     """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
     """(n, C') candidates of all rows, as row state."""
     explore: int = 0
-    """Components drawn at random per row that it meets as well."""
+    """Number of random components per row that are searched as well."""
     key: int = 0
-    """Key of their random numbers."""
+    """Key of the random numbers that draw these components."""
     counts: bool = True
-    """Sum responsibilities."""
+    """True if responsibilities are summed."""
     keeps: bool = True
-    """Keep candidates as row state, for later passes."""
+    """True if candidates are stored as row state for later passes."""
     save: bool = False
-    """Keep the candidates before the pass together with the new ones."""
+    """True if the candidates before the pass are stored together with the new ones."""
     restore: bool = False
-    """Begin with the candidates that the last pass saved."""
+    """True if the pass begins with the candidates that the last pass saved."""
     extents: NDArray[np.int64] | None = None
-    """Extents of features that are summed in steps of their own (``FixedPoint.extents``)."""
+    """Extents of the features if each is summed with its own step (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
-        """True if the candidates after it depend on the rows and this pass alone."""
+        """True if the resulting candidates depend only on the rows and this pass."""
         return self.kind != "lists"
 
     @cached_property
@@ -148,12 +149,12 @@ class EMPass(Recomputable):
         return state if self.listed is None else {**state, "near": None}
 
     def to_keep(self) -> EMPass:
-        """Return the pass for the history: without sums, and arrays that can be made again."""
+        """Return the pass for the history, without sums and arrays that can be recomputed."""
         listed = None if self.near is not None else self.listed
         return replace(self, listed=listed, counts=False, extents=None)
 
     def forget(self) -> None:
-        """Drop cached arrays, also those of the lists' source."""
+        """Drop cached arrays, including those of the source of the lists."""
         super().forget()
         if self.near is not None:
             self.near.forget()
@@ -165,12 +166,13 @@ class EMPassTotal(Additive):
 
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
-    """Sum of ``weight * ||x - mean||^2`` to each row's best candidate, without responsibilities."""
+    """Sum of ``weight * ||x - mean||^2`` for each row's best candidate, ignoring
+    responsibilities."""
     n_rows: int = 0
     n_evaluated: int = 0
-    """Number of log joints, or distances, computed."""
+    """Number of log joint densities or distances computed."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-    """Candidates by chunk, if they are requested."""
+    """Candidates by chunk index, if requested."""
 
 
 def _empty_total(k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMPassTotal:
@@ -178,7 +180,7 @@ def _empty_total(k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EM
 
 
 def row_bytes_of(k: int, width: int) -> int:
-    """Return bytes of row state per row."""
+    """Return the size of the row state in bytes per row."""
     return width * _kept_dtype(k).itemsize
 
 
@@ -215,7 +217,7 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
 def _search(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> tuple[Labels, Real]:
-    """Find every row's candidates (n, C') among those near it, and the squares to them."""
+    """Find the candidates (n, C') of each row near it, and the squared distances to them."""
     x, weight, threads = chunk.x, chunk.weight, chunk.threads
     if pass_.kind == "all":
 
@@ -229,7 +231,7 @@ def _search(
     if not pass_.explore:
         total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
         return candidates, squares
-    # Drawn components compete with the previous members of the set.
+    # Randomly drawn components compete with the previous candidates.
     n, width = candidates.shape
     drawn = draws_of(chunk.numbers(), pass_.key, pass_.explore, len(pass_.components.means))
     for q in range(pass_.explore):
@@ -282,7 +284,7 @@ def _search_lists(
 def _count(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> None:
-    """Sum responsibilities; sums are exact, so threads may share the rows."""
+    """Sum responsibilities on several threads; sums are exact, so the order does not matter."""
     n, threads = len(chunk.x), chunk.threads
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape
@@ -306,7 +308,7 @@ def _kept_dtype(k: int) -> np.dtype[Any]:
 
 
 def candidates_of(kept: NDArray[Any]) -> Labels:
-    """Return candidates from row state."""
+    """Decode candidates from row state."""
     if kept.dtype == np.int32:
         return kept
     candidates = kept.astype(np.int32)
@@ -315,7 +317,7 @@ def candidates_of(kept: NDArray[Any]) -> Labels:
 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of shares of n rows."""
+    """Split n rows into parts; return the (begin, end) of each."""
     step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
@@ -323,7 +325,7 @@ def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
 def pass_over(
     passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
 ) -> tuple[EMPassTotal, NDArray[Any] | None]:
-    """Run one pass over all rows, the next after ``history``.
+    """Run one pass over all rows, following the passes in ``history``.
 
     Returns
     -------
@@ -344,7 +346,7 @@ def pass_over(
         joined=True,
     )
     for earlier in history.entries:
-        # They may have been replayed.
+        # Passes of the history may have been replayed, which caches their arrays.
         if earlier.has_cached:
             earlier.forget()
     if not wanted:

@@ -1,4 +1,4 @@
-"""Start of EM: the search for first means, and F of its labels."""
+"""Start of EM: the search for first means, and the value of F for its labels."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from largek_dask.kernels.exact.transcendental import log
 START = Truncated(rounds=5)
 """The search for first means."""
 COARSE_ROWS = 128
-"""Rows per coarse centre of the sample from which they are found."""
+"""Sample rows per coarse centre, from which the coarse centres are found."""
 
 Real = NDArray[np.float64]
 
 
 def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
-    """Return F if each row's only candidate is its cluster, with the variance given by the cost.
+    """Return F with its cluster as each row's only candidate, and the variance given by the cost.
 
-    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. With
-    weights of at least 1 / k, or floors by feature, it is a lower bound of F.
+    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. If weights
+    are at least 1 / k, or floors differ between features, the value is a lower bound of F.
     """
     variances = np.maximum(cost / (d * weight), floor)
     logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)
@@ -33,7 +33,7 @@ def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -
 
 
 def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:
-    """Return rows in random order, for coarse centres."""
+    """Return sample rows in random order, from which to compute coarse centres."""
     sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS * 1_024))
     x: NDArray[Any] = sample.take().x
     sample.close()

@@ -15,27 +15,27 @@ from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import EMPass, NearComponents
 
 MOST_FAILED = 4
-"""Maximum failed trials in a row before no more are made."""
+"""Number of successive failed trials after which no more are made."""
 MOST_RETIRED = 3
-"""Maximum times that components are retired: a far row may make another one collapse."""
+"""Maximum number of retirements: a far row may make another component collapse each time."""
 PAUSE = 3
 """Iterations without moves between trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Results of moves so far."""
+    """Record of the trials of moves so far."""
 
     n_failed: int = 0
-    """Trials that have failed since one has paid."""
+    """Number of failed trials since the last successful one."""
     most: int = 0
-    """Maximum moves of the next trial; 0: no limit."""
+    """Maximum number of moves in the next trial; 0 means no limit."""
     failed: tuple[int, ...] = ()
-    """Components whose split, tried alone, has failed since the last trial that paid."""
+    """Components whose split, tried alone, has failed since the last successful trial."""
     pause: int = 0
-    """Iterations until the next trial, at least."""
+    """Minimum iterations until the next trial."""
     n_retired: int = 0
-    """Times that components have been retired."""
+    """Number of times that components have been retired."""
 
     @property
     def gave_up(self) -> bool:
@@ -44,13 +44,13 @@ class Tried:
 
     @property
     def may_retire(self) -> bool:
-        """True if no more moves are tried, and components have been retired a few times at most."""
+        """True if no more moves are tried, and the maximum number of retirements is not reached."""
         return self.gave_up and self.n_retired < MOST_RETIRED
 
     def after(self, split: tuple[int, ...], *, risen: bool, paid: bool) -> Tried:
         """Return the record after a trial of these splits.
 
-        Moves that raise F by next to nothing are kept, but count as failed.
+        Moves that hardly raise F are kept but count as failed.
         """
         if paid:
             return Tried(pause=PAUSE, n_retired=self.n_retired)
@@ -63,7 +63,7 @@ class Tried:
         )
 
     def retired(self) -> Tried:
-        """Return the record after a retirement: a component may come back if that costs nothing."""
+        """Return the record after a retirement; a retired component may be revived at no cost."""
         return Tried(n_retired=self.n_retired + 1)
 
     def later(self) -> Tried:
@@ -71,24 +71,24 @@ class Tried:
         return replace(self, pause=max(0, self.pause - 1))
 
     def without(self) -> Tried:
-        """Return the record when there was nothing to try."""
+        """Return the record after an iteration in which there was no move to try."""
         return replace(self, n_failed=MOST_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Moves that the next iteration begins with, and the state to go back to unless F rises."""
+    """Moves that the next iteration applies, and the state to restore unless F rises."""
 
     before: VCGMMState
-    """As it was without them."""
+    """State before the moves."""
     split: tuple[int, ...]
-    """Components that are split."""
+    """Components that the moves split."""
     moved: tuple[int, ...]
-    """Components that have taken over the second halves."""
+    """Components that take over the second halves."""
 
     @property
     def pairs(self) -> NDArray[np.int32]:
-        """(m, 2) split components and those that move."""
+        """(m, 2) pairs: a component that is split, and the one that takes over a half."""
         return np.array([self.split, self.moved], np.int32).T
 
 
@@ -102,49 +102,49 @@ class VCGMMState:
     masses: NDArray[np.float64]
     """(k,) sums of responsibilities times weights in the last iteration."""
     floor: NDArray[np.float64]
-    """(1,), or (d,) where features have variances of their own: none is below it."""
+    """Lower limit of variances: (1,), or (d,) if there is a variance per feature."""
     extents: NDArray[np.int64]
-    """(d,) powers of two that the rows lie within, about the shift."""
+    """(d,) extents: powers of two that bound the rows' distances from the shift."""
     weight: float
-    """Total weight of the rows that are learnt from."""
+    """Total weight of the rows used for learning."""
     coreset: Coreset | None = None
-    """The rows that are learnt from; None: all."""
+    """Rows used for learning; None for all rows."""
     begun: tuple[tuple[str, float], ...] = ()
-    """Evaluations before the first step, to be reported by it: names and numbers."""
+    """Numbers of evaluations before the first step, by name; the first step reports them."""
     search: EitherState | None = None
-    """The search for first means, while it lasts."""
+    """State of the search for first means; None once it has ended."""
     components: Components | None = None
     """Components of the next iteration; None during the search."""
     coarse: NDArray[Any] | None = None
     """(about sqrt(k), d) coarse centres."""
     looks: int = 0
-    """Passes that only look for candidates, before the first M-step."""
+    """Remaining passes that only search for candidates, before the first M-step."""
     own_from: int = 0
-    """Iterations with one variance and equal weights before components have their own; 0 where
+    """Iterations with a shared variance and equal weights, before each component has its own; 0 if
     these were given."""
     iteration: int = 0
-    """Iterations of EM so far."""
+    """Number of iterations of EM so far."""
     bound: float = -np.inf
-    """F as the last iteration has met it, before its M-step."""
+    """F in the last iteration, before its M-step."""
     history: History[EMPass] = field(default_factory=History)
-    """Passes over the rows since the last anchor."""
+    """History of passes over the rows since the last anchor."""
     near: NearComponents | None = None
     """Source of ``table``."""
     table: NDArray[np.int32] | None = None
-    """(k, L) lists of components."""
+    """(k, L) lists of nearest components."""
     table_age: int = 0
     """Iterations since the table was made."""
     tried: Tried = field(default_factory=Tried)
-    """Results of moves."""
+    """Record of the trials of moves."""
     retiring: NDArray[np.bool_] | None = None
-    """(k,) components that are retired before the next iteration."""
+    """(k,) mask of components to retire before the next iteration."""
     trial: Trial | None = None
-    """Moves that are in ``components``, until they have raised F."""
+    """Moves included in ``components`` whose effect on F is still unknown."""
     restored: int | None = None
-    """Number of passes of the history whose result the next pass restores."""
+    """Number of passes in the history up to the result that the next pass restores."""
 
     @property
     def known(self) -> Components:
-        """Components, once the search for first means has ended."""
+        """The components; only valid once the search for first means has ended."""
         assert self.components is not None
         return self.components
