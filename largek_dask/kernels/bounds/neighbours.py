@@ -92,8 +92,7 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
 def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
     r"""Return (k, m) indices: for each component, itself and those that best explain its rows.
 
-    With unequal variances, c' is ranked as a neighbour of c by the expected log joint of a row of
-    c,
+    With unequal variances, c' is ranked under c by the expected log joint of a row of c,
 
     .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
        + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
