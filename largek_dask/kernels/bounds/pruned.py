@@ -171,7 +171,7 @@ def nearest_two_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, Array, 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
     """Write the nearest centre, or the two nearest, of all rows; return the number of distances."""
     n, (k, d) = len(x), packed.centers.shape
-    # (boxes find the nearest alone, and a prefix compares the two best of several tiles)
+    # (boxes find only the nearest, and a prefix needs several tiles for the two nearest)
     one_only = d <= BOXED_FEATURES or k <= PAD
     if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _may_pay(packed):
         return _search_densely(x, packed, out)
