@@ -66,7 +66,8 @@ class Rounding:
 
     No margin exceeds ``a + b |x|²``, nor ``c + e |x|² + f D²``, where D² is the score plus |x|².
     The first bounds the lengths of possible centres by the longest centre. The second is tighter if
-    one centre is far out: it uses ``1.02 (|x| + D)``, and ``2 |x| D <= |x|² + D²``.
+    one centre is far out: it uses ``1.02 (|x| + near)`` of :func:`margin`, and
+    ``2 |x| near <= |x|² + near²``.
     """
 
     @classmethod

@@ -238,10 +238,10 @@ def _copy_listed(listed, first, length, centers, openings, d, copies, copied_ope
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     """Compile the search of a group's next panel of rows in the group's list.
 
-    It returns the number of rows, and how many of them change their centre.
+    It returns the number of rows, and the number of rows that change their centre.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # not narrower than a block that is transposed
+    # a panel is at least as wide as a transposed block
     thin = max(1, 32 // dtype.itemsize // lanes)
     narrow = _meet(tile, dtype, stored, thin, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)

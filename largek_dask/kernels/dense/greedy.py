@@ -101,11 +101,11 @@ def _left(weight, d2, tried, parts):
 
 @njit
 def _drawn(edges, uniform):
-    """Return the row at this share of the cumulative mass, never one of mass 0."""
+    """Return the row at the given share of the cumulative mass, never a row of mass 0."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
     low, high = 0, n - 1
-    # a target rounded up to the whole mass gives the row that reached it
+    # if the target is rounded up to the total mass, the result is the first row that reaches it
     while low < high:
         middle = (low + high) // 2
         if edges[middle] > target or edges[middle] == edges[n - 1]:
