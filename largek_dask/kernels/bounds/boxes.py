@@ -186,7 +186,7 @@ class Boxes:
 
 
 def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (d, W) directions in which (k, d) points differ most, the last one 0.
+    """Return (d, W) directions in which (k, d) points differ most; the last direction is 0.
 
     W is the smallest of `WIDTHS` whose directions hold the share `ENOUGH` of the variance; a W
     above the smallest width is at most half the number of features.

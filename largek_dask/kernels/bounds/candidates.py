@@ -591,8 +591,8 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
     factors of further features are `largest`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # as in `gathered`: a panel is at least as wide as a transposed block; one wide panel is faster
-    # than the same number of rows in narrow panels, but not faster than one narrow panel less
+    # as in `gathered`: a panel is at least as wide as a transposed block; a wide panel is used only
+    # if the rows need all of its vectors
     thin = max(1, 32 // dtype.itemsize // lanes)
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     wide = _batch(tile, dtype, stored, tile.vectors, kind, direct)

@@ -1,4 +1,4 @@
-"""k-means inside every cell of a coarse partition, all cells in one call."""
+"""k-means inside every cell of a coarse partition, for all cells in one call."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 
 @cache
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile all steps of one cell."""
+    """Compile all Lloyd steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = convert_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)

@@ -245,7 +245,7 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     thin = max(1, 32 // dtype.itemsize // lanes)
     narrow = _meet(tile, dtype, stored, thin, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
-    # one wide panel is faster than the same rows in narrow panels, but not than one panel less
+    # a wide panel is used only if the rows need all of its vectors
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     real, converted = dtype.type, stored != dtype
 

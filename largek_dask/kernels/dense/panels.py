@@ -78,7 +78,7 @@ def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
 
 
 def inner(function: Kernel) -> Kernel:
-    """Compile a function that only other kernels call, and that owns no array.
+    """Compile a function that only other kernels call, and that allocates no array.
 
     It cannot be called from Python, and does not count references, which for a dozen arrays would
     take as long as packing a panel.
@@ -224,7 +224,7 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Return the type of running labels: as wide as scores, so that one mask serves both."""
+    """Return the type of running labels, which are as wide as scores, so that masks fit both."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
@@ -316,6 +316,7 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         readonly(starts),
         readonly(offsets),
         Rounding.of(dtype, d, longest),
-        # the number changes a score by at most PAD - 1 units in the last place, two roundings each
+        # the number changes a score by at most PAD - 1 units in the last place, and each unit
+        # counts as two roundings
         Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )
