@@ -1,1 +1,1 @@
-"""Searches over few centres: bounds, groups, neighbours and lists."""
+"""Searches that compare rows with few centres: bounds, groups, neighbours and lists."""

@@ -1,11 +1,11 @@
-"""The kernels of :class:`~largek_dask.kernels.bounds.boxes.Boxes`: rows meet node by node.
+"""Kernels of :class:`~largek_dask.kernels.bounds.boxes.Boxes`: search blocks of rows by node.
 
-Rows are searched in blocks. Each row starts with a guess from the node whose box is nearest to it.
-It then meets that node and, one after the other, all others within its limit, together with all
-such rows of the block. So a node stays in the cache, and each step (its boxes; their centres in few
-coordinates; the remaining ones in all features) is a loop over the pairs that the step before has
-kept. Searching row by row, each with a list of boxes, took twice as long: branches were
-unpredictable, and each had to wait for the one before.
+Each row starts with a guess from the node whose box is nearest to it. The nodes are then searched
+one after the other, each for all rows of the block that have this node within their limit. So a
+node stays in the cache, and each step (compare the boxes; their centres in few coordinates; the
+remaining centres in all features) is a loop over the pairs that the previous step did not exclude.
+Searching row by row, each with a list of boxes, took twice as long: branches were unpredictable,
+and each had to wait for the previous one.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from largek_dask.kernels.emit import (
 from largek_dask.kernels.jit import njit
 
 LANES = 16
-"""Centres in a box, and boxes in a node."""
+"""Number of centres in a box, and of boxes in a node."""
 MOST_ROWS = 1_024
-"""Maximum rows of a block: a row and a centre of a node share a code of 32 bits."""
+"""Maximum number of rows in a block: a row and a centre of a node share one 32-bit code."""
 MOST_NEAR = 1 << 17
-"""Maximum number of distances from rows to nodes that a block keeps."""
+"""Maximum number of distances from rows to nodes that are stored for a block."""
 BATCH = 64
-"""Rows that meet a node at a time, or a few more."""
+"""Approximate number of rows that are compared with a node at a time."""
 
 _numbers = np.zeros((256, 8), np.int32)
 for _byte in range(256):
     _set = [bit for bit in range(8) if _byte >> bit & 1]
     _numbers[_byte, : len(_set)] = _set
 BITS = readonly(_numbers.ravel()), readonly(np.array([b.bit_count() for b in range(256)], np.int32))
-"""Positions of the bits that are set in each byte, eight places each, and their number."""
+"""For each byte, the positions of its set bits (eight entries), and the number of set bits."""
 
 
 BoxArrays = namedtuple("BoxArrays", "given names columns whole low high node_low node_high")
-"""Centres, and the corners of boxes and nodes; sixteen points side by side."""
+"""Centres, and the corners of boxes and nodes, interleaved in groups of sixteen."""
 Costs = namedtuple("Costs", "row boxes points whole sums")
-"""Work of a row, a test of sixteen boxes or points, a centre in all features, and a sum."""
+"""Costs of a row, a test of 16 boxes, a test of 16 points, a centre in all features, and a sum."""
 Reach = namedtuple("Reach", "share stretch wide absolute")
 """Fields of :class:`~largek_dask.kernels.bounds.boxes.Slack`."""
-Block = namedtuple("Block", "rows start d n points fulls extras")  # rows, as centres are stored
+Block = namedtuple("Block", "rows start d n points fulls extras")  # rows, stored like centres
 Best = namedtuple("Best", "labels squares seconds limits")  # of each row
 
 
 @inner
 def _lowest(values, count):
-    """Return the place of the smallest number: bits of floats that are not negative."""
+    """Return the index of the smallest value; values are the bits of non-negative floats."""
     least = values[0]
     for p in range(count):
         least = min(least, values[p])
@@ -70,16 +70,16 @@ def _lowest(values, count):
 
 @inner
 def _limit(square, extra, scale, slack):
-    """Return the squared distance from a stored row within which centres may be nearest."""
+    """Return the maximum squared distance from a stored row at which a centre may be nearest."""
     reach = (np.sqrt(square * (1.0 + slack.wide) + slack.absolute) + extra) * scale
     return np.float32(reach * reach * slack.stretch)
 
 
 @cache
 def _placer(width: int, direct: bool) -> Kernel:
-    """Compile projecting row r of a block as centres are, and returning its length.
+    """Compile a function that projects row r of a block like the centres and returns its length.
 
-    Rows are projected several at a time, with the first of them.
+    Rows are projected in groups of `ROWS`, when the first row of the group is requested.
     """
 
     @inner
@@ -108,7 +108,7 @@ def _placer(width: int, direct: bool) -> Kernel:
 
 @cache
 def _guesser(width: int) -> Kernel:
-    """Compile finding a row's nearest node and, in its nearest box, the nearest centre."""
+    """Compile a search for a row's nearest node, and the nearest centre in its nearest box."""
 
     @inner
     def guess(r, n, held, nodes, points, fulls, far, out):
@@ -119,7 +119,7 @@ def _guesser(width: int) -> Kernel:
                 width, held.node_low, held.node_high, b * width, point, everything, nodes, b
             )
         home = _lowest(nodes.view(np.int32), nodes.size)
-        # by sixteens of rows: with a row in each line every store would be to another page
+        # in groups of sixteen rows: with one row per line, every store would touch another page
         at = (r // LANES * nodes.size) * LANES + r % LANES
         for b in range(nodes.size):
             far[at + b * LANES] = nodes[b]
@@ -135,7 +135,7 @@ def _guesser(width: int) -> Kernel:
 
 @cache
 def _meeter(width: int) -> Kernel:
-    """Compile the search of queued rows in a node; returns distances in all features, and work."""
+    """Compile the search of a node for queued rows; it returns full distances and work."""
 
     @inner
     def meet(node, queue, begin, end, block, held, best, scale, slack, scratch, bits, costs):
@@ -171,7 +171,7 @@ def _meeter(width: int) -> Kernel:
         for p in range(left):
             r = np.int64(chosen[p] >> 8)
             c = np.int64(held.names[first + np.int64(chosen[p] & 255)])
-            # the limit may have become smaller meanwhile
+            # the limit may have decreased since the pair was listed
             if c == best.labels[r] or gaps[p] > limits[r]:
                 continue
             sums += 1
@@ -191,21 +191,21 @@ def _meeter(width: int) -> Kernel:
 
 @inner
 def _by_home(homes, m, ends, order):
-    """Order rows of a block by their nodes; those of node j end at ``ends[j + 1]``."""
+    """Order rows of a block by their nodes; the rows of node j end at ``ends[j + 1]``."""
     ends[:] = 0
     for r in range(m):
         ends[homes[r] + 2] += 1
     for node in range(2, ends.size):
         ends[node] += ends[node - 1]
     for r in range(m):
-        # (rows without a node come first, and are left out)
+        # (rows without a node come first, and are not searched)
         order[ends[homes[r] + 1]] = r
         ends[homes[r] + 1] += 1
 
 
 @inner
 def _fill_queue(node, block, m, n_nodes, far, limits, queue, bits):
-    """Queue rows from ``block`` on that have a node within their limit, until they are enough."""
+    """Queue at least `BATCH` rows, from row ``block`` on, that have the node within their limit."""
     queued, (table, sizes) = 0, bits
     while block < m and queued < BATCH:
         mask = each_within(far, block * n_nodes + node * LANES, limits, block)
@@ -216,7 +216,7 @@ def _fill_queue(node, block, m, n_nodes, far, limits, queue, bits):
 
 @njit
 def _new_scratch():
-    """Return arrays for the pairs that each step of a search in a node keeps."""
+    """Return arrays for the pairs that remain after each step of a search in a node."""
     most = (BATCH + 2 * LANES) * LANES
     return (
         np.empty(LANES, np.float32), np.empty(most, np.int32), np.empty(most, np.int32),
@@ -234,7 +234,7 @@ def search(width: int, direct: bool) -> Kernel:
         rows, begin, end, d, shift, basis, scale, arrays, reach, farthest, bounds, bits, works,
         budget, labels, left,
     ):  # fmt: skip
-        # (plain tuples take numba less time to enter)
+        # (numba calls take less time with plain tuples)
         held, slack, costs = BoxArrays(*arrays), Reach(*bounds), Costs(*works)
         n = (d + LANES - 1) // LANES * LANES
         nodes = np.empty(held.node_low.size // width, np.float32)
@@ -243,7 +243,7 @@ def search(width: int, direct: bool) -> Kernel:
         size = max(LANES, min(most, few))
         points, fulls = np.empty(size * width, np.float32), np.zeros(size * n, np.float32)
         extras = np.empty(size)
-        # (zeros: places that are never written to are not below 0)
+        # (zeros: entries that are never written must not be below the limit of -1)
         far = np.zeros(size * nodes.size, np.float32)
         together = np.empty(ROWS, np.int64), np.empty(ROWS * (width + 1))
         homes, ends = np.empty(size, np.int64), np.empty(n_nodes + 2, np.int64)
@@ -255,7 +255,7 @@ def search(width: int, direct: bool) -> Kernel:
         for start in range(begin, end, size):
             m, left_before = min(size, end - start), n_left
             block = Block(rows, start, d, n, points, fulls, extras)
-            # no node is within the limit of rows that are missing or left
+            # no node is within the limit of padding rows and of rows left to the dense search
             limits[:] = -1.0
             for r in range(m):
                 at, point = (start + r) * d, points[r * width : (r + 1) * width]
@@ -277,7 +277,7 @@ def search(width: int, direct: bool) -> Kernel:
             for visit in range(2 * n_nodes):
                 if work >= budget:
                     return start, left_before, n_evaluated, work
-                # every row's own node first: it lowers limits, so that fewer others are opened
+                # search each row's own node first: this lowers limits, so fewer nodes are opened
                 node, own = visit % n_nodes, visit < n_nodes
                 at, last = (ends[node], ends[node + 1]) if own else (0, m)
                 while at < last:

@@ -1,18 +1,17 @@
-r"""Nearest centres of many by boxes of sixteen centres, most of which are skipped.
+r"""Search for nearest centres in boxes of sixteen centres, most of which are skipped.
 
-Boxes are the leaves of a k-d tree, each as narrow as the centres in it; sixteen make a node, which
-is the box around them. A row's first guess is the nearest centre of a box near to it. Then only
-boxes that reach within that distance are opened, and those of their centres that may be nearer are
-compared by the sums (x - c)² in float64 by which :func:`~largek_dask.kernels.distances.nearest`
-decides. So labels are those of that function, ties included, however loose the bounds are.
+Boxes are the leaves of a k-d tree, each the bounding box of its centres; a node is the bounding box
+of sixteen boxes. A row's first guess is the nearest centre of a box near the row. Then only boxes
+that lie within that distance are opened. Their centres that may be nearer are compared by float64
+sums (x - c)², as in :func:`~largek_dask.kernels.distances.nearest`. So labels equal those of that
+function, ties included, however loose the bounds are.
 
-*Coordinates.* In all features, all boxes would be near: rows have few dimensions around centres
-that have even fewer. So a point (a row or a centre, less the shift) has W coordinates here: its
-components in the W - 1 directions in which centres differ most, and the length of the rest. By
-Cauchy-Schwarz ``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances there are never above the
-true ones. With up to eight features the coordinates are the features themselves.
+*Coordinates.* A point (a row or a centre, less the shift) has W coordinates here: its components in
+the W - 1 directions in which centres differ most, and the length of the rest. By Cauchy-Schwarz
+``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances in these coordinates never exceed the
+true distances. With up to eight features the coordinates are the features themselves.
 
-*Rounding.* :class:`Slack` bounds how far off points may be; by the triangle inequality that much is
+*Rounding.* :class:`Slack` bounds the error of points; by the triangle inequality this bound is
 added to the distance within which boxes are opened.
 """
 
@@ -30,28 +29,28 @@ from largek_dask.kernels.distances import PackedCenters
 AWAY = 2.0**60
 """Coordinate of padding; centres lie within 1 of the origin."""
 FARTHEST = 2.0**50
-"""Rows farther out than this are left to the dense search."""
+"""Rows farther than this from the origin are left to the dense search."""
 
 LEAST_REACH, MOST_REACH = 2.0**-400, 2.0**300
-"""Range of the length of the longest centre; below it squares may be rounded to 0. Otherwise all
-centres are compared."""
+"""Range of the length of the longest centre in which boxes are used; below it squares may be
+rounded to 0. Outside this range all centres are compared."""
 
 WIDTHS = (8, 16)
-"""Numbers of coordinates W."""
+"""Possible numbers of coordinates W."""
 ENOUGH = 0.7
-"""W is the smallest that keeps this share of the variance of the centres."""
+"""Share of the variance of the centres that the W coordinates should retain."""
 
 ROW, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1.9, 4, 12, (300, 6), 2_500
-"""Cost in multiplications of the dense search: of a row; of a multiplication of the direct form; of
-one in a test of points, of boxes; of a centre in all features, and of each feature; of a sum in
-float64. Measured; the costs decide which search runs, never a label."""
+"""Costs, in multiplications of the dense search: of a row; of a multiplication in the direct form,
+in a test of points, and in a test of boxes; of a centre in all features (fixed, and per feature);
+and of a sum in float64. Measured; the costs decide which search runs and never change a label."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 class Slack(NamedTuple):
-    r"""How much farther than a row's guess boxes are opened, so that rounding skips no centre.
+    r"""Extra distance within which boxes are opened, so that rounding skips no centre.
 
     With v = 2^-53, w = 2^-24, γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and all lengths
     measured from the shift, a stored point is off by at most this share of its length:
@@ -62,17 +61,17 @@ class Slack(NamedTuple):
     * sqrt(η) for the length of the rest: it is the difference of squares that are off by η times
       the point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of the sums
       only, to first order), and ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
-    * w for storing it in float32 (scaled so that centres lie within 1 of the origin).
+    * w for storing the point in float32 (scaled so that centres lie within 1 of the origin).
 
-    `share` is twice their sum, which also covers the terms of second order, and underflow where
-    centres are at least `LEAST_REACH` away. A computed squared distance between stored points is
-    off by the factor ``1 ± γ_{n+3}`` of float32, n the number of coordinates: `stretch` has twice
-    as much. Squared distances to boxes are never above those to the points in them, since rounding
-    is monotone.
+    `share` is twice the sum of these terms, which also covers terms of second order, and underflow
+    where centres are at least `LEAST_REACH` away. A computed squared distance between stored points
+    is off by the factor ``1 ± γ_{n+3}`` of float32, where n is the number of coordinates; `stretch`
+    allows twice this error. Squared distances to boxes never exceed those to the points in them,
+    since rounding is monotone.
 
-    The guess has the distance D_a, computed as the square S within the factor
-    ``1 ± (d + 8) 2^-52``. A centre that is at most as far, by sums that are rounded too, has a true
-    distance of at most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within
+    The squared distance S of the guess is computed within the factor ``1 ± (d + 8) 2^-52``. A
+    centre that is not farther than the guess, by sums that are rounded too, has a true distance of
+    at most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within
     ``T + share (|x| + reach)`` of the stored row, `reach` being the length of the longest centre.
     With up to eight features the dense search compares sums in the compute dtype, and `wide` and
     `absolute` are their rounding: if a second centre is within T, that search labels the row.
@@ -89,7 +88,7 @@ class Slack(NamedTuple):
         (d, width), kind = basis.shape, np.finfo(dtype)
         v, w = 2.0**-53, 2.0**-24
         gram = basis.T @ basis
-        # (directions that are 0 stand for the rest, or for missing features)
+        # (a direction of zeros stands for the length of the rest, or for a missing feature)
         gap = float(np.linalg.norm(gram - np.diag(np.diag(gram) > 0.5)))
         apart = gap + 2 * d * width * v
         turned = 2 * v + np.sqrt(width) * 2 * (d + 2) * v + apart
@@ -152,7 +151,7 @@ class Boxes:
         left: Array,
         budget: float = np.inf,
     ) -> tuple[int, int, int, float]:
-        """Label rows ``begin .. end`` of x, or as many of them as the budget allows.
+        """Label rows ``begin .. end`` of x, or the first of them if the budget is exceeded.
 
         Parameters
         ----------
@@ -172,7 +171,7 @@ class Boxes:
             First row that was not searched, number of rows left to the dense search, and number of
             distances computed in all features.
         work : float
-            In multiplications of the dense search.
+            Work done, in multiplications of the dense search.
         """
         limit = float(np.sqrt(np.finfo(x.dtype).max / 64)) - self.reach
         farthest = min(FARTHEST / self.scale, limit)
@@ -187,9 +186,10 @@ class Boxes:
 
 
 def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (d, W) directions in which (k, d) points differ most, the last one 0.
+    """Return (d, W) directions in which (k, d) points differ most; the last direction is 0.
 
-    W is the smallest of `WIDTHS` that is `ENOUGH`, and at most half the number of features.
+    W is the smallest of `WIDTHS` whose directions hold the share `ENOUGH` of the variance; a W
+    above the smallest width is at most half the number of features.
     """
     d = moved.shape[1]
     apart = moved - moved.mean(axis=0)
@@ -205,7 +205,7 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
-    """Halve (k, W) points along the widest coordinate, again and again; return (n_boxes, m).
+    """Halve (k, W) points repeatedly along the widest coordinate; return (n_boxes, m) indices.
 
     `n_boxes` is a power of two. Unless k is a multiple of it, the last point is in several boxes.
     """
@@ -230,7 +230,7 @@ def _filled_boxes(table: Array, fill: float) -> Array:
 
 
 def _by_lanes(corners: Array) -> Array:
-    """Put (n, W) corners in groups of sixteen, the last one padded."""
+    """Put (n, W) corners in groups of sixteen, and pad the last group."""
     n, width = corners.shape
     out = np.full((-(-n // LANES), LANES, width), AWAY, corners.dtype)
     out.reshape(-1, width)[:n] = corners
@@ -238,5 +238,5 @@ def _by_lanes(corners: Array) -> Array:
 
 
 def _columns(table: Array) -> Array:
-    """Transpose (n, 16, W) points: sixteen side by side, coordinate by coordinate."""
+    """Transpose (n, 16, W) points to (n, W, 16), and flatten them."""
     return readonly(np.ascontiguousarray(table.transpose(0, 2, 1)).ravel())

@@ -1,17 +1,17 @@
-"""The most probable components of every row: its candidates, the sets K of vc-GMM.
+"""Search for the most probable components of each row: its candidates, the sets K of vc-GMM.
 
-Rows of a group meet one list of components on the register tile, a panel of rows at a time as in
-:mod:`~largek_dask.kernels.dense.gathered`, or they meet all components. Scores only select: for
-every row, the components with the C' smallest scores, and those whose scores are above these by no
-more than the usual rounding. Their log joints are computed in the direct form, in float64, and
-compared with those of the row's previous candidates, so rounding and ties lose none of these.
+Rows of a group are compared with one list of components, a panel of rows at a time as in
+:mod:`~largek_dask.kernels.dense.gathered`, or with all components. Scores only preselect: for
+every row, the components with the C' smallest scores, and components whose scores exceed these by
+no more than the usual rounding error. Their log joints are computed in float64 in the direct form
+and compared with those of the row's previous candidates, so rounding never drops a better one.
 
-To find the C' smallest of many scores, few scores are visited more than once: each lane keeps the
-C' smallest minima of groups of scores, without their components. At least C' scores do not exceed
-the largest of these, and seldom many more; they are picked.
+To find the C' smallest scores quickly, the scores are divided into groups, and each lane stores
+the C' smallest of the minima of the groups. At least C' scores do not exceed the largest of these
+minima, and seldom many more; these scores are picked.
 
-The result for a row depends on the row, its previous candidates and its list alone: neither on the
-panel and the tile that it meets them in, nor on the rows around it.
+The result for a row depends only on the row, its previous candidates and its list, not on the
+panel, the tile or the other rows.
 """
 
 from __future__ import annotations
@@ -50,20 +50,20 @@ from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 BLOCK = 1024
-"""Maximum components whose scores are held at a time: with a panel of rows 192 KB."""
+"""Maximum number of components whose scores are stored at a time: 192 KB for a panel of rows."""
 BLOCK_VALUES = 1 << 17
-"""Maximum numbers in a block of components: within the second-level cache."""
+"""Maximum number of values in a block of components, which has to fit the second-level cache."""
 SPARE = 2
-"""Scores form at least this many groups times C', so that few are within the limit."""
+"""Scores form at least this many groups times C', so that few scores are within the limit."""
 GROUPED = 8
-"""Groups have sqrt(n / GROUPED) of n scores: the larger they are, the fewer there are to rank, but
-the more scores are searched in each that is picked."""
+"""Groups have sqrt(n / GROUPED) of n scores: with larger groups there are fewer minima to rank, but
+more scores to search in each group that is picked."""
 FOUR = 4
-"""Components whose squares are computed side by side."""
+"""Number of components whose squares are computed together."""
 SHARED = 4
-"""Panels of rows that meet a block of components if not all components stay in cache."""
+"""Number of panels per block of components if the components do not all fit the cache."""
 USUAL = 8
-"""As in :mod:`~largek_dask.kernels.dense.gathered`: more than usual errors of scores."""
+"""As in :mod:`~largek_dask.kernels.dense.gathered`: a factor that exceeds usual score errors."""
 _CONVERTED_VALUES = 1 << 16
 _NO_LIST = readonly(np.empty(0, np.int32))
 _KINDS = {"iso": 0, "isoflex": 1, "diag": 2}
@@ -76,7 +76,7 @@ Floats = NDArray[np.float64]
 # Groups of a kernel's arguments.
 Given = namedtuple("Given", "rows places own d features shift listed factors mixture")
 Mixture = namedtuple("Mixture", "means precisions constants halves")
-Block = namedtuple("Block", "factors starts largest first length")  # a list, side by side
+Block = namedtuple("Block", "factors starts largest first length")  # a list, stored contiguously
 Plan = namedtuple("Plan", "step group close level")
 Batch = namedtuple("Batch", "at n_rows n_ahead soon n_soon")  # rows, and what is prefetched
 Space = namedtuple("Space", "panel spare norms values labels scores")
@@ -85,9 +85,9 @@ Best = namedtuple("Best", "candidates squares")
 
 
 def _within(function: Kernel) -> Kernel:
-    """Compile a function into its caller.
+    """Inline a compiled function into its caller.
 
-    Otherwise its arrays, seven numbers each, are passed, which takes as long as the work on a row.
+    Passing its arrays, seven numbers each, would take as long as the work on a row.
     """
     return njit(internal=True, refcounts=False, forceinline=True)(function)
 
@@ -112,23 +112,24 @@ def search_candidates(
     order, starts : int32 (m,), int64 (g + 1,)
         Rows of each group, as :func:`~.lists.order_by_label` returns them.
     lists : Lists
-        List of each group's rows; with an empty list they only meet their candidates again.
+        Components for the rows of each group; with an empty list, only a row's previous candidates
+        are evaluated.
     packed : PackedMixture
     candidates : int32 array (n, C')
-        In: each row's candidates, in any order, -1 for none. Out: of these and the list, the C'
-        with the largest log joints, in that order; -1 where fewer are known. Of equal ones previous
-        candidates come first, then the lowest index. A retired component is a candidate only if
-        there is no other, and then alone.
+        Input: each row's candidates, in any order, -1 for none. Output: of these and the list, the
+        C' components with the largest log joints, in descending order; -1 where fewer are known.
+        Ties go to previous candidates, then to the lowest index. A retired component is a candidate
+        only if there is no other component, and then it is the only candidate.
     squares : float64 array (n, C')
         Written to: squares of the candidates (:mod:`~largek_dask.kernels.mixtures`); infinity if
         there is none.
     begin, end : int
-        Only groups ``begin .. end``: threads share a pass by groups.
+        Search only groups ``begin .. end``, so that threads can divide the groups of a pass.
 
     Returns
     -------
     int
-        Planned distances: rows times the length of their list.
+        Number of distances: rows times the lengths of their lists.
     """
     stop = len(starts) - 1 if end is None else end
     if not (x.dtype in NATIVE and x.flags.c_contiguous):
@@ -158,10 +159,10 @@ def search_components(
     end: int | None = None,
     keep: bool = True,
 ) -> int:
-    """Update the candidates of rows ``begin .. end`` with all components as their list.
+    """Update the candidates of rows ``begin .. end``, searching all components.
 
     Arrays are those of :func:`search_candidates`. Without `keep`, previous candidates are ignored.
-    Returns the number of distances, rows times components.
+    Return the number of distances, which is rows times components.
     """
     some = slice(begin, len(x) if end is None else end)
     rows, found, apart = x[some], candidates[some], squares[some]
@@ -186,9 +187,9 @@ def search_components(
 
 
 def _plan(length: int, n_features: int, n_best: int) -> tuple[int, int]:
-    """Return how many components of a list are met at a time, and scores per ranked group.
+    """Return the number of components that are compared at a time, and of scores per ranked group.
 
-    Neither depends on the tile, so no bit of the result does.
+    Neither depends on the tile, so the result does not depend on it either.
     """
     step = int(np.clip(BLOCK_VALUES // n_features, 64, BLOCK))
     step = max(step, SPARE * n_best) // PAD * PAD
@@ -208,7 +209,7 @@ def _search(
     sizes: tuple[int, int],
     out: tuple[Labels, Floats],
 ) -> int:
-    """Search groups of rows by their lists; `sizes` are the longest list and panels per batch."""
+    """Search lists of groups of rows; `sizes` are the longest length and the panels per batch."""
     if len(order) == 0:
         return 0
     longest, n_panels = sizes
@@ -227,7 +228,7 @@ def _search(
         np.empty((held + LINE) * width, np.int32), np.empty(n_best), np.empty(d, dtype),
         np.empty(n_best + FOUR, np.int32), np.empty(n_best + FOUR), np.empty(features - d, dtype),
     )  # fmt: skip
-    # a panel reads on beyond the last row; and rows that are converted are numbered by their lanes
+    # a panel reads beyond the last row; and rows that are converted are numbered by their lanes
     places = np.concatenate([order, np.full(width, order[-1]), np.arange(width)])
     close = USUAL * float(np.finfo(dtype).eps) / 2 * float(np.sqrt(features))
     form = packed.form
@@ -248,7 +249,7 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
     @inner
     def few(rows, places, at, d, shift, panel, norms):
-        """Load rows shorter than a transposed block, which would read beyond the last."""
+        """Load rows shorter than a transposed block; a block would read beyond the last row."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
             norms[q] = 0
@@ -297,7 +298,7 @@ def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
 
 @cache
 def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
-    """Compile prefetching of rows with their state, and of the components of a list."""
+    """Compile functions that prefetch rows with their state, and the components of a list."""
     call, line = fetch_rows(stored), LINE // dtype.itemsize
 
     @_within
@@ -324,7 +325,7 @@ def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _ranker(width: int) -> Kernel:
-    """Compile keeping each lane's smallest minima of groups of scores, ascending."""
+    """Compile a function that finds each lane's smallest minima of groups of scores, ascending."""
 
     @_within
     def rank(scores, count, group, minima, n_best, best, own):
@@ -342,7 +343,7 @@ def _ranker(width: int) -> Kernel:
 
 @cache
 def _picker(width: int) -> Kernel:
-    """Compile picking each lane's scores that do not exceed its limit, ascending."""
+    """Compile a function that picks each lane's scores up to its limit, ascending."""
     one = np.uint64(1)
 
     @_within
@@ -372,12 +373,12 @@ def _picker(width: int) -> Kernel:
 
 @_within
 def _insert(c, square, before, mixture, best, joints, kept):
-    """Insert a component among the `kept` best of a row, by log joint; return their new number."""
+    """Insert a component among a row's `kept` best by log joint; return the new value of `kept`."""
     candidates, squares, n_best = best.candidates, best.squares, best.candidates.size
     if mixture.constants[c] == -np.inf and kept > 0:
         return kept
     if kept == 1 and mixture.constants[candidates[0]] == -np.inf:
-        kept = 0  # a retired one stood in while there was no other
+        kept = 0  # drop a retired component that was the only candidate
     joint = log_joint(mixture.constants[c], mixture.halves[c], square)
     if kept == n_best:
         last = joints[n_best - 1]
@@ -405,7 +406,7 @@ def _among(candidates, kept, c):
 
 @cache
 def _squarer(weighted: bool) -> Kernel:
-    """Compile squares of a row to some components, four side by side."""
+    """Compile a function that computes squares of a row to components, four at a time."""
 
     @_within
     def squares_of(rows, at, d, mixture, names, count, squares):
@@ -431,7 +432,7 @@ def _squarer(weighted: bool) -> Kernel:
 
 @cache
 def _meeter(weighted: bool) -> Kernel:
-    """Compile comparing picked components with a row's candidates, by their log joints."""
+    """Compile a function that compares picked components with a row's candidates by log joint."""
     squares_of = _squarer(weighted)
 
     @_within
@@ -474,7 +475,7 @@ def _meeter(weighted: bool) -> Kernel:
 
 @cache
 def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
-    """Compile updating the candidates of a row, converted if it is stored in another type."""
+    """Compile the update of a row's candidates; a row stored in another type is converted."""
     meet, real, converts = _meeter(kind == 2), dtype.type, stored != dtype
 
     @_within
@@ -492,7 +493,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Compile the search of some panels of rows of one group in its list."""
+    """Compile the search of one group's list for some panels of its rows."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of = _loader(dtype, stored, width, kind, direct)
     score, (ask, ask_listed) = _scorer(tile, dtype, vectors, direct), _fetchers(dtype, stored)
@@ -521,7 +522,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
         known = out.candidates.reshape(out.candidates.size)
         known_squares = out.squares.reshape(out.squares.size)
         room = scratch.near.size // found.size
-        # the next rows are prefetched one by one: only so many can be waited for at once
+        # the next rows are prefetched one by one: a core has few outstanding reads at a time
         ahead, last_ahead, share = at + m, at + m + batch.n_ahead, (batch.n_ahead + m - 1) // m
         soon, last_soon = batch.soon, batch.soon + batch.n_soon
         share_soon = (batch.n_soon + m - 1) // m
@@ -558,7 +559,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
 @cache
 def _copy_list(dtype: Dtype) -> Kernel:
-    """Compile copying components of a list side by side, with starts and largest factors."""
+    """Compile copying a list's components contiguously, with starts and largest factors."""
 
     @inner
     def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
@@ -567,7 +568,7 @@ def _copy_list(dtype: Dtype) -> Kernel:
         for m in range(length):
             c = np.int64(listed[first + m])
             openings[m] = starts[c]
-            # (of slices: an index that might be negative is gathered)
+            # (use slices: numba would gather by an index that might be negative)
             own, out = factors[c * features :], copies[m * features :]
             for f in range(features):
                 out[f] = own[f]
@@ -584,14 +585,14 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 @cache
 def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
-    """Compile the search of all groups of rows in their lists.
+    """Compile the search of the lists of all groups of rows.
 
-    If `listed` is empty, the only group meets the components themselves, whose largest factors of
-    further features are `largest`.
+    If `listed` is empty, the rows of the only group are compared with all components, whose largest
+    factors of further features are `largest`.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # as in `gathered`: not narrower than a block that is transposed; one wide panel is better than
-    # as many narrow ones, and not better than one less
+    # as in `gathered`: a panel is at least as wide as a transposed block; a wide panel is used only
+    # if the rows need all of its vectors
     thin = max(1, 32 // dtype.itemsize // lanes)
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     wide = _batch(tile, dtype, stored, tile.vectors, kind, direct)

@@ -1,9 +1,9 @@
-"""Truncated search: a row meets only the centres listed for its cluster.
+"""Truncated search: a row is compared only with the centres listed for its cluster.
 
-A row keeps its label and two distances: `upper` to its own centre, `lower` to the nearest other
-centre of its list. While ``upper < lower`` no centre of the list is nearer, and the row is skipped.
-When centres move, :func:`widen_bounds` loosens both distances: this is the truncated form of
-Hamerly's bounds (SDM 2010), valid within the list only.
+The state of a row is its label and two distances: `upper` to its own centre, `lower` to the nearest
+other centre of its list. While ``upper < lower`` no centre of the list is nearer, and the row is
+skipped. When centres move, :func:`widen_bounds` loosens both distances: this is the truncated form
+of Hamerly's bounds (SDM 2010), valid within the list only.
 
 The result for a row depends only on the row, its state and the broadcast values (centres, lists,
 drifts), so a pass may be cut anywhere and shared by any number of threads.
@@ -35,24 +35,24 @@ Places = NDArray[np.int64]
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
 _SHARED = 1 << 18
-"""Minimum rows that a thread sorts: waking it takes longer than sorting fewer."""
+"""Minimum number of rows per thread in sorting: starting a thread for fewer rows does not pay."""
 _NONE = readonly(np.empty(0))
 _FEW_ROWS = 1 << 16
-"""Up to this many rows numpy sorts by label within some milliseconds."""
+"""Maximum number of rows that numpy sorts by label, which takes a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Centres that each group of rows meets."""
+    """Centres with which each group of rows is compared."""
 
     offsets: Places
-    """(g + 1,) rows of group j meet ``centers[offsets[j] : offsets[j + 1]]``; none: they stay."""
+    """(g + 1,) edges: the list of group j is ``centers[offsets[j] : offsets[j + 1]]``."""
     centers: Labels
-    """Ascending within each list."""
+    """Indices of centres, ascending within each list."""
 
     @classmethod
     def of(cls, table: Labels) -> Lists:
-        """Take the rows of a (g, m) table of distinct centres as lists."""
+        """Return the rows of a (g, m) table of distinct centres as lists."""
         g, m = table.shape
         flat = np.sort(table, axis=1).reshape(-1).astype(np.int32, copy=False)
         return cls(readonly(np.arange(g + 1, dtype=np.int64) * m), readonly(flat))
@@ -64,7 +64,7 @@ class Lists:
 
     @property
     def lengths(self) -> Places:
-        """(g,) number of centres of each list."""
+        """(g,) number of centres in each list."""
         return np.diff(self.offsets)
 
 
@@ -77,8 +77,8 @@ def order_by_label(
 ) -> tuple[Labels, Places]:
     """Sort rows by label.
 
-    Rows with label -1 are left out; given `upper` and `lower`, so are rows with ``upper < lower``,
-    for which no listed centre is nearer. The result does not depend on the number of threads.
+    Rows with label -1 are omitted. If `upper` and `lower` are given, so are rows with
+    ``upper < lower``: no listed centre is nearer. The result does not depend on `n_threads`.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def order_by_label(
     above, below = (_NONE if bound is None else bound for bound in (upper, lower))
     step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
-    # rows per label in each share; then the start of each
+    # number of rows per label in each share; later the start of the label in each share
     places = np.zeros((len(begins), k), np.int64)
     order = np.empty(0, np.int32)
 
@@ -114,7 +114,7 @@ def order_by_label(
 
 
 def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
-    """Sort a few rows with numpy: a kernel would be compiled for them alone."""
+    """Sort a few rows with numpy, for which compiling a kernel would not pay."""
     rows = np.flatnonzero(labels >= 0)
     own = labels[rows]
     order = rows[np.argsort(own, kind="stable")].astype(np.int32)
@@ -125,7 +125,7 @@ def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
 
 @njit
 def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, counts, places, order):
-    """Count the searched rows of each label, or put them where `places` says."""
+    """Count the searched rows of each label, or write them to `order` from `places` on."""
     if not bounded:
         for i in range(first, last):
             j = labels[i]
@@ -137,7 +137,7 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
     for begin in range(first, last, _SORTED):
         end = min(begin + _SORTED, last)
         own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
-        # two loops without a branch, which would be unpredictable; the first of them in vectors
+        # two loops without an unpredictable branch; the first loop is vectorized
         for i in range(end - begin):
             loose[i] = (own[i] >= 0) & (not above[i] < below[i])
         found = 0
@@ -154,8 +154,8 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
 class ListSearch:
     """Search the lists of groups of rows, some groups at a time, on any number of threads.
 
-    A row that meets a list gets the label of its nearest listed centre (ties go to the lowest), and
-    the distances to that and to the second nearest of the list, infinity if there is none.
+    Each searched row gets the label of its nearest listed centre (ties go to the lowest index), and
+    the distances to the two nearest centres of the list, the second infinite if there is only one.
 
     Parameters
     ----------
@@ -169,15 +169,15 @@ class ListSearch:
     state : tuple of int32 (n,) and two arrays (n,) of the compute dtype
         Labels, `upper` and `lower`, updated in place.
     keep : bool
-        Keep `lower` if the label changes. It is the distance to the second nearest of the list that
-        was searched, which is not the new cluster's list; without `keep` it becomes 0.
+        Keep `lower` if the label changes, although it is the distance to the second nearest centre
+        of the old cluster's list. Without `keep` it becomes 0.
     """
 
     __slots__ = ("_fixed", "_keep", "_largest", "_new_scratch", "_rows", "_run", "_scratch",
                  "_state")  # fmt: skip
 
-    # As much as possible is prepared here: after a kernel has filled the caches, the same lines of
-    # Python take several times as long.
+    # As much as possible is prepared here: the same lines of Python take several times longer after
+    # a kernel has filled the caches.
     def __init__(
         self,
         x: Array,
@@ -212,7 +212,7 @@ class ListSearch:
         self._new_scratch, self._scratch = new_scratch, dict[int, tuple[Any, ...]]()
 
     def groups(self, begin: int, end: int) -> int:
-        """Search groups ``begin .. end``; return rows times the lengths of their lists."""
+        """Search groups ``begin .. end``; return the number of rows times the list lengths."""
         if self._largest == 0:
             return 0
         if self._run is None:
@@ -236,10 +236,10 @@ def search_converted(
     state: tuple[Array, ...],
     groups: range,
 ) -> int:
-    """Add up ``search(x, order, starts, lists, packed, state)`` over blocks of converted rows.
+    """Sum ``search(x, order, starts, lists, packed, state)`` over blocks of converted rows.
 
-    For rows of types or layouts that kernels do not take: each block holds rows of one group, and
-    the arrays of `state` are updated.
+    This is for rows of types or layouts that kernels do not accept. Each block holds rows of one
+    group, and the arrays of `state` are updated.
     """
     step = max(1, _CONVERTED_VALUES // packed.n_features)
     total = 0
@@ -260,9 +260,9 @@ def search_converted(
 def search_all(
     x: Array, packed: PackedCenters, labels: Labels, upper: Array, lower: Array, rows: slice
 ) -> None:
-    """Find the nearest two of all centres for some rows, and write their state.
+    """Find the two nearest of all centres for some rows, and write the rows' state.
 
-    Labels have the bits of :func:`~.distances.nearest`, and `lower` is valid for any list.
+    Labels are those of :func:`~.distances.nearest`, and `lower` is valid for any list.
     """
     labels[rows], best, _, second = nearest_two(x[rows], packed)
     np.sqrt(best, out=upper[rows])
@@ -281,12 +281,12 @@ def widen_bounds(
     Parameters
     ----------
     labels, upper, lower : arrays (n,)
-        Rows with label -1 stay as they are.
+        State of rows, updated in place; rows with label -1 are not changed.
     drift : array (k,)
         Movement of each centre.
     reach : array (k,)
-        Largest movement of a centre in a cluster's list; infinity if the list is another one now:
-        `lower` becomes 0.
+        Largest movement of a centre in each cluster's list; infinity if the list has changed, which
+        sets `lower` to 0.
     """
     _widen_bounds(readonly(labels), upper, lower, readonly(drift), readonly(reach))
 
@@ -305,9 +305,10 @@ def _widen_bounds(labels, upper, lower, drift, reach):
 
 
 def loss_scale(max_loss: float, total_weight: float) -> float:
-    """Return the scale, a power of two, in which losses of rows are added as integers.
+    """Return the scale, a power of two, by which losses are multiplied before integer summation.
 
-    `max_loss` bounds a row's loss, such as the squared diameter of the data; both are finite.
+    `max_loss` bounds a row's loss, such as the squared diameter of the data. Both arguments are
+    finite.
     """
     if not (np.isfinite(max_loss) and np.isfinite(total_weight)):
         raise ParameterError("max_loss and total_weight must be finite.")
@@ -324,11 +325,11 @@ def removal_losses(
     scale: float,
     out: NDArray[np.int64],
 ) -> None:
-    """Add to `out` (k,) what removing each cluster would cost.
+    """Add the cost of removing each cluster to `out` (k,).
 
-    A row would go from its own to the second nearest centre, and lose ``w (lower² - upper²)``, at
-    least 0 and at most `max_loss`, rounded to steps of 1 / scale (:func:`loss_scale`), so that sums
-    do not depend on their order. Rows with label -1 are left out.
+    Each row would move from its own to its second nearest centre, at a loss of
+    ``w (lower² - upper²)``, clipped to 0 and `max_loss` and rounded to multiples of 1 / scale
+    (:func:`loss_scale`), so that sums do not depend on their order. Rows with label -1 are omitted.
     """
     given = _NONE if weight is None else readonly(weight)
     _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)

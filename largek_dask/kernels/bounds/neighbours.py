@@ -1,12 +1,14 @@
 """Nearest centres of every centre, and nearest components of every component.
 
-Up to `EXACT` centres all pairs are compared: k² d / 2 multiply-adds are then less than a
-pass over the rows takes. If there are more, centres are first put into about √k groups, and those
-of a group are compared with the centres of the nearest groups only. Centres left out are farther
-away than most of those found, but occasionally one of the last neighbours is missed.
+Up to `EXACT` centres all pairs are compared: their k² d / 2 multiply-adds take less time than a
+pass over the rows. If there are more centres, they are first divided into about √k groups, and the
+centres of a group are compared only with the centres of the nearest groups. Centres that are not
+compared are usually farther away than the neighbours found, but occasionally one of the last
+neighbours is missed.
 
 For components of a mixture with unequal variances, distance is misleading: a wide component far
-away explains a row better than a narrow one close by. They are ranked by the expected log joint.
+away may explain a row better than a narrow one close by. So these components are ranked by the
+expected log joint.
 """
 
 from __future__ import annotations
@@ -31,42 +33,43 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 EXACT = 20_000
-"""Maximum number of centres of which all pairs are compared."""
+"""Maximum number of centres for which all pairs are compared."""
 _MEMBERS = 64
-"""Centres whose distances to all candidates are held at a time."""
+"""Number of centres whose distances to all candidates are stored at a time."""
 _CANDIDATES = 16
-"""Minimum candidates of each group, times m, with many centres."""
+"""Minimum number of candidates of each group, as a multiple of m, with many centres."""
 _LEAST = 4096
-"""Minimum candidates of a group: 32,000 centres then cost about a tenth of all pairs."""
+"""Minimum number of candidates of a group: for 32,000 centres, about a tenth of all pairs are
+compared."""
 _SORTED = 64
-"""Maximum number of candidates that numpy sorts: a first fit of few clusters need not wait until
-the kernel is compiled."""
+"""Maximum number of candidates that numpy sorts, so that a first fit of few clusters need not wait
+for the kernel to be compiled."""
 _FEW = 1024
-"""Maximum number of values sorted by counting, for each, how many come before it."""
+"""Maximum number of values that are sorted by counting, for each value, the smaller values."""
 _TRIES, _WIDER = 4, 0.5
-"""Attempts with a limit that is too low, and the factor by which the range is then widened:
-sorting all of very many centres would take much longer."""
+"""Number of attempts if the limit is too low, and the share by which each widens the range; sorting
+very many centres would take much longer."""
 _STRIDE = 8
 """Every eighth distance is used to estimate how far away the m-th nearest may be."""
 
 _GROUPING_STEPS = 5
-"""Lloyd steps from evenly spaced centres."""
+"""Number of Lloyd steps, which start from evenly spaced centres."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 class _Scores(NamedTuple):
-    """Factors from which the tile computes the scores of pairs of centres; small ones are near."""
+    """Factors from which the tile computes scores of pairs of centres; near pairs score low."""
 
     candidates: Array
     """(k, F) centres as candidates, the rows of the tile."""
     offsets: Array
-    """(F,) origin subtracted from these."""
+    """(F,) origin that is subtracted from the candidates."""
     factors: Array
-    """(k, F) centres as those whose neighbours are searched."""
+    """(k, F) factors of the centres whose neighbours are searched."""
     starts: Array
-    """(k,) initial values of their scores."""
+    """(k,) initial values of the scores of these centres."""
     direct: int
     """The number of features if scores are sums of (x - c)², else 0."""
     distances: bool
@@ -74,10 +77,10 @@ class _Scores(NamedTuple):
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """Return (k, m) the nearest centres of every centre, itself first.
+    """Return (k, m) indices: for each centre, itself and its m - 1 nearest centres.
 
-    They are sorted by distance, in the compute dtype and with its rounding; ties go to the lowest
-    index, and NaN comes last. No result depends on the number of threads.
+    Centres are sorted by distance, rounded to the compute dtype; ties go to the lowest index, and
+    NaN comes last. The result does not depend on the number of threads.
     """
     if not 1 <= m <= packed.n_clusters:
         raise ParameterError(f"m must be between 1 and {packed.n_clusters}, got {m}.")
@@ -87,16 +90,16 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
 
 
 def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
-    r"""Return (k, m) the components that most probably explain the rows of each, itself first.
+    r"""Return (k, m) indices: for each component, itself and those that best explain its rows.
 
-    With unequal variances c' is ranked under c by the expected log joint of a row of c,
+    With unequal variances, c' is ranked under c by the expected log joint of a row of c,
 
     .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
        + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
 
-    That is minus a score of the tile: the mean of c and the expected squares of its rows, times
-    the factors of c', plus the start of its scores. Ties go to the lowest index, and retired
-    components come last.
+    This is the negative of a score of the tile: the mean of c and the expected squares of its rows,
+    times the factors of c', plus the start of the scores of c'. Ties go to the lowest index, and
+    retired components come last.
     """
     k = packed.n_components
     if not 1 <= m <= k:
@@ -111,7 +114,7 @@ def _expected_log_joints(packed: PackedMixture) -> _Scores:
     n_factors = form.factors.shape[1]
     candidates, factors = np.empty((2, k, n_factors + 1), packed.dtype)
     candidates[:, :n_factors] = form.factors[:k]
-    # (retired ones start at infinity, and that times 0 is NaN)
+    # (scores of retired components start at infinity, and infinity times 0 is NaN)
     candidates[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
     means = packed.centers.values.astype(np.float64)
     squares = means * means + packed.variances
@@ -126,12 +129,12 @@ def _expected_log_joints(packed: PackedMixture) -> _Scores:
 
 
 def n_compared(k: int, m: int) -> int:
-    """Estimate how many centres each of k is compared with for its m nearest."""
+    """Estimate the number of comparisons per centre in a search for the m nearest of k centres."""
     return k if k <= EXACT else max(_CANDIDATES * m, _LEAST)
 
 
 def _nearest(scores: _Scores, packed: PackedCenters, m: int, n_threads: int) -> Labels:
-    """Return (k, m) for every centre itself and the others of the smallest scores."""
+    """Return (k, m) indices: for each centre, itself and the m - 1 others with least scores."""
     out = np.empty((packed.n_clusters, m), np.int32)
     blocks = _blocks(packed, m, n_threads)
     on_threads(n_threads, lambda block: _compare(scores, *block, out), blocks)
@@ -160,9 +163,9 @@ def _blocks(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Lab
 
 
 def _groups(packed: PackedCenters, n_groups: int) -> tuple[Labels, NDArray[np.int64]]:
-    """Return centres by group, and the edges of at most `n_groups`; those in a group lie together.
+    """Return centres sorted by group, and the edges of at most `n_groups` groups.
 
-    A few Lloyd steps start from evenly spaced centres.
+    Groups are found by a few Lloyd steps from evenly spaced centres.
     """
     centers, seeds_of = packed.centers, np.arange(n_groups) * packed.n_clusters // n_groups
     seeds = centers[seeds_of].astype(np.float64)
@@ -177,7 +180,7 @@ def _groups(packed: PackedCenters, n_groups: int) -> tuple[Labels, NDArray[np.in
 
 
 def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) -> None:
-    """Write the nearest candidates of the members, which are among them, into rows of `out`."""
+    """Write the nearest candidates of each member to `out`; members are candidates, too."""
     tile = select_tile().for_form(scores.direct)
     d, dtype = scores.candidates.shape[1], scores.candidates.dtype
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -203,11 +206,11 @@ def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) 
 
 @cache
 def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
-    """Compile scores of members and candidates; candidates are the rows here."""
+    """Compile scores of members and candidates, with candidates as the rows of the tile."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
-    # (without the squared lengths if these are not needed)
+    # (without squared lengths if they are not needed)
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
@@ -245,11 +248,11 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
 
 @cache
 def _select(width: int) -> panels.Kernel:
-    """Compile finding the candidates of the m smallest of each row of a table, in order."""
+    """Compile a function that finds the candidates of each row's m smallest values, in order."""
 
     @inner
     def below(row, count, limits, near):
-        """Return places of the values up to a limit, ascending, and their number."""
+        """Write the ascending positions of values up to a limit; return their number."""
         found = 0
         for at in range(0, count, width):
             mask = lanes_within(width, row, at, limits)
@@ -263,13 +266,13 @@ def _select(width: int) -> panels.Kernel:
 
     @njit
     def select(table, own, places, count, found):
-        """Write names of the smallest; the centre itself, at `own`, comes first."""
+        """Write the indices of the nearest candidates; the centre itself, at `own`, comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
         ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
         limits = np.empty(width, table.dtype)
-        # except in few rows, the largest of this many smallest of every _STRIDE-th value is not
-        # below the m-th smallest of all
+        # estimate the m-th smallest of all values by the `part`-th smallest of every _STRIDE-th
+        # value, which is seldom too low
         part = m * 4 // (3 * _STRIDE) + 6
         smallest = np.empty(part, table.dtype)
         for i in range(table.shape[0]):
@@ -283,7 +286,7 @@ def _select(width: int) -> panels.Kernel:
             n_near = below(row, count, limits, near)
             for _ in range(_TRIES):
                 if n_near < m:
-                    # (the first may be the centre itself)
+                    # (the first value may belong to the centre itself)
                     limit += table.dtype.type(_WIDER) * (limit - smallest[1])
                     for lane in range(width):
                         limits[lane] = limit
@@ -303,7 +306,7 @@ def _select(width: int) -> panels.Kernel:
 
 @inner
 def _sampled(row, count, first, smallest):
-    """Return the largest of the smallest values of every `_STRIDE`-th."""
+    """Return the largest of the smallest values among every `_STRIDE`-th value."""
     last = smallest.size - 1
     for g in range(last + 1):
         smallest[g] = np.inf
@@ -320,7 +323,7 @@ def _sampled(row, count, first, smallest):
 
 @njit(internal=True)
 def _merge_sort(values, n):
-    """Sort the places of n values without NaN; of equal ones the earlier comes first."""
+    """Return the positions of n values in ascending order, stable; no value is NaN."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
         order[c] = c
@@ -346,7 +349,7 @@ def _merge_sort(values, n):
 
 @njit(internal=True)
 def _rank(values, n, ranks, ranked):
-    """Rank the places of the m smallest of n values; of equal ones the earlier comes first."""
+    """Rank the positions of the m smallest of n values; of equal values the earlier comes first."""
     m = ranked.size
     if n > _FEW:
         order = _merge_sort(values, n)

@@ -1,20 +1,20 @@
-r"""Nearest centres by a bound in few directions, which skips most of them.
+r"""Search for nearest centres by a bound in few directions, which skips most centres.
 
-With p orthonormal directions, P the projection onto them and Q that onto the rest of the space,
+With p orthonormal directions, P the projection onto them and Q the projection onto the rest,
 
     ``|x - c|² = |Px - Pc|² + |Qx - Qc|² >= |Px - Pc|² + (|Qx| - |Qc|)²``,
 
 and the right side is ``|x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``: the product form of p + 1 features.
-Rows meet all centres in these (:mod:`~.prefix_search`), and in all features only those whose bound
-is not above the distance to the best one so far. Where several are equally near but for rounding,
-sums (x - c)² in float64 decide, as everywhere. So labels are those of
-:func:`~largek_dask.kernels.distances.nearest` for any directions; these determine only how many
-centres are skipped. With principal directions of the centres, most are.
+Rows are compared with all centres in these p + 1 features (:mod:`~.prefix_search`). Only centres
+whose bound does not exceed the smallest distance found so far are compared in all features. Where
+distances differ by no more than rounding, float64 sums (x - c)² decide. So labels are those of
+:func:`~largek_dask.kernels.distances.nearest` for any directions; the directions determine only the
+number of skipped centres. With principal directions of the centres, most centres are skipped.
 
 *Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early; S.-W. Ra and J.-K. Kim
-(1993) bound by means, C.-H. Lee and L.-H. Chen (1994) by norms as well, and others by principal
-components; ADSampling (J. Gao and C. Long, 2023) and SuperKMeans (2025) prune in few directions
-with some probability of error. Here labels are exact, and rounding is bounded (:class:`Margin`).
+(1993) bound distances by means, C.-H. Lee and L.-H. Chen (1994) also by norms, and later authors by
+principal components; ADSampling (J. Gao and C. Long, 2023) and SuperKMeans (2025) prune in few
+directions, with some probability of error. Labels are exact here (:class:`Margin`).
 """
 
 from __future__ import annotations
@@ -37,46 +37,47 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
-"""Lengths of the longest centre whose squares, in float32, are neither lost nor too large."""
+"""Range of the longest centre's length in which float32 squares neither underflow nor overflow."""
 FEWEST_MET, MET = 8, 0.6
-"""Centres that rows of a panel may leave open on average: this many, or more if meeting them costs
-at most this share of a dense pass. A row that leaves four times as many open meets all centres."""
+"""Maximum average number of open centres per row of a panel, or, if that is more, the number whose
+comparison costs this share of a dense pass. A row with four times this number of open centres is
+compared with all centres."""
 SOME_CENTERS, ITERATIONS = 512, 4
-"""Principal directions are approximated from this many centres, by this many steps."""
+"""Number of centres from which principal directions are approximated, and number of steps."""
 FULL, ROW, OVERHEAD = (8.0, 2_500.0), (20.0, 12_000.0), 1.1
-"""Cost in multiplications of the dense search: of a centre met in all features, per feature and
-fixed; of a row, likewise; of a multiplication in few features. Measured; the costs decide which
-search runs, never a label."""
+"""Costs, in multiplications of the dense search: of a centre compared in all features (per feature,
+and fixed); of a row (likewise); of a multiplication in few features. Measured; the costs decide
+which search runs and never change a label."""
 MOST_OFF = 2.0**-6
-"""No centre is skipped if projections may be off by a larger share than this."""
+"""Maximum relative error of projections; above it, no centre is skipped."""
 
 
 def least_work(k: int, d: int, p: int) -> float:
-    """Return the cost of a row that leaves one centre open, in multiplications."""
+    """Return the cost, in multiplications, of a row with one open centre."""
     row, full = (a * d + b for a, b in (ROW, FULL))
     return row + full + OVERHEAD * (p * d + (p + 1) * k)
 
 
 class Margin(NamedTuple):
-    r"""How far a computed bound may be above the true one.
+    r"""Maximum amounts by which computed bounds may exceed the true bounds.
 
     Let X and C be a row and a centre less the shift, and V the stored (p, d) directions with
-    ``|VV' - I| <= ε``. Then V = S W with W orthonormal and ``|S - I| <= ε``, and P is W'W. With u
-    the unit roundoff of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1):
+    ``|VV' - I| <= ε``. Then V = S W with W orthonormal and ``|S - I| <= ε``, and P is W'W. Let u be
+    the unit roundoff of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1).
 
-    * A computed VX has in each component a sum over blocks of `FEATURES` features, so it is off by
-      ``sqrt(p) γ_m (1 + ε) |X|``, m the features of a block plus the number of blocks plus 4 (for
-      subtracting the shift, and for storing factors of centres), and from WX by ε |X| more. Let δ
-      be the sum of both shares; it holds for VC, too.
+    * Each component of a computed VX is a sum over blocks of `FEATURES` features. So VX is off by
+      ``sqrt(p) γ_m (1 + ε) |X|``, where m is the number of features of a block plus the number of
+      blocks plus 4 (for subtracting the shift, and for storing factors of centres); its distance
+      from WX is at most ε |X| more. Let δ be the sum of both shares; it also holds for VC.
     * ``|WX|² >= |VX|² - (2 δ + δ²) |X|²``, so ``|QX|² = |X|² - |WX|²`` is at most the computed
-      ``|X|² - |VX|²`` plus `left_out` |X|²; its root is rounded up. So is that of centres.
+      ``|X|² - |VX|²`` plus `left_out` |X|². The square root is rounded up, for rows and centres.
     * A score of p + 1 products is off by ``γ_{p+8} (|C|² + 2 |X| |C|)`` (:class:`~.Rounding`),
       which is `product`, and by ``2 (2 δ + δ²) |X| |C|``, which is `turned`.
     * A squared distance in the compute dtype is off by γ_m of its size (:func:`~.near_square`), and
       so are squared lengths of rows: `wide` covers two of them and sums in float64.
 
-    `up` covers the rounding of roots and borders to the compute dtype, `absolute` products that
-    underflow, and factors slightly above 1 terms of second order.
+    `up` covers the rounding of roots and borders to the compute dtype, and `absolute` covers
+    products that underflow. Factors slightly above 1 cover terms of second order.
     """
 
     longest: float
@@ -89,7 +90,7 @@ class Margin(NamedTuple):
 
     @classmethod
     def of(cls, directions: Array, longest: float) -> Margin:
-        """Return the margin of (p, d) stored directions and the length of the longest centre."""
+        """Return the margin for (p, d) stored directions and the length of the longest centre."""
         (p, d), kind = directions.shape, np.finfo(directions.dtype)
         exact, u = directions.astype(np.float64), float(kind.eps) / 2
         gap = float(np.linalg.norm(exact @ exact.T - np.eye(p))) + p * (d + 2) * 2.0**-52
@@ -112,10 +113,10 @@ class Margin(NamedTuple):
 
 
 class Prefix:
-    """Centres as seen in few directions.
+    """Centres projected onto few directions.
 
     The longest centre is between `LEAST_REACH` and `MOST_REACH` from the shift. The (p, d)
-    directions are about orthonormal, in the compute dtype; :class:`Margin` accounts for the rest.
+    directions, in the compute dtype, are nearly orthonormal; :class:`Margin` covers the deviation.
     """
 
     __slots__ = ("arrays", "dense", "form", "margin", "most", "p", "shape", "tile")
@@ -123,7 +124,7 @@ class Prefix:
     def __init__(self, packed: PackedCenters, directions: Array) -> None:
         dtype, (k, d), self.p = packed.dtype, packed.centers.shape, len(directions)
         self.dense = float(k * d)
-        """Work of the dense search for a row."""
+        """Work of the dense search per row, in multiplications."""
         squares = row_squares(packed.centers, packed.shift)
         self.margin = Margin.of(directions, float(np.sqrt(squares.max())))
         points = _project_blocks(packed.values, directions)
@@ -145,7 +146,7 @@ class Prefix:
     def search(
         self, x: Array, begin: int, end: int, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
-        """Label all rows ``begin .. end``; results are those of :meth:`~.boxes.Boxes.search`.
+        """Label all rows ``begin .. end``; return the values of :meth:`~.boxes.Boxes.search`.
 
         With more than `panels.PAD` centres `out` may be arrays for the results of
         :func:`~largek_dask.kernels.distances.nearest_two`.
@@ -167,7 +168,7 @@ class Prefix:
 
 
 def _project_blocks(x: Array, directions: Array) -> NDArray[np.float64]:
-    """Return (n, p) products of rows and directions, as accurate as :class:`Margin` says."""
+    """Return (n, p) products of rows and directions, as accurate as :class:`Margin` assumes."""
     seen = np.zeros((len(x), len(directions)))
     for f in range(0, x.shape[1], FEATURES):
         some = slice(f, f + FEATURES)
@@ -179,8 +180,8 @@ def _project_blocks(x: Array, directions: Array) -> NDArray[np.float64]:
 def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
     """Approximate the first n principal directions (n, d) of (k, d) points; n is at most d.
 
-    By subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4), with own kernels. One
-    step is enough from directions (m, d) that are `known` of similar points.
+    This is subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4). One step is enough
+    if the (m, d) directions of similar points are `known`.
     """
     apart = x[:: -(-len(x) // SOME_CENTERS)]
     apart = apart - apart.mean(axis=0, dtype=np.float64).astype(x.dtype)
@@ -197,7 +198,7 @@ def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
         order = (seen * seen).sum(axis=0).argsort(kind="stable")[::-1]
         along = np.ascontiguousarray(seen.T[order])
         found = orthonormal(project(columns, Directions.of(along, there)).T)
-        if len(found) < n:  # points in fewer dimensions
+        if len(found) < n:  # the points span fewer than n dimensions
             found = orthonormal(np.concatenate([found, signs]))[:n]
         basis = found.astype(x.dtype)
     return basis

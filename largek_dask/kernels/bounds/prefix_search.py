@@ -1,13 +1,14 @@
-"""The kernels of :class:`~largek_dask.kernels.bounds.prefix.Prefix`: panels of rows.
+"""Kernels of :class:`~largek_dask.kernels.bounds.prefix.Prefix`, which search panels of rows.
 
-A panel is projected and meets all centres in few features; the smallest bound of each tile of
-centres is stored. The centre with the smallest of all is met in all features, and its distance is
-the border of the row. In tiles whose smallest bound is not above it the bounds are computed again,
-row by row, and the centres whose bounds are not above it are met in all features.
+A panel is projected and compared with all centres in few features; the smallest bound of each tile
+of centres is stored. The centre with the smallest bound of all is the row's guess: its distance in
+all features is the border of the row. In tiles whose smallest bound does not exceed the border, the
+bounds are computed again, row by row, and the centres whose bounds do not exceed the border (the
+row's open centres) are compared in all features.
 
-For the two nearest, the border is the larger distance of two centres, plus the rounding of scores
-in all features, so the two that the dense search finds are among those met. They are chosen by the
-same scores, or in doubt by the same sums, as there.
+For the two nearest, the border is the larger distance of two centres, plus the rounding error of
+scores in all features, so the open centres include the two that the dense search finds. They are
+chosen by the same scores as in the dense search, or if in doubt by the same sums.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 
 FEATURES = 128
-"""Features whose products are summed before they are added to the sums of other features: so sums
-of many features are hardly less accurate than those of few."""
+"""Number of features per partial sum of products; partial sums keep sums over many features nearly
+as accurate as sums over few."""
 
 PrefixArrays = namedtuple("PrefixArrays", "shift directions zeros factors starts columns given")
-"""Flat arrays of centres as seen in few directions; `given` are the centres as they are."""
+"""Flat arrays of projected centres; `given` are the centres themselves."""
 Bound = namedtuple("Bound", "longest wide absolute product turned up left_out")
 """Fields of :class:`~largek_dask.kernels.bounds.prefix.Margin`."""
 Panel = namedtuple("Panel", "rows first m d p point norms inside minima")
-Open = namedtuple("Open", "found counts hits masks most")  # centres that rows leave open
+Open = namedtuple("Open", "found counts hits masks most")  # open centres of rows
 
 
 @cache
 def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
     """Compile products of the rows of a panel and the directions, arranged as a panel.
 
-    With `lengths` of 1 squared lengths as the dense search has them are left in the norms.
+    If `lengths` is 1, the norms receive the squared lengths with the bits of the dense search.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
@@ -99,7 +100,7 @@ def _measurer(dtype: Dtype, width: int) -> Kernel:
 
 @inner
 def _border(square, norm, margin):
-    """Return the largest score of a centre that is not farther than the root of `square`."""
+    """Return the largest score of a centre within the distance ``sqrt(square)``."""
     longest, wide, absolute, product, turned, up, _ = margin
     farthest = square * (1.0 + wide) + absolute
     length = np.sqrt(norm)
@@ -111,9 +112,9 @@ def _border(square, norm, margin):
 
 @cache
 def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """Compile listing the tiles, then the centres, whose bounds are below the borders of rows.
+    """Compile a function that lists the tiles, then the centres, whose bounds are within borders.
 
-    Without `two` the guess of a row is not listed: its distance is known.
+    Without `two` the guess of a row is not listed, since its distance is already known.
     """
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
@@ -123,18 +124,18 @@ def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
         minima, point, features = panel.minima, panel.point, panel.p + 1
         n_hits = 0
         for t in range(arrays.starts.size // centres):
-            within = 0  # (counted: a branch would keep the loop out of vectors)
+            within = 0  # (count: a branch would prevent vectorization)
             for q in range(width):
                 within += minima[t * width + q] <= limits[q]
             if within > 0:
                 for q in range(width):
                     hits[n_hits] = t * width + q
                     n_hits += minima[t * width + q] <= limits[q]
-        if n_hits > most * width:  # all of them meet all centres
+        if n_hits > most * width:  # compare all rows with all centres
             for q in range(width):
                 counts[q] = most + 1
             return
-        # (without a branch that waits for what is computed)
+        # (a separate loop, so that no branch waits for the masks)
         for h in range(n_hits):
             tile, q = hits[h] // width, hits[h] % width
             masks[h] = tile_within(
@@ -154,7 +155,7 @@ def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 @inner
 def _most_of(counts, most):
-    """Return the maximum of open centres per row at which a panel costs less than a dense one."""
+    """Return the maximum number of open centres of a row that is not left to the dense search."""
     total = 0
     for q in range(counts.size):
         total += counts[q] if counts[q] <= most else 0
@@ -194,7 +195,7 @@ def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squ
 
 @cache
 def _least_bound(tile: Tile, dtype: Dtype) -> Kernel:
-    """Compile finding the first centre of a tile whose bound is at most `limit`."""
+    """Compile a search for the first centre of a tile whose bound is at most `limit`."""
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
     @inner
@@ -211,7 +212,7 @@ def _least_bound(tile: Tile, dtype: Dtype) -> Kernel:
 
 @cache
 def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
-    """Compile bounds of a panel: the smallest of each tile, and the centre with the smallest."""
+    """Compile the smallest bound of each tile, and the centre with the smallest bound of all."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     spec = Micro(centres, tile.vectors, lanes, MINIMA).code
@@ -237,7 +238,7 @@ def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 @cache
 def _other_guesser(tile: Tile, dtype: Dtype) -> Kernel:
-    """Compile finding the centre with the smallest bound outside the tile of a row's guess."""
+    """Compile a search for the smallest bound outside the tile of a row's guess."""
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
     first_within = _least_bound(tile, dtype)
 
@@ -257,7 +258,7 @@ def _other_guesser(tile: Tile, dtype: Dtype) -> Kernel:
 
 @cache
 def _both(dtype: Dtype) -> Kernel:
-    """Compile choosing the two nearest of a row's open centres as the dense search does."""
+    """Compile the choice of a row's two nearest open centres, as in the dense search."""
     real = dtype.type
 
     @inner
@@ -289,7 +290,8 @@ def _both(dtype: Dtype) -> Kernel:
 def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     """Compile the search of panels of rows; see :meth:`~.prefix.Prefix.search`.
 
-    With `two` the two nearest, with squared distances; there are more than two tiles.
+    With `two`, it finds the two nearest centres and their squared distances, and needs more than
+    two tiles.
     """
     width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     largest = float(np.finfo(dtype).max)
@@ -299,7 +301,7 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
     @njit
     def run(x, begin, end, flat, p, bounds, farthest, most, scratch, left, form, out):
-        # (plain tuples take numba less time to enter)
+        # (numba calls take less time with plain tuples)
         arrays, margin = PrefixArrays(*flat), Bound(*bounds)
         n, d = x.shape
         rows, whole, n_tiles = x.reshape(n * d), arrays.given, arrays.starts.size // centres
@@ -328,7 +330,7 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                     square = max(square, near_square(rows, at, whole, np.int64(others[q]) * d, d))
                     square = square * (1.0 + margin.wide) + margin.absolute
                     square += margin_of_score(square - norm, norm * (1.0 + margin.wide), form[2])
-                # (less than the scores of centres that fill up the last tile)
+                # (below the scores of the centres that pad the last tile)
                 limits[q] = real(min(_border(square, norm, margin), largest))
                 if not norm <= farthest:
                     limits[q], counts[q] = -np.inf, most + 1

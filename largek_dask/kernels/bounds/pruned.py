@@ -1,8 +1,8 @@
 """Exact nearest centres by boxes, by a prefix of directions, or by the dense search.
 
-With up to `BOXED_FEATURES` features centres are grouped in boxes (:mod:`~.boxes`); with more they
+With up to `BOXED_FEATURES` features, centres are grouped in boxes (:mod:`~.boxes`); with more, they
 are first compared in a few directions (:mod:`~.prefix`). Labels are those of the dense search. The
-choice depends on counted work, in a trial on a few rows and then in each piece, never on a clock.
+search is chosen by counted work, in a trial on a few rows and then in each piece, never by a clock.
 """
 
 from __future__ import annotations
@@ -31,29 +31,31 @@ from largek_dask.kernels.exact.squares import row_squares
 
 BOXED_FEATURES = 32
 FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
-"""With fewer centres (of up to eight features) every row meets all: measured, half as many of 32
-features take 0.9 to 1.1 of a dense pass, 1,000 of up to eight features more than one."""
+"""Minimum number of centres for pruning, in general and with up to eight features. Measured: with
+2,048 centres of 32 features pruning takes 0.9 to 1.1 times as long as a dense pass; with 1,000
+centres of up to eight features it takes longer than a dense pass."""
 SIZES, FIRST = (8, 16, 32, 64, 128), 2
-"""Numbers of directions (at most half the features), and the index of the one tried first."""
+"""Numbers of directions (at most half the features), and the index of the first to try."""
 LEAST_WORK = 2.0**36
-"""Rows times centres times features, expected or seen, before kernels are compiled: about two
-seconds of a dense pass."""
+"""Minimum product of rows, centres and features, expected or seen, for which kernels are compiled:
+about two seconds of a dense pass."""
 LEAST_PASS = 2.0**32
-"""Rows times centres times features of one set of centres, before boxes or a prefix are made."""
+"""Minimum product of rows, centres and features for which boxes or a prefix are prepared."""
 MOST_SKIPPED = 31
-"""After a set of centres for which pruning did not pay, the next set is searched densely; then the
-next three, and so on up to this many, unless the rows amount to `LEAST_WORK`."""
+"""Maximum number of sets of centres searched densely after pruning did not pay: 1 after the first
+failure, then 3, 7 and so on. Sets with at least `LEAST_WORK` are not skipped."""
 
 KEPT_WORK = 2.0**34
-"""Work for which directions are kept, about thirty times that of finding them."""
+"""Work after which directions are computed again: about thirty times the work of computing them."""
 TRIED = 256
-"""Rows of a trial."""
+"""Number of rows in a trial."""
 PIECE = 4_096
-"""Maximum rows between two decisions."""
+"""Maximum number of rows between two decisions."""
 WORTH = 0.75
-"""Rows that take more than this share of the work of a dense pass are left to it ..."""
+"""Pruning fails on rows that take more than this share of the work of the dense search."""
 RESTED, MOST_RESTED = 1 << 14, 1 << 20
-"""... as are the next rows, each time twice as many."""
+"""Number of next rows that are searched densely after a failure, doubled by each further failure,
+and its maximum."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -69,29 +71,29 @@ class _History:
     work: float = 0.0
     """All work so far."""
     rows: int = 0
-    """Rows that the latest set of centres has met."""
+    """Number of rows that were labelled with the latest set of centres."""
     failures: int = 0
-    """Consecutive sets of centres for which pruning did not pay."""
+    """Number of consecutive sets of centres for which pruning did not pay."""
     skipped: int = 0
-    """Sets of centres to come that are searched densely."""
+    """Number of next sets of centres that will be searched densely."""
     size: int = 0
-    """Directions that were best for the set before; 0 if none has paid."""
+    """Best number of directions for the previous set of centres; 0 if no number paid."""
     compared: float = 0.0
-    """`work` when numbers of directions were compared."""
+    """`work` when numbers of directions were last compared."""
     directions: Array | None = None
     """Principal directions of an earlier set."""
     found: float = 0.0
-    """`work` when they were found."""
+    """`work` when `directions` were found."""
 
 
 _HISTORIES: dict[tuple[int, int], _History] = {}
-"""By the shape of the centres."""
+"""Histories by the shape of the centres."""
 
 
 class _PassState:
     """State of a pass with one set of centres, from which the next search is chosen.
 
-    Threads share it and may both change a number: that costs some rows' time, never a label.
+    Threads share this state without a lock: a lost update may cost some time, but changes no label.
     """
 
     __slots__ = ("expected", "failures", "history", "pays", "resting", "seen")
@@ -100,16 +102,16 @@ class _PassState:
         self.history = _HISTORIES.setdefault(centers.shape, _History())
         self.seen = 0
         self.expected = self.history.rows
-        """Rows in all, as far as known: at first as many as the set before has met."""
+        """Expected number of rows: at first the number for the previous set of centres."""
         self.history.rows = 0
         self.pays = False
-        """Pruning has paid for some rows."""
+        """True if pruning has paid for some rows."""
         self.resting = 0
-        """Rows that are left to the dense search without a trial."""
+        """Number of next rows that are searched densely without a trial."""
         self.failures = 0
 
     def fail(self) -> None:
-        """Leave the next rows, and perhaps sets of centres, to the dense search."""
+        """Use the dense search for the next rows, and perhaps for the next sets of centres."""
         if not self.failures and not self.pays:
             self.history.failures += 1
             self.history.skipped = min((1 << self.history.failures) - 1, MOST_SKIPPED)
@@ -121,7 +123,7 @@ class _PassState:
         self.history.failures = self.history.skipped = 0
 
     def is_due(self, n_rows: int, k: int, d: int) -> bool:
-        """Count further rows; return True if there is, or was, enough work to prepare a search."""
+        """Count further rows; return True if there is enough work to prepare a pruned search."""
         self.seen += n_rows
         self.history.rows += n_rows
         self.expected = max(self.expected, self.seen)
@@ -131,7 +133,7 @@ class _PassState:
 
     def is_skipped(self, k: int, d: int) -> bool:
         """Return True if this set of centres is searched densely, as pruning failed before."""
-        # A trial costs nothing compared to a pass this long.
+        # A trial costs little compared to a pass this long.
         if float(self.expected) * k * d >= LEAST_WORK or not self.history.skipped:
             return False
         self.history.skipped -= 1
@@ -139,7 +141,7 @@ class _PassState:
 
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
-    """Announce how many rows will be labelled in all, so that a trial searches as they will."""
+    """Announce the total number of rows to label, so that a trial on few uses the same search."""
     state = packed.cache.get(_PassState)
     state.expected = max(state.expected, state.seen + n_rows)
 
@@ -150,26 +152,26 @@ def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
     Returns
     -------
     labels : int32 array (n,)
-        To the bit those of :func:`~largek_dask.kernels.distances.nearest`.
+        The labels of :func:`~largek_dask.kernels.distances.nearest`.
     n_evaluated : int
-        Distances computed in all features. It may depend on other threads that label rows with
-        these centres at the same time.
+        Number of distances computed in all features. It may depend on other threads that label rows
+        with these centres at the same time.
     """
     labels = np.empty(check_rows(x, packed.n_features), np.int32)
     return labels, _search(x, packed, (labels,))
 
 
 def nearest_two_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
-    """Return :func:`~largek_dask.kernels.distances.nearest_two`, faster where most is skipped."""
+    """Return :func:`~largek_dask.kernels.distances.nearest_two`, pruned where that is faster."""
     out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
     _search(x, packed, out)
     return out
 
 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
-    """Write the nearest centre, or the nearest two, of all rows; return the distances computed."""
+    """Write the nearest centre, or the two nearest, of all rows; return the number of distances."""
     n, (k, d) = len(x), packed.centers.shape
-    # (boxes find the nearest alone, and a prefix compares the two best of several tiles)
+    # (boxes find only the nearest, and a prefix needs several tiles for the two nearest)
     one_only = d <= BOXED_FEATURES or k <= PAD
     if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _may_pay(packed):
         return _search_densely(x, packed, out)
@@ -191,7 +193,7 @@ def _part(out: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:
 
 
 def _search_densely(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
-    """Write the results of the dense or sparse search; return the distances computed."""
+    """Write the results of the dense or sparse search; return the number of distances."""
     if len(out) == 1:
         nearest(x, packed, *out)
     else:
@@ -201,7 +203,7 @@ def _search_densely(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> 
 
 
 def prunes_most(k: int, d: int) -> bool:
-    """Return True if structured rows take at most a quarter of a dense pass."""
+    """Return True if pruning is expected to take at most a quarter of a dense pass."""
     return d > BOXED_FEATURES and 4 * least_work(k, d, SIZES[FIRST]) <= k * d
 
 
@@ -215,7 +217,7 @@ def _may_pay(packed: PackedCenters) -> bool:
 def _searcher(
     centers: Array, packed: PackedCenters, state: _PassState, x: Array
 ) -> Boxes | Prefix | None:
-    """Prepare the search of a pass whose first rows are x; None for the dense search."""
+    """Prepare the search of a pass whose first rows are x; return None for the dense search."""
     k, d = centers.shape
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
     if state.is_skipped(k, d) or not far <= MOST_BOXED / 2:
@@ -229,8 +231,8 @@ def _searcher(
 def _best_prefix(packed: PackedCenters, state: _PassState, x: Array) -> Prefix | None:
     """Return the prefix that labels some rows with the least work; None for extreme centres.
 
-    It takes as many directions as were best for the centres before. At first, and each time that
-    the work has doubled, fewer and more directions are tried as long as they are better.
+    It has the number of directions that was best for the previous centres. At first, and each time
+    the work has doubled, fewer and more directions are tried as long as they reduce the work.
     """
     (k, d), history = packed.centers.shape, state.history
     moved, squares = packed.values, row_squares(packed.centers, packed.shift)
@@ -264,7 +266,7 @@ def _best_prefix(packed: PackedCenters, state: _PassState, x: Array) -> Prefix |
             while 0 <= at + step < len(sizes) and work_of(sizes[at + step]) < work_of(sizes[at]):
                 at += step
     pays = work_of(sizes[at]) < WORTH * len(x) * k * d
-    if not pays and kept is not None:  # the directions may be those of other rows
+    if not pays and kept is not None:  # the directions may be outdated
         history.directions = None
         return _best_prefix(packed, state, x)
     history.size, history.directions = sizes[at] if pays else 0, directions
@@ -280,7 +282,7 @@ def _label(
     searcher: Boxes | Prefix,
     out: tuple[Array, ...],
 ) -> int:
-    """Label rows of the compute dtype, piece by piece; return the distances computed."""
+    """Label rows of the compute dtype, piece by piece; return the number of distances."""
     n, at, size = len(x), 0, PIECE if state.pays else TRIED
     left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
     while at < n:
@@ -297,7 +299,7 @@ def _label(
         else:
             at, more, evaluated, work = searcher.search(x, at, end, out, place)
         n_left, n_evaluated = n_left + more, n_evaluated + evaluated
-        # rows that are left to the dense search were searched in vain
+        # rows that are left to the dense search have cost the pruned search as well
         if at < end or work + more * searcher.dense > budget:
             state.fail()
         else:

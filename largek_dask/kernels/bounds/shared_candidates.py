@@ -1,7 +1,7 @@
-"""The E-step of var-GMM-S as published: rows search the neighbourhoods of their candidates.
+"""E-step of var-GMM-S as published: search the neighbourhoods of each row's candidates.
 
 D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
-Algorithm 1. The faster search by lists (:mod:`~.candidates`) is measured against it.
+Algorithm 1. It is the reference for the faster search by lists (:mod:`~.candidates`).
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.rows import native_blocks
 
 BLOCK = 4_096
-"""Rows whose squared distances are kept at a time."""
+"""Number of rows whose squared distances are stored at a time."""
 
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
 Met = namedtuple("Met", "components squares counts stamps")
-"""Components that each row of a block has met, their squared distances and number. Stamps hold, per
-component, the last row that met it, or the place of a pair."""
+"""Components that each row of a block was compared with, their squared distances and their number.
+Per component, a stamp is the last row compared with it, or the index of a pair."""
 
 
 @dataclass(slots=True)
 class PairSums:
-    """Sums of squared distances from rows of each component to others, in integer steps."""
+    """Sums of squared distances from rows of components to other components, in integer steps."""
 
     keys: Places
-    """(m,) ascending: ``c * k + other`` where a row whose nearest is c has met the other."""
+    """(m,) pairs ``c * k + other``, ascending: rows nearest to c were compared with the other."""
     steps: Places
-    """(m,) sums of squared distances, in steps."""
+    """(m,) sums of squared distances of each pair, in steps."""
     counts: Places
-    """(m,) numbers of rows."""
+    """(m,) number of rows of each pair."""
 
     @classmethod
     def nothing(cls) -> PairSums:
@@ -51,7 +51,7 @@ class PairSums:
         return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
 
     def merge(self, other: PairSums) -> PairSums:
-        """Add another object's pairs to this one, and return it."""
+        """Add another object's pairs to this object, and return this object."""
         keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         steps, counts = np.zeros((2, len(keys)), np.int64)
         np.add.at(steps, at, np.concatenate([self.steps, other.steps]))
@@ -60,9 +60,9 @@ class PairSums:
         return self
 
     def neighbourhoods(self, before: Labels) -> Labels:
-        """Return (k, G) each component and the others that it met at the least mean distance.
+        """Return (k, G) indices: for each component, itself and the nearest others on average.
 
-        If fewer than G - 1 were met, those of ``before`` (k, G) stay.
+        If fewer than G - 1 pairs are known, neighbours from ``before`` (k, G) fill the rest.
         """
         k, width = before.shape
         out = before.copy()
@@ -86,29 +86,29 @@ def search_neighbourhoods(
     squares: NDArray[np.float64],
     scale: float,
 ) -> tuple[int, PairSums]:
-    """Update every row's candidates by the best of their neighbourhoods, in place.
+    """Update every row's candidates, in place, by the best components of their neighbourhoods.
 
     Parameters
     ----------
     x : (n, d)
         Rows of any real type.
     near : (k, G) int32
-        Neighbourhoods, each component the first of its own.
+        Neighbourhood of each component, which begins with the component itself.
     drawn : (n, e) int32
-        Further components that rows meet; e may be 0.
+        Further components to compare each row with; e may be 0.
     packed : PackedMixture
         "iso" or "isoflex".
     candidates : (n, C') int32
-        By log joint, best first; -1 for none. Rows whose first is -1 are left out.
+        Candidates by log joint, best first; -1 for none. Rows without candidates are skipped.
     squares : (n, C') float64
         Written to: squared distances to the candidates.
     scale : float
-        Steps per unit of squared distance, in which distances of pairs are added up.
+        Integer steps per unit of squared distance, for the sums of pairs.
 
     Returns
     -------
     n_evaluated, pairs
-        The number of distances computed, and their sums.
+        Number of distances computed, and the sums of pairs.
     """
     k, width = len(packed.means), near.shape[1]
     most = candidates.shape[1] * (width + 1) + drawn.shape[1]
@@ -137,7 +137,7 @@ def search_neighbourhoods(
 
 
 def steps_of_pairs(n_features: int, max_abs: float) -> float:
-    """Return steps per unit of squared distance: at most 2^40 each, so that int64 holds 2^23."""
+    """Return the steps per unit of squared distance: int64 then holds sums of 2^23 distances."""
     return float(2.0 ** (40 - int(np.frexp(4.0 * n_features * max_abs**2)[1])))
 
 
@@ -154,7 +154,7 @@ def _search(x, means, constants, halves, near, drawn, candidates, squares, met_b
             counts[i] = 0
             squares[i, :] = np.inf
             continue
-        # candidates first: of equal ones the first met stays
+        # candidates come first: of equal components the first one is retained
         for q in range(width):
             c = candidates[i, q]
             if c >= 0 and stamps[c] != i:
@@ -199,7 +199,7 @@ def _search(x, means, constants, halves, near, drawn, candidates, squares, met_b
 
 @njit
 def _pairs(order, starts, met_by_rows, scale, sums):
-    """Add up distances by pairs of components, in no order of keys; return the number of pairs."""
+    """Sum distances by pair of components, unsorted; return the number of pairs."""
     met, found, counts, stamps = met_by_rows
     keys, steps, times = sums[0], sums[1], sums[2]
     k, n = starts.size - 1, 0

@@ -1,1 +1,1 @@
-"""Nearest centres of dense rows, and other computations on them."""
+"""Nearest centres of dense rows, and other computations on dense rows."""

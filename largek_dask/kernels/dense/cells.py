@@ -1,4 +1,4 @@
-"""k-means inside every cell of a coarse partition, all cells in one call."""
+"""k-means inside every cell of a coarse partition, for all cells in one call."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_tile
 
 _RUN = 48
-"""Consecutive rows that a thinned step uses or skips together: a multiple of every panel."""
+"""Number of consecutive rows (a run) that a thinned step uses or skips together: a multiple of the
+width of every panel."""
 _THINNED = 4
-"""A thinned step uses at least one in this many runs."""
+"""A thinned step uses at least one out of this number of runs."""
 _ENOUGH = 25
-"""Rows per centre that a thinned step should use."""
+"""Number of rows per centre that a thinned step should use."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -44,7 +45,7 @@ def cell_means(
     n_full: int = 2,
     n_threads: int = 1,
 ) -> tuple[Array, Labels]:
-    """Run Lloyd steps inside every cell, on rows of the cell.
+    """Run Lloyd steps inside every cell, on the rows of that cell.
 
     Parameters
     ----------
@@ -57,24 +58,24 @@ def cell_means(
     picks : int64 array (k,)
         Position in `order` of each centre's starting row, within its own cell.
     shift : array (d,)
-        Near the mean of the data.
+        Origin of the computation, near the mean of the data.
     n_steps : int
         At least 1.
     weight : float64 array (n,), optional
         Not negative.
     n_full : int
-        Number of last steps over all rows, at least 1. Earlier steps skip up to three quarters of
-        the rows of a cell with many rows per centre, different ones in each step.
+        Number of final steps over all rows, at least 1. Earlier steps skip up to three quarters of
+        the rows of cells with many rows per centre, and different rows in each step.
     n_threads : int
         The result does not depend on it.
 
     Returns
     -------
     centers : array (k, d) of the compute dtype
-        Cell after cell. A centre that lost its rows in a full step moves to the row of its cell
-        farthest from its centre, unless all rows lie on theirs.
+        Centres in the order of the cells. A centre that has lost all its rows in a full step moves
+        to the row of its cell that is farthest from its own centre, unless all distances are 0.
     labels : int32 array (n,)
-        Each row's centre before the last update of means; -1 for rows outside of all cells.
+        Each row's centre before the last update of the means; -1 for rows outside all cells.
     """
     dtype, d, k = compute_dtype(x.dtype), x.shape[1], len(picks)
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
@@ -108,7 +109,7 @@ def cell_means(
 
 
 def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
-    """Divide the cells that get centres into parts of about as many rows."""
+    """Divide the cells with centres into parts with about equal numbers of rows."""
     cells = np.flatnonzero(sizes)
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
@@ -117,7 +118,7 @@ def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
 
 @cache
 def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
-    """Compile writing the factors and starts of scores for some means."""
+    """Compile a function that writes the factors and the starts of scores for given means."""
     centres, real = tile.centres, dtype.type
 
     @inner
@@ -136,7 +137,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 @cache
 def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile adding each row of a panel to the sum of its nearest centre."""
+    """Compile a function that adds each row of a panel to the sum of its nearest centre."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
@@ -156,7 +157,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
         for q in range(m):
             j = winners[q]
             found[at + q] = j
-            # (of slices: an index that might be negative is gathered)
+            # (use slices: numba would gather by an index that might be negative)
             row, total = block[(at + q) * d :], sums[j]
             if weight.size > 0:
                 w = weight[order[at + q]]
@@ -173,7 +174,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 
 @cache
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile all steps of one cell."""
+    """Compile all Lloyd steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = convert_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
@@ -241,7 +242,7 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 def _reseat(rows, order, weight, found, means, sums, j, d):
     """Move centre j, which has no rows, to the row that is farthest from its own centre.
 
-    That row becomes the centre's, so that no other centre moves there, too.
+    The row is assigned to centre j, so that no other centre moves to it.
     """
     far, at = 0.0, -1
     for p in range(order.size):

@@ -13,19 +13,19 @@ from largek_dask.kernels.jit import njit
 
 _LINE = 64
 _BYTES_AHEAD = 8 << 10
-"""Bytes by which prefetching is ahead of copying; the optimum is flat."""
+"""Number of bytes by which prefetching is ahead of copying; the optimum is flat."""
 _ROWS_AHEAD = 32
 
 
 def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
-    """Copy ``out[:] = x[places]``, prefetching rows that are far from each other.
+    """Write ``out[:] = x[places]``, prefetching rows that are far apart in memory.
 
-    `x` is (n, d), `places` (m,) int64 from 0 to n - 1, which is not checked, and `out` (m, d),
-    C-ordered and of the same type. Numpy waits for one row after the other, and takes 1.1 to 2
-    times as long.
+    `x` is (n, d); `places` is (m,) int64, with values from 0 to n - 1, which is not checked; `out`
+    is (m, d), C-ordered and of the same type as `x`. Numpy waits for each row in turn, and takes
+    1.1 to 2 times as long.
     """
     if not x.flags.c_contiguous:
-        # "clip" needs no buffer
+        # mode "clip" needs no buffer
         x.take(places, axis=0, out=out, mode="clip")
         return
     ahead = min(_ROWS_AHEAD, _BYTES_AHEAD // max(1, x.shape[1] * x.itemsize) + 1)

@@ -1,12 +1,12 @@
-"""Rows whose nearest centre is in doubt by rounded scores, and how to decide them.
+"""Decide the labels of rows in doubt: rounded scores do not show which centre is nearest.
 
-The scores |c|² - 2 x·c are rounded, so two that lie close together do not show which of two centres
-is nearer. For rows in a tight group far from the origin that may hold for all centres of their
-group. The rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are in
-doubt: among their possible centres the one with the smallest sum (x - c)² is chosen, computed in
-float64 from the numbers as they were given. So by any search the label of every row is that of the
-smallest such sum (ties: the lowest index). The search notes such rows (``search._note_doubts``),
-decides a few of them at once, and leaves many to :func:`~.distances.decide`.
+The scores |c|² - 2 x·c are rounded, so two scores that lie close together do not show which of two
+centres is nearer. For rows in a tight group far from the origin this may hold for all centres of
+the group. The rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are
+in doubt: among their possible centres the one with the smallest sum (x - c)² is chosen, computed in
+float64 from the given numbers. So every search labels a row by the smallest such sum (ties go to
+the lowest index). The dense search notes rows in doubt (``search._note_doubts``) and decides them
+immediately if they are few; otherwise :func:`~.distances.decide` does.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Array = NDArray[Any]
 
 _SMALL = 2.0**-10
 _BLOCK = 32
-"""Scores that are compared with the limit at once."""
+"""Number of scores that are compared with the limit together."""
 _FAR = 2.0**26
-"""A row is far from all centres if its distance from them is this many times theirs from each
-other: a sum (x - c)² in float64 has twice as many bits."""
+"""Minimum ratio of a far row's distance from the centres to the distances between the centres: a
+float64 sum (x - c)² has twice as many bits as this ratio."""
 _FAR_SCORES = 2**20
-"""Scores of far rows that are held at a time."""
+"""Number of scores of far rows that are stored at a time."""
 NO_LIST = readonly(np.empty(0, np.int32))
 
 
@@ -45,18 +45,18 @@ class Rounding:
     holds for fused and separate multiply-adds in any order) a score begins with fl(|c|²) and takes
     n multiply-adds of ``x_f * -2 c_f``, one for each feature or each stored number of a sparse row.
     By Cauchy-Schwarz its error is at most γ_{n+2} (|c|² + 2 |x| |c|). Subtracting the origin from a
-    row and from a centre adds a rounding each, counted as two more. `product` is γ_{n+6}.
+    row and from a centre adds one rounding each, counted as two more terms. `product` is γ_{n+6}.
 
-    *The margin.* The score of a centre that is not farther than the one with the smallest score
-    exceeds that by at most the errors of both. The lengths of the two are bounded by the longest of
-    all centres, and by |x| and the distance given by the smallest score: for γ below 2^-10, D² of
-    the winner is at most s + |x|² + 5γ|x|², and both lie within |x| + 1.003 D of the origin.
+    *The margin.* If another centre is not farther than the centre with the smallest score s, its
+    score exceeds s by at most the errors of both scores. The lengths of the two centres are bounded
+    by the longest of all centres, and by |x| and the distance D given by s: for γ below 2^-10, D²
+    is at most s + |x|² + 5γ|x|², and both centres lie within |x| + 1.003 D of the origin.
     Computed |x|² have an error of γ|x|². `exact` is the relative rounding error of the float64 sums
     (x - c)² that decide rows in doubt; `absolute` covers products that underflow.
     """
 
     product: float
-    """γ, infinite if nothing is certain."""
+    """γ_{n+6}; infinite if there is no bound."""
     longest: float
     """Upper bound on the distance of any centre from the origin."""
     exact: float
@@ -64,14 +64,15 @@ class Rounding:
     coarse: tuple[float, float, float, float, float]
     """Numbers a, b, c, e, f of the compute dtype for two simpler bounds on every margin.
 
-    No margin exceeds ``a + b |x|²``, nor ``c + e |x|² + f D²`` where D² is the score plus |x|². The
-    first takes the longest centre as the reach of every row. The second is tighter if one centre is
-    far out: it takes ``1.02 (|x| + near)``, and ``2 |x| near <= |x|² + near²``.
+    No margin exceeds ``a + b |x|²``, nor ``c + e |x|² + f D²``, where D² is the score plus |x|².
+    The first bounds the lengths of possible centres by the longest centre. The second is tighter if
+    one centre is far out: it uses ``1.02 (|x| + near)`` of :func:`margin`, and
+    ``2 |x| near <= |x|² + near²``.
     """
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
-        """Return bounds for `n_terms` multiply-adds and centres of up to this squared length."""
+        """Return bounds for `n_terms` multiply-adds and the given maximum squared length."""
         product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         first = 2 * factor * longest * longest + 2 * absolute
@@ -79,7 +80,7 @@ class Rounding:
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
-        """Return the arguments of compiled code."""
+        """Return the fields as arguments of compiled code."""
         return self.product, self.longest, self.exact, self.absolute
 
 
@@ -87,7 +88,7 @@ class Rounding:
 def _of_terms(
     dtype: np.dtype[Any], n_terms: int
 ) -> tuple[float, float, float, float, tuple[float, ...]]:
-    """Return the numbers that do not depend on the centres, which change in each round."""
+    """Return the numbers that do not depend on the centres."""
     kind = np.finfo(dtype)
     share = (n_terms + 6) * float(kind.eps) / 2
     product = share / (1 - share) if share < 0.5 else np.inf
@@ -107,17 +108,17 @@ def _of_terms(
 
 
 def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
-    """Round numbers up to `dtype`, strictly."""
+    """Round numbers up to values of `dtype` that are strictly larger."""
     with np.errstate(all="ignore"):
         return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
 
 @njit
 def margin(score, square, rounding):
-    """Return how far above `score` the score of a centre that is not farther may be.
+    """Return the maximum excess over `score` of the score of a centre that is not farther.
 
-    `score` is the smallest one of a row, or the second smallest; `square` an upper bound on the
-    row's squared length; `rounding` comes from ``Rounding.as_tuple``.
+    `score` is the smallest or the second smallest score of a row; `square` is an upper bound on the
+    row's squared length; `rounding` is the result of ``Rounding.as_tuple``.
     """
     product, longest, exact, absolute = rounding
     length, reach = np.sqrt(square), longest
@@ -131,15 +132,15 @@ def margin(score, square, rounding):
 
 @njit(internal=True, refcounts=False)
 def choose(rows, at, centers, d, scores, scores_at, limit, lists, begin, end):
-    """Find the nearest and second nearest of some centres, by sums (x - c)² in float64.
+    """Find the nearest and second nearest of given centres by float64 sums (x - c)².
 
     Parameters
     ----------
     rows, at, centers, d : real (…,), int, real (…,), int
-        The row is ``rows[at : at + d]``; flat centres. Both as they were given.
+        The row is ``rows[at : at + d]``, and `centers` is flat; neither is shifted or rounded.
     scores, scores_at, limit : real (…,), int, real
-        Scores of all centres, from `scores_at` on; centres above the limit are skipped. There are
-        no scores if `scores_at` is negative.
+        Scores of all centres, from index `scores_at` on; centres with scores above the limit are
+        skipped. There are no scores if `scores_at` is negative.
     lists, begin, end : int32 (…,), int, int
         The centres are ``lists[begin : end]``, ascending; or ``begin .. end`` if `lists` is empty.
 
@@ -153,7 +154,7 @@ def choose(rows, at, centers, d, scores, scores_at, limit, lists, begin, end):
     for block in range(begin, end, _BLOCK):
         stop = min(block + _BLOCK, end)
         if scores_at >= 0:
-            beyond = 0  # (counted: a branch would keep the loop out of vectors)
+            beyond = 0  # (count: a branch would prevent vectorization)
             for p in range(block, stop):
                 beyond += scores[scores_at + p] > limit
             if beyond == stop - block:
@@ -187,19 +188,19 @@ def too_far(
 ) -> NDArray[np.intp]:
     """Return the rows for which sums (x - c)² cannot distinguish centres, by their distances.
 
-    A fit refuses such rows, but a model may be given them. Either their scores or sums may have
-    overflowed `dtype`: if all scores of a row have, its label is arbitrary, and the distance to
-    that centre shows it. Or the rows are so much farther from all centres than those from each
-    other that the sums have lost the differences.
+    A fit refuses such rows, but a fitted model may receive them. In one case their scores or sums
+    have overflowed `dtype`; if all scores of a row have, its label is arbitrary, which shows in the
+    distance to that centre. In the other case the rows are so far from all centres, compared to the
+    distances between the centres, that the sums have lost the differences.
     """
     far = _FAR * reach if reach else np.inf
-    # (a product of floats may overflow to infinity, a power raises)
+    # (a product of floats overflows to infinity, whereas a power raises an error)
     most = min(float(np.finfo(dtype).max) / 16, far * far)
     return np.flatnonzero(~(squares <= most))
 
 
 def reach_of(centers: Array) -> float:
-    """Return the largest distance of a centre to the first one."""
+    """Return the largest distance of a centre from the first centre."""
     others, exponent = _scaled(centers)
     apart = row_squares(others, others[0])
     return float(np.ldexp(np.sqrt(apart.max()), exponent))
@@ -208,8 +209,8 @@ def reach_of(centers: Array) -> float:
 def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
     """Return labels of (m, d) rows at any distance.
 
-    Sums (x - c)² are computed in float64 of numbers over a power of two; or, if those cannot
-    distinguish centres, products c (c - 2 x) about the first centre.
+    Float64 sums (x - c)² are computed from numbers divided by a power of two. If these sums cannot
+    distinguish centres, products c (c - 2 x) about the first centre are used.
     """
     labels, reach = np.empty(len(x), np.int32), reach_of(centers)
     step = max(1, _FAR_SCORES // max(len(centers), x.shape[1]))
@@ -257,6 +258,6 @@ def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
 
 
 def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
-    """Divide by the least power of two above all numbers; return float64 and the exponent."""
+    """Divide by the least power of two above all numbers; return the quotients and the exponent."""
     exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
     return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

@@ -1,12 +1,12 @@
-"""Search of scattered rows: gathered group by group, and compared with the list of their group.
+"""Search of scattered rows, which are gathered by group and compared with their group's list.
 
-The centres of a group's list are copied next to each other once. Its rows are collected by their
-numbers and packed a panel at a time, while the rows of the next panel are prefetched. The last
-panel of a group is as narrow as its rows allow.
+The centres of a group's list are copied to contiguous memory once. The group's rows are gathered by
+number and packed a panel at a time, while the rows of the next panel are prefetched. The last panel
+of a group is as narrow as the number of its rows allows.
 
-If the two smallest scores are closer than their usual rounding, sums (x - c)² decide. Such labels
-are not guaranteed to be right: the limit is about eight times a sum of roundings of random signs,
-and much less than the margin of :mod:`.doubts`.
+If the difference of the two smallest scores is within the usual rounding error, sums (x - c)²
+decide. Labels are not guaranteed to be right: the limit is about eight times a sum of roundings of
+random signs, much less than the margin of :mod:`.doubts`.
 """
 
 from __future__ import annotations
@@ -34,28 +34,29 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
 COLLECTED = 1 << 10
-"""Whole groups are collected until there are this many rows; then these are searched."""
+"""Whole groups are collected until they have at least this number of rows; then they are
+searched."""
 AHEAD = 16
-"""Rows by which prefetching is ahead of copying."""
+"""Number of rows by which prefetching is ahead of copying."""
 LINE = 64
-"""Bytes of a cache line; another size costs speed only."""
+"""Bytes per cache line; on CPUs with another size only speed suffers."""
 USUAL = 8
-"""Scores that differ by less than this times ``sqrt(d) u (|x|² + D²)`` are in doubt: that is more
-than their usual rounding."""
+"""Scores that differ by less than this times ``sqrt(d) u (|x|² + D²)`` are in doubt; the usual
+rounding error is smaller."""
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
-    """Return arrays for row numbers and counts, for groups of at most `largest` rows."""
+    """Return arrays for row numbers and counts of groups of at most `largest` rows."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
 
 
 @cache
 def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile packing given rows into a transposed panel, less the shift, with squared lengths.
+    """Compile packing of given rows, less the shift, into a transposed panel with squared lengths.
 
-    ``pack(rows, places, at, d, shift, panel, panel_at, norms)``: `places` has row numbers for all
-    lanes. Rows shorter than a block of 32 bytes need room: ``pack`` reads on into the next row and
+    In ``pack(rows, places, at, d, shift, panel, panel_at, norms)``, `places` has row numbers for
+    all lanes. For rows shorter than a block of 32 bytes, ``pack`` reads into the next row and
     writes beyond the panel. The direct form needs no lengths and leaves `norms` at 0.
     """
     side = 32 // dtype.itemsize
@@ -72,7 +73,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
                     panel_at + f * width + r, width, norms, r,
                 )  # fmt: skip
         if d % side != 0:
-            # the last block overlaps the one before it and writes the same numbers again
+            # the last block overlaps the previous one and writes the same numbers again
             f = max(d - side, 0)
             for r in range(0, width, side):
                 gather(
@@ -85,7 +86,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile loading a panel of given rows, as they are stored, in the compute dtype."""
+    """Compile loading of a panel of given rows, converted from the stored type."""
     side = 32 // dtype.itemsize
     pack, converted = pack_gathered(dtype, width, direct), stored != dtype
 
@@ -108,7 +109,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
                     for f in range(d):
                         spare[q * d + f] = rows[i + f]
                 pack(spare, places, own, d, shift, panel, 0, norms)
-        elif direct and d < side:  # a block would read beyond the last row
+        elif direct and d < side:  # a whole block would read beyond the last row
             scatter(rows, places, at, d, panel)
         else:
             pack(rows, places, at, d, shift, panel, 0, norms)
@@ -134,14 +135,14 @@ def fetch_rows(stored: Dtype) -> Kernel:
 
 @cache
 def convert_rows(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Compile copying given rows below each other, less an origin, in the compute dtype."""
+    """Compile copying of given rows, less an origin, to contiguous rows of the compute dtype."""
     real, call = dtype.type, fetch_rows(stored)
 
     @inner
     def copy(rows, places, count, d, origin, block):
         for p in range(count):
             call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
-            # (of slices: an index that might be negative is gathered)
+            # (use slices: numba would gather by an index that might be negative)
             row, out = rows[np.int64(places[p]) * d :], block[p * d :]
             for f in range(d):
                 out[f] = real(row[f]) - origin[f]
@@ -151,15 +152,15 @@ def convert_rows(dtype: Dtype, stored: Dtype) -> Kernel:
 
 @cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile the two distances of a panel of `vectors` vectors of rows to a block of centres.
+    """Compile the search of a block of centres for a panel of `vectors` vectors of rows.
 
-    The next rows, ``places[ahead : ahead + n_ahead]``, are prefetched meanwhile, a few at a time,
-    since a core has room for a few outstanding reads only.
+    It finds the two smallest scores of each row. Meanwhile the next rows, ``places[ahead : ahead +
+    n_ahead]``, are prefetched a few at a time, since a core allows few outstanding reads.
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
-    # a narrow panel needs more centres at a time, or every multiply-add waits for the one before;
-    # where the features are unrolled the next tile fills the gap
+    # a narrow panel needs more centres at a time, or each multiply-add waits for the previous one;
+    # where features are unrolled, the next tile fills the gap
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load, call = load_rows(dtype, stored, width, direct > 0), fetch_rows(stored)
@@ -205,7 +206,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
 def _collect(order, starts, offsets, begin, end, chosen, counts):
     """Collect the row numbers of groups that have a list, and the number of rows of each group.
 
-    Returns the first group that is left for later, and the number of rows.
+    Return the first group that has not been collected, and the number of rows.
     """
     count, j = 0, begin
     while j < end and count < COLLECTED:
@@ -237,14 +238,14 @@ def _copy_listed(listed, first, length, centers, openings, d, copies, copied_ope
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     """Compile the search of a group's next panel of rows in the group's list.
 
-    It returns the number of rows, and how many of them change their centre.
+    It returns the number of rows, and the number of rows that change their centre.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # not narrower than a block that is transposed
+    # a panel is at least as wide as a transposed block
     thin = max(1, 32 // dtype.itemsize // lanes)
     narrow = _meet(tile, dtype, stored, thin, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
-    # one wide panel is better than as many narrow ones, and not better than one less
+    # a wide panel is used only if the rows need all of its vectors
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     real, converted = dtype.type, stored != dtype
 
@@ -287,7 +288,7 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                 near, next_near = values[q], values[size + q]
                 gap = (next_near - near) * (next_near + near)
                 if gap <= close * (norms[q] + near * near):
-                    if converted:  # for this panel, to `spare`
+                    if converted:  # the rows of this panel are in `spare`
                         found = decide(spare, q * d, whole, d, listed, first, first + length)
                     else:
                         own_at = np.int64(i) * d
@@ -305,12 +306,12 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
 
 @cache
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Callable[..., Any]:
-    """Compile finding each row's nearest centre in its group's list, and two distances.
+    """Compile the search for each row's nearest centre in its group's list, with two distances.
 
-    `stored` is the type of the rows, one of `rows.NATIVE`; `direct` the number of features if (x -
-    c)² itself is summed, else 0. The kernel is ``run(x, given, order, starts, offsets, listed,
+    `stored` is the type of the rows, one of `rows.NATIVE`; `direct` is the number of features if
+    (x - c)² itself is summed, else 0. The kernel is ``run(x, given, order, starts, offsets, listed,
     shift, centers, openings, begin, end, keep, space, chosen, counts, labels, upper, lower)``, with
-    the arguments of :func:`~.lists.search_lists`; `given` are the centres themselves, `chosen` and
+    the arguments of :class:`~.lists.ListSearch`; `given` are the centres themselves, `chosen` and
     `counts` come from :func:`scratch`.
     """
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -341,7 +342,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
         while group < end:
             following, total = _collect(order, starts, offsets, group, end, chosen, counts)
             for q in range(total, total + width):
-                chosen[q] = chosen[max(total - 1, 0)]  # stand in for rows that a panel lacks
+                chosen[q] = chosen[max(total - 1, 0)]  # pad the last panel
             at = 0
             for j in range(group, following):
                 last = at + counts[j - group]

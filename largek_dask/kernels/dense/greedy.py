@@ -1,7 +1,7 @@
-"""Greedy k-means++ on rows that fit into a cache, in one call.
+"""Greedy k-means++ in one call, for rows that fit into a cache.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007. The greedy
-form draws several candidates for each centre and keeps the best.
+form draws several candidates for each centre and chooses the best.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
 _LANES = 8
-"""Partial sums to which rows are added in turn."""
+"""Number of partial sums, to which rows are added in turn."""
 
 
 def greedy_rows(
@@ -23,23 +23,23 @@ def greedy_rows(
 ) -> NDArray[np.int64]:
     """Choose starting rows, each the best of candidates drawn by weighted squared distance.
 
-    Squared distances are summed in the order of the features, so draws depend on neither the
-    machine's vectors nor the origin.
+    Squared distances are summed in the order of the features, so draws do not depend on the
+    machine's vector width.
 
     Parameters
     ----------
     columns : (d, n) float32 or float64, C-contiguous
-        The rows, transposed: distances to one of them are computed for many rows at a time.
+        The rows, transposed so that distances are computed for many rows at a time.
     weight : (n,) float64
-        Not negative, and some of them positive.
+        Weights, not negative, with a positive sum.
     uniforms : (k, m) float64 in [0, 1)
-        Draws of the m candidates of each centre. The first centre is drawn by weight alone, with
-        the first of its uniforms.
+        Random numbers that draw the m candidates of each centre. The first centre is drawn by
+        weight alone, with the first random number.
 
     Returns
     -------
     (k,) int64
-        Ends in copies of the first row if fewer rows are distinct.
+        Chosen rows. If fewer than k rows are distinct, the first chosen row fills the rest.
     """
     k, m = uniforms.shape
     n = columns.shape[1]
@@ -75,7 +75,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
             total += weight[i] * np.float64(d2[i])
             edges[i] = total
         if total == 0.0:
-            # every row lies on a centre
+            # every row coincides with a centre
             for rest in range(t + 1, k):
                 picks[rest] = picks[0]
             break
@@ -83,7 +83,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
 
 @njit
 def _left(weight, d2, tried, parts):
-    """Return the cost with a candidate; no addition waits for the one before."""
+    """Return the cost with a candidate; no addition waits for the previous one."""
     n = weight.shape[0]
     whole = n // _LANES * _LANES
     parts[:] = 0.0
@@ -101,11 +101,11 @@ def _left(weight, d2, tried, parts):
 
 @njit
 def _drawn(edges, uniform):
-    """Return the row at this share of the cumulative mass, never one of mass 0."""
+    """Return the row at the given share of the cumulative mass, never a row of mass 0."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
     low, high = 0, n - 1
-    # a target rounded up to the whole mass gives the row that reached it
+    # if the target is rounded up to the total mass, the result is the first row that reaches it
     while low < high:
         middle = (low + high) // 2
         if edges[middle] > target or edges[middle] == edges[n - 1]:

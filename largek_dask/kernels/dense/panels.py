@@ -1,4 +1,4 @@
-"""Panels: rows packed for the register tile, the blocks of a pass, and forms of centres."""
+"""Panels of rows packed for the register tile, blocks of a pass, and forms of centres."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAD = 8
 """Centres are padded to a multiple of this, which every tile divides."""
 
 NEAR = 256 << 10
-"""Bytes of centres (of a block of their features) that all panels meet at once."""
+"""Maximum bytes of centres (of one block of features) that stay in cache while panels use them."""
 
 CACHE_LINE = 64
 
@@ -34,17 +34,17 @@ Kernel = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Blocks of a pass over rows and centres. They change speed, but no result."""
+    """Sizes of the blocks of a pass over rows and centres, which affect speed but not results."""
 
     panels: int
-    """Panels packed together."""
+    """Number of panels packed together."""
     tiles: int
-    """Tiles of centres that one panel meets before the next panel takes its place."""
+    """Number of tiles of centres that are compared with a panel before the next panel."""
     features: int
-    """Features of one block; accumulators are stored between blocks."""
+    """Number of features per block; accumulators are stored between blocks."""
 
     def as_tuple(self) -> tuple[int, int, int]:
-        """Return the arguments of compiled code."""
+        """Return the fields as arguments of compiled code."""
         return self.panels, self.tiles, self.features
 
 
@@ -52,9 +52,9 @@ class Blocking:
 def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Blocking:
     """Choose blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
 
-    Measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and second-level
-    cache: the optimum is flat, except that a few panels must share the reading of many large
-    centres. If all centres stay in cache, a few panels at a time leave room for the next rows.
+    Sizes were measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and
+    second-level cache. The optimum is flat, except that a few panels must share the reading of many
+    large centres. If all centres fit the cache, a few panels leave room for the next rows.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
     features = n_features if n_features <= 1024 else 512
@@ -71,41 +71,41 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
     """Return True if the winning tile is found first and its centre afterwards (direct form only).
 
-    That halves the cost of comparing, which few features do not hide. It searches one tile a second
-    time for every row, and needs a transposed copy of the centres.
+    This halves the cost of comparisons, which matters with few features. In return, one tile per
+    row is searched a second time, and a transposed copy of the centres is needed.
     """
     return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
 
 
 def inner(function: Kernel) -> Kernel:
-    """Compile a function that only other kernels call, and that owns no array.
+    """Compile a function that only other kernels call, and that allocates no array.
 
-    It has no entry from Python, and does not count references: with a dozen arrays that takes as
-    long as packing a panel.
+    It cannot be called from Python, and does not count references, which for a dozen arrays would
+    take as long as packing a panel.
     """
     return njit(internal=True, refcounts=False)(function)
 
 
 def real_arrays(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of arrays that are read; writable arrays are accepted, too."""
+    """Return types of input arrays; writable arrays are accepted, too."""
     return [array.copy(readonly=True) for array in outputs(dtype, *ndims)]
 
 
 def outputs(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of arrays that are written."""
+    """Return types of output arrays."""
     return [types.Array(numba.from_dtype(np.dtype(dtype)), n, "C") for n in ndims]
 
 
 @cache
 def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile filling a panel with features of `width` rows; with `lengths`, their squares, too."""
+    """Compile filling of a panel with features of `width` rows and, with `lengths`, squares."""
     side = 32 // dtype.itemsize
     # the widest panels take twice as many rows at a time
     count = 2 * side if width == 6 * side else side
 
     @inner
     def fill(rows, rows_at, stride, first, size, shift, panel, at, norms, own):
-        # all rows of a few features at a time, so that writes are contiguous
+        # process all rows for a few features at a time, so that writes are contiguous
         for f in range(0, size - side + 1, side):
             for r in range(0, width, count):
                 transpose(
@@ -114,9 +114,9 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
                 )  # fmt: skip
         left = size % side
         if left != 0:
-            # the last block overlaps the one before and writes the same numbers again; for rows
-            # shorter than a block it reads on into the next row and writes beyond the panel,
-            # where the next panel will be
+            # the last block overlaps the previous one and writes the same numbers again; for rows
+            # shorter than a block it reads into the next row and writes beyond the panel, where the
+            # next panel will be
             f = max(size - side, 0)
             begin = side - left if f > 0 else 0
             for r in range(0, width, count):
@@ -130,12 +130,12 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile packing features of rows into a transposed panel of `width` lanes, less the shift.
+    """Compile packing of rows' features, less the shift, into a transposed panel of `width` lanes.
 
-    ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` takes features
-    ``first .. first + size`` of `count` rows of `d`. If `lengths` is 1, it adds their squares to
-    ``norms[own : own + width]``, one fused multiply-add each, in order, starting from 0 if `first`
-    is 0.
+    ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` packs features
+    ``first .. first + size`` of `count` rows with `d` features. If `lengths` is 1, it adds their
+    squares to ``norms[own : own + width]``, one fused multiply-add each, in order, starting from 0
+    if `first` is 0.
     """
     side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
 
@@ -149,7 +149,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
             fill(rows, begin, d, first, size, shift, panel, at, norms, own)
         else:
             # copy the tail, so that the same code packs it
-            # (in loops: numba compiles a slice assignment with the text of its error message)
+            # (use loops: for a slice assignment numba would also compile its error message)
             for q in range(count):
                 for f in range(size):
                     spare[q * size + f] = rows[begin + q * d + f]
@@ -162,7 +162,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_rows(dtype: Dtype, width: int) -> Kernel:
-    """Compile packing whole rows, without their lengths."""
+    """Compile packing of whole rows, without their lengths."""
     block = pack_block(dtype, width, 0)
 
     @inner
@@ -173,7 +173,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
 
 
 class _Workspaces(threading.local):
-    """Scratch arrays that a thread used last, by arguments of `workspace`."""
+    """Scratch arrays that a thread used most recently, by the arguments of `workspace`."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, tuple[Any, ...]] = {}
@@ -185,13 +185,13 @@ _workspaces = _Workspaces()
 def workspace(
     tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
 ) -> tuple[Any, ...]:
-    """Return scratch arrays of one call, aligned to cache lines: a vector across two is read twice.
+    """Return scratch arrays of one call, aligned to cache lines, so that no vector spans two lines.
 
-    They are panels, tail rows, norms, winning values and labels, carried accumulators; and, for
-    `sizes` centres each, copies of listed centres with the starts of their scores, and transposed
-    ones. Each thread keeps its last two sets, one for a pass and one for its rows in doubt: fresh
-    memory would cost a page fault per 4 KB, which took a third of the time for a chunk of 1 MB and
-    50 centres.
+    These are panels, tail rows, norms, winning values and labels, and carried accumulators. In
+    addition there are copies of ``sizes[0]`` listed centres with the starts of their scores, and of
+    ``sizes[1]`` transposed centres. Each thread retains its last two sets, one for a pass and one
+    for its rows in doubt: fresh memory would cost a page fault per 4 KB, which took a third of the
+    time for a chunk of 1 MB and 50 centres.
     """
     key, kept = (tile, dtype, two, n_features, blocks, sizes), _workspaces.kept
     space = kept.pop(key, None) or _new_workspace(*key)
@@ -207,7 +207,7 @@ def _new_workspace(
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
     winners = blocks.panels * width * (2 if two or n_features > DIRECT_FEATURES else 1)
-    # one more for the narrow tiles at the end
+    # one more tile for the narrow tiles at the end
     carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
@@ -224,7 +224,7 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Return the type of running labels: as wide as scores, so that one mask serves both."""
+    """Return the type of running labels, which are as wide as scores, so that masks fit both."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
@@ -242,7 +242,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 
 @cache
 def square_distances(dtype: Dtype) -> Kernel:
-    """Compile exact squared distances of rows to their own centres, in float64."""
+    """Compile exact squared distances of rows to their own centres in float64."""
 
     @njit((*real_arrays(dtype, 2, 2), *real_arrays("i4", 1), *outputs("f8", 1)))
     def run(x, centers, labels, out):
@@ -267,7 +267,7 @@ def center_factors(dtype: Dtype) -> Kernel:
                 factors[j, f] = centers[j, f] - shift[f]
             lengths[j] = square_distance(flat, j * d, origin, 0, d)
             for f in range(d):
-                # exact, and done once here instead of for every row
+                # this is exact, and done once here instead of for every row
                 factors[j, f] *= -2
 
     return run
@@ -278,15 +278,15 @@ class DenseForm:
     """Form of centres for dense rows. All arrays are read-only."""
 
     factors: Array
-    """(k padded, d) factors of a row's features, or (direct form) numbers to subtract."""
+    """(k padded, d) factors of a row's features; in the direct form, numbers to subtract."""
     starts: Array
-    """(k padded,) start of a score: the squared length, or 0; infinity for padding."""
+    """(k padded,) initial scores: the squared lengths (direct form: 0); infinity for padding."""
     offsets: Array
-    """(d padded,) origin subtracted in packing; padded for blocks that begin anywhere."""
+    """(d padded,) origin subtracted in packing; padded, since blocks may begin at any feature."""
     rounding: Rounding
     """Bounds on the errors of the product form."""
     numbered: Rounding
-    """Bounds if the lowest bits of scores are numbers of centres."""
+    """Bounds if the lowest bits of scores hold the numbers of centres."""
 
 
 def direct_form(centers: Array) -> DenseForm:
@@ -316,6 +316,7 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         readonly(starts),
         readonly(offsets),
         Rounding.of(dtype, d, longest),
-        # a number changes a score by at most PAD - 1 units in the last place: two roundings each
+        # the number changes a score by at most PAD - 1 units in the last place, and each unit
+        # counts as two roundings
         Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )

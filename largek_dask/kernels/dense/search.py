@@ -1,9 +1,9 @@
-"""Search of the nearest centres of dense rows: packed rows against blocks of centres.
+"""Search for the nearest centres of dense rows: packed rows against blocks of centres.
 
 Each factory compiles a kernel for a register tile and a compute dtype when it is first needed.
-Blocks are chosen so that data used again stay in cache: a block of centres in the second-level
-cache while several panels pass over it, a panel (or, for long rows, a block of its features) in
-the first.
+Blocks are chosen so that reused data stay in cache: a block of centres in the second-level cache
+while it is compared with several panels, and a panel (or, for long rows, a block of its features)
+in the first-level cache.
 """
 
 from __future__ import annotations
@@ -32,15 +32,16 @@ from largek_dask.kernels.emit import decode_labels, find_score, reset_winners, s
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
-# Arguments of compiled functions; calls from Python pass their fields, which takes less time.
+# Arguments of compiled functions; calls from Python pass the fields, which takes less time.
 Doubts = namedtuple("Doubts", "coarse rounding rows limits")
 Out = namedtuple("Out", "labels values second_labels second")
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
-"""Maximum numbers of a block of rows that is prefetched: more would displace data in use. CPUs with
-vectors as wide as cache lines have larger second-level caches."""
+"""Maximum number of values in a prefetched block of rows: larger blocks would displace data in use.
+CPUs with vectors as wide as cache lines have larger second-level caches."""
 LITTLE = 1 << 19
-"""Rows in doubt times centres times features that are decided at once, against all centres."""
+"""Maximum product of rows in doubt, centres and features for which rows are decided immediately, by
+comparison with all centres."""
 
 
 @cache
@@ -58,9 +59,9 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile rows against all centres: two winners each, and the squared lengths of the rows.
+    """Compile the search of all centres: two winners per row, and the rows' squared lengths.
 
-    The second smallest score is always found: it shows whether the smallest is certain.
+    The second smallest score is always needed to determine whether the smallest is certain.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
@@ -75,7 +76,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
         for t in range(0, max(n_tiles, 1), blocks[1]):
             tiles = min(blocks[1], n_tiles - t)
             for p in range(0, total, width):
-                # rows of the next block are prefetched while a panel meets its first centres
+                # prefetch rows of the next block while a panel is compared with its first centres
                 soon = later + p * d if t == 0 and later >= 0 else -1
                 scan(
                     whole, panels, p * d, centers, d, 0, d, starts, t * centres, tiles,
@@ -92,10 +93,10 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile the same for rows that are longer than a block of features.
+    """Compile the search of all centres for rows that are longer than a block of features.
 
-    If a panel meets all centres at once, features are packed block by block: whole panels of long
-    rows would leave the cache before they are used.
+    If a panel is compared with all centres in turn, its features are packed block by block: whole
+    panels of long rows would leave the cache before they are used.
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, pack_all = pack_block(dtype, width, 1), _pack(dtype, width, 1)
@@ -120,7 +121,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
                             rows, block + p, count, d, f, length, shift, panels, 0, spare, norms, p
                         )
                         if later >= 0:
-                            # prefetch as much of the next rows as has been packed now
+                            # prefetch the part of the next rows that has just been packed of these
                             soon = later + f * total + p * length
                     meet(
                         panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values,
@@ -132,7 +133,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _scan_block(tile: Tile, dtype: Dtype, mode: int, carry: bool) -> Kernel:
-    """Compile a block of features against some whole tiles, and the few centres left at the end."""
+    """Compile scores of a block of features for whole tiles and for the remaining centres."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     size = centres * tile.vectors * lanes
     whole = Micro(centres, tile.vectors, lanes, mode, carry=carry).code
@@ -157,7 +158,7 @@ def _scan_block(tile: Tile, dtype: Dtype, mode: int, carry: bool) -> Kernel:
 
 @cache
 def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile a block of features of a panel against some centres."""
+    """Compile scores of some centres for a block of features of a panel."""
     ranks, opening = 2, _scan_block(tile, dtype, SCORES, False)
     middle, closing = _scan_block(tile, dtype, SCORES, True), _scan_block(tile, dtype, mode, True)
 
@@ -187,7 +188,7 @@ def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kernel:
-    """Compile the same in the direct form, without lengths."""
+    """Compile the search of all centres in the direct form, without squared lengths."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
     spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
@@ -209,7 +210,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 @cache
 def _note_doubts(width: int, two: bool) -> Kernel:
-    """Compile noting a panel's rows in doubt, and the limit of the scores of possible centres."""
+    """Compile a function that notes a panel's rows in doubt, with limits on possible scores."""
 
     @inner
     def note(first, m, values, own, norms, at, doubts, n_doubtful):
@@ -220,7 +221,7 @@ def _note_doubts(width: int, two: bool) -> Kernel:
             limit = best + margin(best, square, rounding)
             if second > limit:
                 continue
-            if two:  # the second nearest has to be among the candidates, too
+            if two:  # the second nearest has to be a candidate, too
                 limit = second + margin(second, square, rounding)
             doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
             n_doubtful += 1
@@ -231,12 +232,12 @@ def _note_doubts(width: int, two: bool) -> Kernel:
 
 @cache
 def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
-    """Compile, for a panel: the number of rows without doubt, and distances from scores."""
+    """Compile functions that count a panel's certain rows and turn its scores into distances."""
     real = dtype.type
 
     @inner
     def count(best, second, lengths, m, a, b, c, e, f):
-        certain = 0  # (counted: a branch would keep the loop out of vectors)
+        certain = 0  # (count: a branch would prevent vectorization)
         for q in range(m):
             square = max(best[q] + lengths[q], real(0))
             limit = min(a + b * lengths[q], c + e * lengths[q] + f * square)
@@ -253,9 +254,9 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile the search of all centres; return the number of rows in doubt, which are noted."""
+    """Compile the search of all centres, which notes rows in doubt and returns their number."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    # (`product` has its own name: numba does not compile what it knows never to run)
+    # (`product` is a variable, since numba does not compile branches on a false constant)
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
     ranks, nothing = (1, 0) if direct and not two else (2, -1)
     if direct:
@@ -264,7 +265,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
     centres, note, (count, write) = tile.centres, _note_doubts(width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
-    fetched *= 2 if divided else 1  # part of them with each block of features
+    fetched *= 2 if divided else 1  # a part with each block of features
 
     @inner
     def assign(
@@ -288,7 +289,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                 first, own = block + p, p * ranks
                 m = min(width, total - p)
                 certain = m
-                # (slices: an index that might be negative is gathered)
+                # (use slices: numba would gather by an index that might be negative)
                 best, lengths = values[own : own + width], norms[p : p + width]
                 second, winners = values[own + width :], labels[own : own + width]
                 if numbered:
@@ -303,7 +304,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                         )  # fmt: skip
                 found = out.labels[first : first + m]
                 for q in range(m):
-                    # scores that overflow, or NaN, leave no winner
+                    # there is no winner if scores overflow or are NaN
                     found[q] = max(winners[q], 0)
                 if two:
                     found, runners_up = out.second_labels[first:], labels[own + width :]
@@ -338,28 +339,29 @@ def _transpose(block, n_centers, d, columns):
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile finding the nearest centre of every row, or the nearest two.
+    """Compile the search for the nearest centre of every row, or the two nearest.
 
     Parameters
     ----------
     tile, dtype : Tile, dtype
     mode : int
-        `TWO`: the second nearest, too. Otherwise `NUMBERED` in the product form; in the direct
+        `TWO` also finds the second nearest. Otherwise `NUMBERED` in the product form; in the direct
         form `BEST`, or `BLOCK`, which finds the same winners in two steps and is faster for many
         centres.
     direct : int
         Number of features if (x - c)² itself is summed, at most `DIRECT_FEATURES`; else 0.
     divided : bool
-        Rows are longer than a block of features, which needs three more micro-kernels.
+        True if rows are longer than a block of features, which needs three more micro-kernels.
 
     Returns
     -------
     callable
         ``run(x, given, shift, centers, starts, blocks, space, coarse, rounding, at_once, doubtful,
         limits, labels, values, second_labels, second)``. It returns the number of rows left in
-        doubt (:mod:`.doubts`), if those are too many to be decided `at_once`; `doubtful` and
+        doubt (:mod:`.doubts`), if there are too many to be decided `at_once`; `doubtful` and
         `limits` have room for all rows. `given` are the centres themselves, `centers` the factors
-        of a row's features. Only `TWO` writes the last three, distances unless `values` is empty.
+        of a row's features. Only `TWO` writes the last three arrays, and distances only if `values`
+        is not empty.
     """
     assign, centres, real = _assign(tile, dtype, mode, direct, divided), tile.centres, dtype.type
     two, blockwise, product = mode == TWO, mode == BLOCK, not direct
@@ -400,9 +402,9 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
-    """Compile scores of every row and centre; in the direct form they are squared distances.
+    """Compile scores of every row and centre; in the direct form scores are squared distances.
 
-    The direct form takes any number of features here (`SOME`).
+    The direct form accepts any number of features here (`SOME`).
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     centres = tile.centres

@@ -1,4 +1,4 @@
-"""Gain by splitting a cluster of dense rows in two."""
+"""Gain from splitting a cluster of dense rows in two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _STEPS = 4
 _WORTH = 1.005
 """Minimum ratio of the gains of successive steps of 2-means; a step below it is the last."""
 _PARTS, _LEAST, _MOST = 8, 8, 64
-"""Parts of the clusters per thread, and the minimum and maximum number of clusters of each."""
+"""Number of parts per thread, and the minimum and maximum number of clusters in a part."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -41,10 +41,10 @@ def split_clusters(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Find two halves of each given cluster, and how much they lower the cost.
+    """Find two halves of each given cluster, and the decrease of the cost by splitting.
 
-    A plane across the direction of largest variance (a few steps of the power method from the
-    farthest row) cuts the rows in two, and a few steps of 2-means move it.
+    A plane orthogonal to the direction of largest variance (found by a few steps of the power
+    method from the farthest row) cuts the rows in two, and a few steps of 2-means move the plane.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ def split_clusters(
     weight : float64 array (n,), optional
         Not negative.
     max_rows : int
-        Maximum rows of a cluster that are used, evenly spaced.
+        Maximum number of rows of a cluster that are used; these are evenly spaced.
     n_threads : int
         The result does not depend on it.
 
@@ -68,7 +68,7 @@ def split_clusters(
         Decrease of the weighted sum of squared distances of all rows of the cluster; 0 for a
         cluster that is not split.
     halves : array (c, 2, d) of the compute dtype
-        The two means; the centre twice for a cluster that is not split.
+        The two means, or the centre twice for a cluster that is not split.
     """
     dtype, d = compute_dtype(centers.dtype), x.shape[1]
     clusters = np.ascontiguousarray(clusters, np.int64)
@@ -102,7 +102,7 @@ def split_clusters(
 
 @inner
 def _add_up(block, share, count, d, sums):
-    """Sum rows times their shares; rows with a share of 0 are not read."""
+    """Sum rows times their shares; skip rows with a share of 0."""
     for f in range(d):
         sums[f] = 0
     for p in range(count):
@@ -122,7 +122,7 @@ def _square(values, at, d):
 
 @cache
 def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile products of all rows of a cluster with a direction."""
+    """Compile the products of all rows of a cluster with a direction."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
@@ -177,18 +177,18 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile cutting a cluster's rows in two, with the decrease of the cost."""
+    """Compile a function that cuts a cluster's rows in two and returns the decrease of the cost."""
     real, project = dtype.type, _projection(tile, dtype)
 
     @inner
     def cut(panel, block, count, d, weights, zeros, space, along, vectors, halves):
-        """Run steps of 2-means; write the best means, about the centre; return the gain."""
+        """Run steps of 2-means; write the best means, less the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
         total = 0.0
         for p in range(count):
             total += weights[p]
-        # cut first through the middle of these rows, which need not be the centre
+        # cut first through the mean of these rows, which may differ from the centre
         limit, gain = real(0), 0.0
         for f in range(d):
             limit += everything[f] * direction[f]

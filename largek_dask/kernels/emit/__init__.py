@@ -1,4 +1,4 @@
-"""LLVM IR of the micro-kernels, and their plain numpy twins for runs without a compiler."""
+"""LLVM IR of the micro-kernels, and plain numpy equivalents for runs without a compiler."""
 
 from largek_dask.kernels.emit.boxes import *
 from largek_dask.kernels.emit.dense import *

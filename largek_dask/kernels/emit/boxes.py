@@ -1,7 +1,6 @@
-"""LLVM IR for distances of one point to sixteen others, or to sixteen boxes, one per lane.
+"""LLVM IR for distances of one point to sixteen points or sixteen boxes, one per lane.
 
-Results are bounds in single precision, for rows of any type; no decision depends on their last
-bits.
+Results are single-precision bounds for rows of any type; no decision depends on their last bits.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ __all__ = [
 
 LANES = 16
 ROWS = 4
-"""Rows that are rotated together."""
+"""Number of rows that are rotated together."""
 CHAINS = 4
-"""Running sums of a distance, none of which waits for the additions of another. A power of two."""
+"""Number of independent running sums of a distance, a power of two."""
 
 
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
@@ -36,14 +35,14 @@ def _spread(emit: Emitter, point: Any, f: int) -> Any:
 
 
 def _store_within(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
-    """Write the squares; return a bit for each that is not above the limit."""
+    """Write the squares; return a bit for each square that does not exceed the limit."""
     emit.store(total, out)
     return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.broadcast(limit)))
 
 
 @emitted(types.int64, "width", "at", limit=types.float32)
 def points_within(emit, width, columns, at, point, limit, out):
-    """Write squared distances of a point to sixteen others; return which do not exceed a limit.
+    """Write squared distances of a point to sixteen others; return which are within a limit.
 
     Parameters
     ----------
@@ -58,7 +57,7 @@ def points_within(emit, width, columns, at, point, limit, out):
     Returns
     -------
     int
-        Bit j is set if that of point j is not above the limit.
+        Bit j is set if the squared distance of point j does not exceed the limit.
     """
     emit, column = emit.of(32, LANES), emit.at(columns, at)
     total = emit.constant(0.0)
@@ -71,18 +70,18 @@ def points_within(emit, width, columns, at, point, limit, out):
 
 @emitted(constants="width", integers="n_features")
 def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
-    """Rotate four rows, less the shift, into another basis; write their squared lengths as well.
+    """Write four rows, less the shift, in another basis, and their squared lengths.
 
     Parameters
     ----------
     width : int
         Coordinates, a multiple of eight. A compile-time constant.
     rows, places, shift, n_features : real (…,), int64 (4,), float64 (d,), int
-        Row i is ``rows[places[i] : places[i] + d]``, less the shift; d is at least 1.
+        Row i is ``rows[places[i] : places[i] + d]`` less the shift; d is at least 1.
     basis : float64 (d * width,)
-        Coordinate g gets ``basis[f * width + g]`` times feature f.
+        Coordinate g is the sum over f of ``basis[f * width + g]`` times feature f.
     out : float64 (4 * (width + 1),)
-        Receives, row by row, the coordinates and then the squared length.
+        Receives, for each row, the coordinates and then the squared length.
     """
     emit, builder, count = emit.of(64, 8), emit.builder, width // 8
     at = [emit.at(rows, builder.load(emit.at(places, i))) for i in range(ROWS)]
@@ -116,7 +115,7 @@ def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
 
 @emitted(types.int64, integers="at limits_at")
 def each_within(emit, values, at, limits, limits_at):
-    """Return a bit for each of ``values[at : at + 16]`` that is not above its own limit."""
+    """Return a bit for each of ``values[at : at + 16]`` that does not exceed its own limit."""
     emit = emit.of(32, LANES)
     numbers, highest = emit.load(emit.at(values, at)), emit.load(emit.at(limits, limits_at))
     return emit.bits_set(emit.builder.fcmp_ordered("<=", numbers, highest))
@@ -124,7 +123,7 @@ def each_within(emit, values, at, limits, limits_at):
 
 @emitted(types.float32, integers="at others_at count")
 def gap_square(emit, points, at, others, others_at, count):
-    """Return the squared distance of two points, adding sixteen coordinates at a time.
+    """Return the squared distance of two points, computed sixteen coordinates at a time.
 
     Parameters
     ----------
@@ -155,21 +154,21 @@ def gap_square(emit, points, at, others, others_at, count):
 
 @emitted(types.int64, integers="mask at", base=types.int32)
 def list_set_bits(emit, mask, base, out, at, table, sizes):
-    """Write the numbers of the set bits among sixteen, without a branch.
+    """Write the positions of the set bits of a 16-bit mask, without a branch.
 
     Parameters
     ----------
     mask, base : int, int32
     out, at : int32 (…,), int
         Receives ``base + j`` for each set bit j, in order, from ``out[at]`` on; the rest of
-        ``out[at : at + 16]`` is overwritten, too.
+        ``out[at : at + 16]`` is overwritten with arbitrary values.
     table, sizes : int32 (2048,), int32 (256,)
-        For each byte the numbers of its set bits, in eight entries, and how many there are.
+        For each byte, the positions of its set bits in eight entries, and the number of set bits.
 
     Returns
     -------
     int
-        Index in `out` after the last one.
+        Index in `out` after the last position.
     """
     emit, builder, kind = emit.of(32, 8), emit.builder, ir.VectorType(I32, 8)
     for half in (0, 8):
@@ -183,22 +182,22 @@ def list_set_bits(emit, mask, base, out, at, table, sizes):
 
 @emitted(types.int64, "width", "at out_at", limit=types.float32)
 def boxes_within(emit, width, low, high, at, point, limit, out, out_at):
-    """Write squared distances of a point to sixteen boxes; return which do not exceed a limit.
+    """Write squared distances of a point to sixteen boxes; return which are within a limit.
 
     Parameters
     ----------
     width : int
         Coordinates. A compile-time constant.
     low, high, at : float32 (…,), float32 (…,), int
-        Coordinate f of the corners of box j is ``low[at + 16 f + j]`` and ``high[at + 16 f + j]``.
+        Box j ranges from ``low[at + 16 f + j]`` to ``high[at + 16 f + j]`` in coordinate f.
     point, limit : float32 (width,), float32
     out, out_at : float32 (…,), int
-        Receives the squared distances, from ``out[out_at]`` on; 0 within a box.
+        Receives the squared distances, from ``out[out_at]`` on; they are 0 inside a box.
 
     Returns
     -------
     int
-        Bit j is set if that of box j is not above the limit.
+        Bit j is set if the squared distance of box j does not exceed the limit.
     """
     emit, builder = emit.of(32, LANES), emit.builder
     lower, upper, zero = emit.at(low, at), emit.at(high, at), emit.constant(0.0)

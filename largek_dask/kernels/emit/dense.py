@@ -1,15 +1,15 @@
 """LLVM IR of the dense micro-kernels, emitted through :func:`numba.extending.intrinsic`.
 
-Lanes of a vector are rows of a packed, transposed *panel*; one feature of a centre is broadcast
-against them. A tile keeps ``centres x vectors`` accumulators in registers while it runs over the
-features, so every loaded number is used many times, which is where the speed comes from (Goto and
-van de Geijn 2008, *Anatomy of high-performance matrix multiplication*, with a minimum instead of a
-matrix at the end).
+The lanes of a vector are rows of a packed, transposed *panel*; each feature of a centre is
+broadcast to all lanes. A tile keeps ``centres x vectors`` accumulators in registers while it loops
+over the features, so every loaded number is used many times, which makes it fast (Goto and van de
+Geijn 2008, *Anatomy of high-performance matrix multiplication*, but with a minimum instead of a
+matrix as the result).
 
 Each accumulator belongs to one (row, centre) pair and takes the features in order, one fused
-multiply-add each. Nothing is ever summed across lanes. So a pair's score has the same bits in every
-lane, tile shape and vector width, and on every CPU that has an IEEE fused multiply-add (LLVM calls
-the C library's ``fma`` if the hardware has none).
+multiply-add each. Nothing is summed across lanes. So a pair's score has the same bits in every
+lane, tile shape and vector width, and on every CPU (LLVM calls the C library's ``fma`` if the
+hardware has no IEEE fused multiply-add).
 
 Emitted code depends on compile-time integers only (`spec`, from :class:`~.tile.Micro`), which
 callers hold in closures: numba's on-disk cache can hash integers, but not intrinsic objects.
@@ -39,7 +39,7 @@ from largek_dask.kernels.tile import (
 __all__ = ["scan"]
 
 LINE = 64
-"""Bytes of a cache line; another size costs speed only."""
+"""Bytes per cache line; on CPUs with another size only speed suffers."""
 
 
 @emitted(
@@ -50,28 +50,29 @@ def scan(
     emit, spec, panel, panel_at, centers, row_stride, feature, n_features, starts, first, n_tiles,
     values, labels, at, sums, sums_at, ahead, ahead_at,
 ):  # fmt: skip
-    """Scan one panel of rows against `n_tiles` tiles of centres from centre `first` on.
+    """Compare a panel of rows with `n_tiles` tiles of centres, from centre `first` on.
 
     Parameters
     ----------
     spec : int
         ``Micro.code``, a compile-time constant.
     panel, panel_at : real (…,), int
-        Rows, transposed: feature f of lane p at ``panel[panel_at + f*P + p]``.
+        Transposed rows: feature f of lane p is ``panel[panel_at + f*P + p]``.
     centers, row_stride, feature, n_features : real (…,), int, int, int
-        Flat centres; features ``feature .. feature + n_features`` of each are used (all of them,
-        as many as `spec` says, in the direct form).
+        Flat centres; features ``feature .. feature + n_features`` of each centre are used. In the
+        direct form all features are used; `spec` contains their number.
     starts : real (…,)
-        Start of each centre's accumulator; infinity for padding, which then never wins.
+        Initial value of each centre's accumulator; infinity for padding, so that it never wins.
     first, n_tiles : int
     values, labels, at : real (…,), int (…,), int
-        Running winners of the panel's lanes, read and updated (second ones P further on).
+        Current winners of the panel's lanes, read and updated; the second winners are P entries
+        further on.
     sums, sums_at : real (…,), int
-        Accumulators, tile after tile, for `SCORES` (written) and `carry` (read); the smallest of
-        each tile, lane by lane, for `MINIMA` (written).
+        Accumulators of all tiles, written for `SCORES` and read for `carry`; for `MINIMA`, the
+        smallest score of each tile and lane, written.
     ahead, ahead_at : real (…,), int
-        Memory of the size of a panel is prefetched from here on, a line or two with every four
-        features (not in the direct form); nothing if `ahead_at` is negative.
+        Start of a block of memory, the size of a panel, to prefetch: one or two lines with every
+        four features (not in the direct form). Nothing is prefetched if `ahead_at` is negative.
     """
     micro = Micro.decode(spec)
     emit, builder = emit.of("panel", micro.lanes), emit.builder
@@ -86,8 +87,8 @@ def scan(
     starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
     fetched = builder.icmp_signed(">=", ahead_at, i64(0))
     places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
-    # Winners stay in registers where the features are unrolled. Around an inner loop they would
-    # push accumulators out of it, so there they are read and written once per tile.
+    # Winners stay in registers if the features are unrolled. Around an inner loop they would take
+    # registers from the accumulators, so there they are read and written once per tile.
     kept = unrolled > 0 and micro.mode != SCORES
     before = [emit.load(*place) for own in places for place in own] if kept else []
 
@@ -102,7 +103,8 @@ def scan(
             for f in range(unrolled):
                 total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
         else:
-            # This many tiles prefetch a panel; the others prefetch their own, which is cached.
+            # The first `tiles` tiles prefetch a panel; for the others the address is the current
+            # panel, which is cached.
             tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
             wanted = builder.and_(fetched, builder.icmp_signed("<", tile, i64(tiles)))
             turns = builder.lshr(n_features, i64(2))
@@ -126,7 +128,7 @@ def scan(
 
 
 def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[list[Any]]:
-    """Emit accumulators of a tile as they begin."""
+    """Emit the initial accumulators of a tile."""
     total = []
     for m in range(micro.centres):
         if micro.carry:
@@ -143,7 +145,7 @@ def _emit_best(
     emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
     winners: list[Any] | None, index: Any, own: Any,
 ) -> list[Any]:  # fmt: skip
-    """Emit the comparison of a tile's scores with the winners; return those kept in registers."""
+    """Emit the comparison of a tile's scores with the winners; return winners kept in registers."""
     after: list[Any] = []
     for v, mine in enumerate(places):
         scores = [row[v] for row in total]
@@ -154,7 +156,7 @@ def _emit_best(
             found = winners[v * len(mine) : (v + 1) * len(mine)]
             after += _emit_winners(emit, micro, scores, found, index)
         else:
-            # vector by vector, so that few of them are alive at a time
+            # load winners vector by vector, so that few registers are in use at a time
             found = [emit.load(*place) for place in mine]
             _store(emit, mine, _emit_winners(emit, micro, scores, found, index))
     return after
@@ -168,7 +170,7 @@ def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:
 def _lines(emit: Emitter) -> int:
     """Return the number of cache lines to prefetch with four features.
 
-    Twice as many if a vector fills one: panels are then twice as wide.
+    The number is doubled if a vector fills a cache line, since panels are then twice as wide.
     """
     return max(1, emit.lanes * emit.bits // (4 * LINE))
 
@@ -176,7 +178,7 @@ def _lines(emit: Emitter) -> int:
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
-    """Emit one feature of every pair of the tile, a fused multiply-add each."""
+    """Emit one feature for every pair of the tile, with one fused multiply-add per pair."""
     builder = emit.builder
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
@@ -198,8 +200,8 @@ def _emit_features(
 ) -> list[list[Any]]:
     """Emit all features: four per iteration, then two, then one.
 
-    With one feature per iteration, counting and addressing would cost as much as its loads.
-    Iterations of four features prefetch cache lines from `line` on.
+    With one feature per iteration, counting and addressing would cost as much as the loads.
+    Iterations of four features also prefetch cache lines, from `line` on.
     """
     builder, width = emit.builder, micro.vectors * micro.lanes
     total: list[list[Any]] = start
@@ -226,7 +228,7 @@ def _emit_features(
 
 
 def _rows(parts: list[Any], micro: Micro) -> list[list[Any]]:
-    """Return vectors of all centres by centre."""
+    """Group a list of the vectors of all centres by centre."""
     return [parts[m : m + micro.vectors] for m in range(0, len(parts), micro.vectors)]
 
 
@@ -253,7 +255,7 @@ def _smallest(emit: Emitter, scores: list[Any]) -> Any:
 def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
-    """Emit comparisons of a tile's scores with each lane's best; ties keep the earlier centre."""
+    """Emit comparisons of a tile's scores with each lane's best; ties go to the earlier centre."""
     builder, smaller = emit.builder, emit.smaller
 
     def lower(a: Any, b: Any) -> Any:
@@ -264,9 +266,9 @@ def _emit_winners(
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
-        # Only the smallest score of the tile is compared with the best so far; its centre is
-        # found once, at the end. Sums of squares are not negative, so their bits compare like
-        # integers, whose minimum does not occupy the units of multiply-adds.
+        # Only the smallest score of the tile is compared with the best score so far; its centre is
+        # found once, at the end. Sums of squares are not negative, so their bits can be compared as
+        # integers, which does not occupy the multiply-add units.
         bits = [builder.bitcast(score, emit.labels) for score in scores]
         while len(bits) > 1:
             a, b = bits[0], bits[1]
@@ -276,9 +278,9 @@ def _emit_winners(
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
     if micro.mode in (NUMBERED, PAIR):
-        # The number of the centre within the tile is a constant, which costs less than its
-        # index. A numbered score has it in its lowest bits, so that only the tile has to be kept;
-        # the margin allows for the digits lost. Infinity becomes NaN with a number, and is skipped.
+        # The number of the centre within the tile is a constant, which costs less than its index.
+        # A numbered score has this number in its lowest bits, so that only the tile is stored; the
+        # margin allows for the digits lost. Infinity with a number becomes NaN, and is skipped.
         old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
         number = emit.broadcast(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
@@ -302,7 +304,7 @@ def _emit_winners(
             second, runner = runner_up
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, own(m))
-            # An old best comes before a runner-up of equal score.
+            # At equal scores the previous best comes before the runner-up.
             follows = smaller(score, second)
             runner_up = [
                 builder.select(follows, loser, second),

@@ -1,4 +1,4 @@
-"""Common parts of the emitted micro-kernels: LLVM vectors of one element type and width."""
+"""Common code of the emitted micro-kernels: LLVM vectors of one element type and width."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def i64(value: int) -> Any:
-    """Return a constant of 64 bits."""
+    """Return a 64-bit integer constant."""
     return ir.Constant(I64, value)
 
 
 def emitted(
     result: Any = types.void, constants: str = "", integers: str = "", **others: Any
 ) -> Callable[[Function], Function]:
-    """Make an intrinsic from a function that emits its code; without a compiler, return its twin.
+    """Make an intrinsic from a function that emits code; without a compiler, return its stand-in.
 
-    The function is called with an :class:`Emitter` and the arguments: constants as Python
-    integers, arrays as pointers to their first number, others as LLVM values. It returns the
+    The function is called with an :class:`Emitter` and the arguments: constants as Python integers,
+    arrays as pointers to the first element, and other arguments as LLVM values. It returns the
     result as an LLVM value, or None.
 
     Parameters
     ----------
     result : numba type, str or callable
-        Type of the result. The name of an array stands for the type of its numbers; a function
-        is called with the types of the arguments.
+        Type of the result. The name of an array argument stands for its element type; a function is
+        called with the types of the arguments.
     constants, integers : str
-        Names of the arguments that are compile-time constants, and of other integers (int64).
+        Names of arguments that are compile-time constants, and of other integer arguments (int64).
     **others : numba type or str
-        Types of the remaining scalar arguments.
+        Types of the remaining scalar arguments, by name.
     """
 
     def make(function: Function) -> Any:
@@ -97,7 +97,7 @@ class Emitter:
         self.context, self.builder, self.kinds, self.values = context, builder, kinds, values
 
     def of(self, bits: int | str, lanes: int) -> Emitter:
-        """Return an emitter of vectors of ``lanes`` elements; of an array's type, by its name."""
+        """Return an emitter of vectors of ``lanes`` elements; `bits` may be an array's name."""
         own = Emitter(self.context, self.builder, self.kinds, self.values)
         own.bits = self.bits_of(bits) if isinstance(bits, str) else bits
         own.lanes = lanes
@@ -109,15 +109,15 @@ class Emitter:
         return own
 
     def panel(self, array: str, count: int) -> Emitter:
-        """Return an emitter of vectors whose size divides ``count`` numbers of an array.
+        """Return an emitter of vectors whose size divides ``count`` elements of an array.
 
-        The size is that of a vector register or half of one: LLVM splits others badly.
+        The size is that of a vector register or half of it: LLVM splits other sizes badly.
         """
         bits = self.bits_of(array)
         return self.of(bits, next(n for n in (512 // bits, 8, 4) if count % n == 0))
 
     def bits_of(self, array: str) -> int:
-        """Return the bits of an element of an array argument."""
+        """Return the number of bits per element of an array argument."""
         return int(self.kinds[array].dtype.bitwidth)
 
     def array(self, name: str) -> Any:
@@ -136,7 +136,7 @@ class Emitter:
     def load(self, pointer: Any, kind: Any = None) -> Any:
         """Load a vector, by default of scores."""
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
-        value.align = 4  # of an element: panels start anywhere
+        value.align = 4  # alignment of an element: panels start anywhere
         return value
 
     def index(self, pointer: Any, place: Any) -> Any:
@@ -151,7 +151,7 @@ class Emitter:
     def prefetch(self, pointer: Any, soon: int = 2) -> None:
         """Prefetch the cache line at `pointer`, which need not be valid memory.
 
-        By default into the second-level cache; with ``soon=3`` into the first.
+        The line goes to the second-level cache by default, and to the first with ``soon=3``.
         """
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
@@ -187,11 +187,11 @@ class Emitter:
         return self.builder.fcmp_ordered("<", a, b)
 
     def bits_set(self, mask: Any) -> Any:
-        """Return a mask as an integer of 64 bits."""
+        """Return a mask as a 64-bit integer."""
         return self.builder.zext(self.builder.bitcast(mask, ir.IntType(self.lanes)), I64)
 
     def sum_pairwise(self, lanes: Any) -> Any:
-        """Return the sum of all lanes, adding one half to the other until one is left."""
+        """Return the sum of all lanes, adding one half to the other until one lane is left."""
         half = self.lanes
         while half > 1:
             half //= 2
@@ -202,7 +202,7 @@ class Emitter:
     def loop(
         self, begin: Any, end: Any, step: int, values: list[Any], body: Function, once: bool = False
     ) -> list[Any]:
-        """Emit a loop over f from `begin` below `end`; return the values after it.
+        """Emit a loop over f, from `begin` to below `end`; return the values after the loop.
 
         Each iteration replaces the values by ``body(f, values)``. With `once` there is at most one
         iteration.

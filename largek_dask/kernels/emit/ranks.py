@@ -1,4 +1,4 @@
-"""LLVM IR for the smallest of many scores, and for scores within limits, lane by lane.
+"""LLVM IR that finds, lane by lane, the smallest scores and scores within limits.
 
 As in :mod:`~largek_dask.kernels.emit.dense`, lanes are rows, and nothing is computed across them.
 """
@@ -15,9 +15,10 @@ __all__ = ["insert_ranked", "lane_minima", "lanes_within", "lowest_bit"]
 
 @emitted(constants="width", integers="at count out_at")
 def lane_minima(emit, width, values, at, count, out, out_at):
-    """Write the smallest of the numbers ``values[at + i*width + q]``, i < `count`, of each lane q.
+    """Write the minimum over i < `count` of ``values[at + i*width + q]`` for each lane q.
 
-    Infinity if there is none; NaN is skipped. `width` is a compile-time constant.
+    The minimum is infinite if there are no values; NaN is skipped. `width` is a compile-time
+    constant.
     """
     emit, builder = emit.panel("values", width), emit.builder
     places, first = range(0, width, emit.lanes), emit.at(values, at)
@@ -36,9 +37,9 @@ def lane_minima(emit, width, values, at, count, out, out_at):
 
 @emitted(constants="width", integers="at ranks own")
 def insert_ranked(emit, width, values, at, ranks, best, own):
-    """Insert a number of each lane into its `ranks` smallest, ascending; the largest drops out.
+    """Insert one value per lane into the lane's `ranks` smallest values; drop the largest.
 
-    The number of rank r and lane q is ``best[own + r*width + q]``. NaN changes nothing.
+    The values are ascending: ``best[own + r*width + q]`` has rank r in lane q. NaN is ignored.
     """
     emit, builder = emit.panel("values", width), emit.builder
     places, table = range(0, width, emit.lanes), emit.at(best, own)
@@ -58,9 +59,9 @@ def insert_ranked(emit, width, values, at, ranks, best, own):
 
 @emitted(types.uint64, "width", "at")
 def lanes_within(emit, width, values, at, limits):
-    """Return a bit per lane, at most 64: set where ``values[at + q]`` does not exceed its limit.
+    """Return one bit per lane q, at most 64: set if ``values[at + q]`` does not exceed its limit.
 
-    It is also set for NaN, and where the limit is NaN.
+    The bit is also set if the value or the limit is NaN.
     """
     emit, builder, result = emit.panel("values", width), emit.builder, i64(0)
     for place in range(0, width, emit.lanes):
@@ -72,5 +73,5 @@ def lanes_within(emit, width, values, at, limits):
 
 @emitted(types.int64, mask=types.uint64)
 def lowest_bit(emit, mask):
-    """Return the number of the lowest set bit of a mask that is not 0."""
+    """Return the position of the lowest set bit of a mask that is not 0."""
     return emit.builder.cttz(mask, ir.Constant(ir.IntType(1), 1))

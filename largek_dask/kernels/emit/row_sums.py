@@ -1,6 +1,6 @@
 """LLVM IR of exact sums: rows are rounded to steps of a grid and added to the sums of a cluster.
 
-Each number is rounded by itself, and sums of integers do not depend on the order.
+Each number is rounded separately, and sums of integers do not depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
 
 @emitted(integers="i into later ahead", scale=types.float64)
 def add_row(emit, x, i, shift, scale, sums, into, later, ahead):
-    """Add row `i` of a table to ``sums[into]``, and prefetch what comes next.
+    """Add row `i` of a table to ``sums[into]``, and prefetch the next row and cluster.
 
     Parameters
     ----------
     x, i : (n, d) of any number type and layout, int
     shift, scale : float64 (d,), float64
-        ``(x - shift) * scale``, rounded to whole numbers, is added. `scale` is a power of
-        two, so that rounding of the product changes nothing.
+        ``(x - shift) * scale``, rounded to whole numbers, is added. `scale` is a power of two, so
+        the product itself is exact.
     sums, into : int64 (k, d), int
     later, ahead : int
         Row and cluster to prefetch.
@@ -77,7 +77,7 @@ def _emit_row(
 
 
 def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
-    """Load features from `f` on of a row at an address, in float64."""
+    """Load features of a row, from feature `f` on, as float64."""
     builder, kind = emit.builder, emit.kinds["x"]
     number = emit.context.get_data_type(kind.dtype)
     stored = ir.VectorType(number, emit.lanes)
@@ -99,7 +99,7 @@ def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
 
 
 def _emit_steps(emit: Emitter, numbers: Any, shift: Any, scale: Any) -> Any:
-    """Return numbers in whole steps."""
+    """Return numbers, less the shift, rounded to whole steps."""
     builder = emit.builder
     moved = builder.fsub(numbers, emit.load(shift))
     magic = ir.Constant(emit.vector, [MAGIC] * emit.lanes)

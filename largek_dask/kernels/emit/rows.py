@@ -1,4 +1,4 @@
-"""LLVM IR for rows: transposing them into panels, and exact distances.
+"""LLVM IR for rows: transposition into panels, and exact distances.
 
 As in :mod:`~largek_dask.kernels.emit.dense`, no result depends on the machine's vector width.
 """
@@ -46,11 +46,10 @@ def transpose(
 ):  # fmt: skip
     """Transpose a block of `n_rows` rows (8 features, or 4 in double precision) into a panel.
 
-    Row r, feature f of the block is read at ``rows[rows_at + r*row_stride + f]``; less
-    ``shift[feature + f]`` it is written to ``panel[panel_at + f*width + r]``. With
-    `lengths` of 1 its squares of the features from `begin` to `end` of the block are added to
-    ``norms[norms_at + r]``, in order. `lengths` and `n_rows`, a multiple of half the features, are
-    compile-time constants.
+    Feature f of row r of the block is read from ``rows[rows_at + r*row_stride + f]``, and written,
+    less ``shift[feature + f]``, to ``panel[panel_at + f*width + r]``. If `lengths` is 1, squares of
+    the row's features ``begin .. end`` of the block are added to ``norms[norms_at + r]``, in order.
+    `lengths` and `n_rows`, a multiple of half the number of features, are compile-time constants.
     """
     emit = emit.of("rows", n_rows)
     pointers = [emit.at(rows, rows_at)]
@@ -71,17 +70,17 @@ def gather(
     Parameters
     ----------
     lengths : int
-        1: add to the rows' squared lengths too. A compile-time constant.
+        1 to also update the rows' squared lengths, else 0. A compile-time constant.
     rows, places, place, stride : real (…,), int32 (…,), int, int
         Row r of the block begins at ``rows[places[place + r] * stride]``.
     shift, feature : real (…,), int
         ``shift[feature + f]`` is subtracted from feature f of the block.
     counted : int
-        Features of the block that were in the block before: their squares are not added.
+        Number of features that were in the previous block: their squares are not added again.
     panel, panel_at, width : real (…,), int, int
-        Written at ``panel[panel_at + f*width + r]``.
+        Feature f of row r is written to ``panel[panel_at + f*width + r]``.
     norms, norms_at : real (…,), int
-        Squared lengths, one fused multiply-add per feature, in the order of features.
+        Squared lengths, updated by one fused multiply-add per feature, in the order of features.
     """
     side = 256 // emit.bits_of("rows")
     emit, where = emit.of("rows", side), emit.at(places, place)
@@ -109,8 +108,8 @@ def _emit_block(
 ) -> None:
     """Emit a block of 32 bytes of each row at `pointers`, less `offsets`, transposed to `out`.
 
-    To `norms`, if there are any, the squares of its `counted` features are added: one fused
-    multiply-add each, in order.
+    The squares of the `counted` features are added to `norms`, if given, by one fused multiply-add
+    each, in order.
     """
     builder, half = emit.builder, 128 // emit.bits
     short = ir.VectorType(emit.real, half)
@@ -137,7 +136,7 @@ def _emit_block(
 
 
 def _joined(emit: Emitter, parts: list[Any]) -> Any:
-    """Concatenate a power of two of vectors of one size."""
+    """Concatenate vectors of one size, whose number is a power of two."""
     while len(parts) > 1:
         both = list(range(2 * parts[0].type.count))
         parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -168,7 +167,7 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 @emitted(constants="width ranks label", integers="at")
 def reset_winners(emit, width, ranks, label, values, labels, at):
-    """Reset winners: infinity and `label` for `ranks` winners of `width` rows."""
+    """Reset `ranks` winners of `width` rows to infinity and `label`."""
     emit = emit.panel("values", ranks * width)
     for i in range(0, ranks * width, emit.lanes):
         emit.store(emit.constant(float("inf")), emit.at(values, at, i))
@@ -179,8 +178,8 @@ def reset_winners(emit, width, ranks, label, values, labels, at):
 def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
-    One chain adds features in order. Several `chains` are faster, since none waits for the
-    additions of another, and add in another order.
+    A single chain adds features in order. Several `chains` are faster, since none waits for the
+    additions of another, but they add in another order.
     """
     emit, builder = emit.panel("panel", lanes), emit.builder
     x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
@@ -195,7 +194,7 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
             new.append(emit.fma(value, value, total))
         return new
 
-    for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then the rest
+    for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then remaining ones
         rest = builder.urem(builder.sub(n_features, begin), i64(step))
         end, n = builder.sub(n_features, rest), step * len(places)
         totals[:n] = emit.loop(begin, end, step, totals[:n], add)
@@ -219,15 +218,15 @@ def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, 
     width : int
         Rows of a panel, a compile-time constant.
     values, labels, at : real (…,), int (…,), int
-        The smallest score of each row, and after these the second smallest; the first centre of
-        the tile that won, -1 if none has, which becomes the centre, or 0.
+        The smallest score of each row, followed by the second smallest of each row. Labels hold the
+        first centre of the winning tile, or -1 if there is none, and receive the centre, or 0.
     norms, norms_at : real (…,), int
         Squared lengths of the rows.
     m : int
-        Number of rows that count, from the first on.
+        Number of rows in the panel, from the first lane on.
     a, b, c, e, f : real
-        `Rounding.coarse`: a row is certain if its two scores are farther apart than one of the two
-        bounds.
+        Fields of `Rounding.coarse`: a row is certain if the difference of its two scores exceeds
+        one of the two bounds.
     """
     emit, builder = emit.panel("values", width), emit.builder
     scores, names, lengths = emit.at(values, at), emit.at(labels, at), emit.at(norms, norms_at)
@@ -259,11 +258,11 @@ def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", best="panel")
 def find_score(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
-    """Return which of `centres` centres from `first` on has score `best` with a row (direct form).
+    """Return the centre, among `centres` from `first` on, with score `best` (direct form).
 
-    Lanes are centres here, and scores have the bits of their tile. Feature f of the row is
-    ``panel[panel_at + f*width]``, of centre j ``columns[(j // 8 * n_features + f) * 8 + j % 8]``.
-    Without a match the result is `first`.
+    Lanes are centres here, and scores have the bits of the tile. Feature f of the row is
+    ``panel[panel_at + f*width]``; feature f of centre j is
+    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. If no score matches, the result is `first`.
     """
     emit, builder = emit.of("panel", centres), emit.builder
     x = emit.at(panel, panel_at)
@@ -277,10 +276,10 @@ def find_score(emit, centres, panel, panel_at, width, columns, n_features, start
 
 @emitted(types.int64, "centres", "panel_at width n_features first", limit="panel")
 def tile_within(emit, centres, panel, panel_at, width, columns, n_features, starts, first, limit):
-    """Return which of `centres` centres from `first` on have no score above `limit` with one row.
+    """Return a mask of the centres, among `centres` from `first` on, with scores up to `limit`.
 
-    Scores are those of the product form, with the bits of their tile; the row and the centres are
-    laid out as for :func:`find_score`. The result has a bit per centre.
+    Scores of one row are computed in the product form, with the bits of the tile; the row and the
+    centres are laid out as for :func:`find_score`. The mask has one bit per centre.
     """
     emit = emit.of("panel", centres)
     x = emit.at(panel, panel_at)
@@ -292,7 +291,7 @@ def _emit_tile_scores(
     emit: Emitter, direct: bool, x: Any, width: Any, columns: Any, n_features: Any, starts: Any,
     first: Any,
 ) -> Any:  # fmt: skip
-    """Emit scores of one row with the centres of a tile, one per lane, feature by feature."""
+    """Emit scores of one row and the centres of a tile, one centre per lane."""
     builder, eight = emit.builder, i64(8)
     block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
     column = emit.at(columns, block, builder.urem(first, eight))
@@ -308,7 +307,7 @@ def _emit_tile_scores(
 
 @emitted(lambda kinds: kinds["array"].copy(readonly=True))
 def as_readonly(emit, array):
-    """Return the array with a read-only type, for which functions are already compiled."""
+    """Return the array as a read-only type, for which functions are already compiled."""
     kind = emit.kinds["array"].copy(readonly=True)
     return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
 
@@ -317,8 +316,8 @@ def as_readonly(emit, array):
 def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre in float64, in a fixed order.
 
-    Feature f belongs to lane ``f % 8`` of eight running sums, for any vector width;
-    each lane takes its features in order; the eight are added pairwise at the end.
+    Feature f is added to running sum ``f % 8`` of eight, for any vector width; each running sum
+    takes its features in order, and the eight are added pairwise at the end.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     return _emit_squares(emit.of(64, 8), x, [c], [], n_features)[0]
@@ -328,7 +327,7 @@ def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
 def weighted_square_distance(
     emit, rows, rows_at, centers, centers_at, weights, weights_at, n_features
 ):
-    """Return :func:`square_distance` with each feature's square times its float64 weight."""
+    """Return :func:`square_distance` with each feature's square multiplied by a float64 weight."""
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     return _emit_squares(emit.of(64, 8), x, [c], [emit.at(weights, weights_at)], n_features)[0]
 
@@ -337,7 +336,7 @@ def weighted_square_distance(
 def four_square_distances(emit, rows, rows_at, centers, names, n_features, out):
     """Write :func:`square_distance` of a row and the centres ``names[:4]`` to ``out[:4]``.
 
-    The four take about as long as two by themselves.
+    Computing four distances together takes about as long as computing two separately.
     """
     four = _named(emit, centers, names, n_features)
     _store(emit, _emit_squares(emit.of(64, 8), emit.at(rows, rows_at), four, [], n_features), out)
@@ -352,10 +351,10 @@ def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names,
 
 @emitted("rows", integers="rows_at centers_at n_features")
 def near_square(emit, rows, rows_at, centers, centers_at, n_features):
-    """Return the squared distance of a row and a centre, rounded in the type of the rows.
+    """Return the squared distance of a row and a centre, computed in the type of the rows.
 
-    Running sums fill 64 bytes, so the error for n features in vectors of L lanes is at most a
-    factor of ``1 ± γ_m``, ``m = n / L + 8``.
+    Running sums fill 64 bytes (L lanes), so for n features the result is within a factor of
+    ``1 ± γ_m`` of the exact value, with ``m = n / L + 8``.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
@@ -364,7 +363,7 @@ def near_square(emit, rows, rows_at, centers, centers_at, n_features):
 
 @emitted(integers="rows_at n_features")
 def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
-    """Write :func:`near_square` of a row and the four named centres to ``out``."""
+    """Write :func:`near_square` of a row and the centres ``names[:4]`` to ``out[:4]``."""
     four = _named(emit, centers, names, n_features)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
     _store(emit, _emit_squares(emit, emit.at(rows, rows_at), four, [], n_features, True), out)
@@ -374,8 +373,8 @@ def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
 def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features, out):
     """Write scores of a row and the centres ``names[:8]``, in the product form, to ``out[:8]``.
 
-    They have the bits of a tile: a chain of fused multiply-adds each, feature by feature. Eight of
-    them hide the latency.
+    Scores have the bits of a tile: each is one chain of fused multiply-adds, feature by feature.
+    Eight chains hide the latency.
     """
     emit, builder, x = emit.of("rows", 1), emit.builder, emit.at(rows, rows_at)
     centers = _named(emit, factors, names, n_features, 8)
@@ -398,7 +397,7 @@ def _store(emit: Emitter, numbers: list[Any], out: Any) -> None:
 
 
 def _named(emit: Emitter, table: Any, names: Any, n_features: Any, n: int = 4) -> list[Any]:
-    """Return pointers to the rows of a table given by the first `n` names."""
+    """Return pointers to the table rows with the first `n` indices in `names`."""
     numbers = [emit.index(names, q) for q in range(n)]
     return [emit.at(table, emit.builder.mul(number, n_features)) for number in numbers]
 
@@ -407,7 +406,7 @@ def _emit_squares(
     emit: Emitter, x: Any, centers: list[Any], weights: list[Any], n_features: Any,
     fused: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """Emit sums of (x - c)² of each centre, times its weights if there are any."""
+    """Emit sums of (x - c)² for each centre, weighted if weights are given."""
     builder, lanes, bits = emit.builder, emit.lanes, emit.bits_of("rows")
     narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), lanes)
 
@@ -431,14 +430,14 @@ def _emit_squares(
     end = builder.and_(n_features, i64(-lanes))
     totals = [emit.constant(0.0)] * len(centers)
     totals = emit.loop(i64(0), end, lanes, totals, partial(add, read=emit.load))
-    # Adding 0 to the other lanes changes no bit of a sum of squares.
+    # Adding 0 to the other lanes does not change a sum of squares.
     few = partial(_load_first, emit, builder.sub(n_features, end))
     totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
     return [emit.sum_pairwise(total) for total in totals]
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
-    """Load the first numbers of a vector, and zeros; memory after them is not read."""
+    """Load the first `count` numbers of a vector, fill with zeros, and read no memory beyond."""
     builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)

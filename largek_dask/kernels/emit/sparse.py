@@ -1,9 +1,9 @@
 """LLVM IR of the micro-kernel for sparse rows: one row against a block of transposed centres.
 
-Lanes are centres here. A feature of a block's centres is contiguous in memory, so that every stored
-number of a row is multiplied with a few vectors. Each (row, centre) pair is one chain of fused
-multiply-adds over the row's numbers as they are stored, so its score depends neither on the block
-nor on the lane.
+Lanes are centres here. Each feature of a block's centres is contiguous in memory, so that every
+stored number of a row is multiplied by a few vectors. The score of a (row, centre) pair is one
+chain of fused multiply-adds over the row's stored numbers in order, so it depends neither on the
+block nor on the lane.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from largek_dask.kernels.emit.emitter import I32, emitted, i64
 __all__ = ["LANES", "scan_sparse"]
 
 LANES = 16
-"""Centres of a vector, on every machine."""
+"""Number of centres per vector, on every machine."""
 AHEAD = 16
-"""Distance of prefetching, in stored numbers. With this, and 16 lanes instead of 8, Reuters in 500
-clusters takes 46 instead of 65 ms per pass."""
+"""Distance of prefetching, in stored numbers. With prefetching, and 16 lanes instead of 8, a pass
+over Reuters with 500 clusters takes 46 instead of 65 ms."""
 _LINE = 64
-"""Bytes of a cache line."""
+"""Bytes per cache line."""
 
 
 @emitted(constants="spec", integers="begin end at first own")
@@ -28,21 +28,21 @@ def scan_sparse(
     emit, spec, data, indices, begin, end, columns, at, starts, first, values, labels, second,
     second_labels, own,
 ):  # fmt: skip
-    """Scan one row against ``vectors * LANES`` centres from centre `first` on.
+    """Compare one row with ``vectors * LANES`` centres, from centre `first` on.
 
     Parameters
     ----------
     spec : int
-        ``2 * vectors``, one more for the two nearest; a compile-time constant.
+        ``2 * vectors``, plus 1 to find the two nearest. A compile-time constant.
     data, indices, begin, end : real (…,), int32 (…,), int, int
-        The row is ``data[begin:end]`` in the columns ``indices[begin:end]``.
+        The row has the numbers ``data[begin:end]`` in the columns ``indices[begin:end]``.
     columns, at : real (…,), int
-        Feature f of centre ``first + j`` at ``columns[at + f * vectors * LANES + j]``.
+        Feature f of centre ``first + j`` is ``columns[at + f * vectors * LANES + j]``.
     starts, first : real (…,), int
-        Start of each centre's score; infinity for padding, which then never wins.
+        Initial value of each centre's score; infinity for padding, so that it never wins.
     values, labels, second, second_labels, own : real, int32, real, int32 (…,), int
-        `LANES` running winners from `own` on, each of the centres of its lane; ties keep the
-        earlier centre. `second` ones are written only for the two nearest.
+        `LANES` current winners from `own` on, each among the centres of its lane; ties go to the
+        earlier centre. `second` and `second_labels` are written only for the two nearest.
     """
     count, two = divmod(spec, 2)
     stored = emit.array("indices").nitems
@@ -50,12 +50,12 @@ def scan_sparse(
     columns = emit.at(columns, at)
 
     def column(i):
-        """Return the place of a stored number's feature."""
+        """Return a pointer to the centres' values of a stored number's feature."""
         return emit.at(columns, builder.mul(emit.index(indices, i), i64(count * LANES)))
 
     def meet(i, totals):
         x, place = emit.broadcast(builder.load(emit.at(data, i))), column(i)
-        # The next columns are known here; caches cannot predict them.
+        # Prefetch the next columns, which hardware prefetchers cannot predict.
         later = builder.add(i, i64(AHEAD))
         soon = column(builder.select(builder.icmp_signed("<", later, stored), later, i))
         for number in range(0, count * LANES, _LINE * 8 // emit.bits):
@@ -78,7 +78,7 @@ def scan_sparse(
         if two:
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, mine)
-            # An old best comes before a runner-up of equal score.
+            # At equal scores the previous best comes before the runner-up.
             follows = emit.smaller(score, runner_up[0])
             runner_up = [
                 builder.select(follows, loser, runner_up[0]),

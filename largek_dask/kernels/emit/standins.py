@@ -1,7 +1,7 @@
-"""Plain numpy twins of the emitted micro-kernels, of the same names, for runs without a compiler.
+"""Plain numpy equivalents of the emitted micro-kernels, for runs without a compiler.
 
-They add in another order and without fused operations, so their results agree with the compiled
-ones within rounding, not to the bit.
+Functions have the names of the micro-kernels. They add in another order and without fused
+operations, so their results agree with the compiled results only up to rounding.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def gather(
 
 
 def prefetch(rows, at):
-    """Prefetching changes no number."""
+    """Do nothing: prefetching affects only speed."""
 
 
 def lane_minima(width, values, at, count, out, out_at):
@@ -253,12 +253,12 @@ def list_set_bits(mask, base, out, at, table, sizes):
 
 
 def _bits(within):
-    """Return an integer with the bits that are true."""
+    """Return an integer whose bit j is set if element j is true."""
     return sum(1 << int(j) for j in np.flatnonzero(within))
 
 
 def _steps(x, i, shift, scale):
-    """Return a row in whole steps."""
+    """Return a row, less the shift, rounded to whole steps."""
     magic = (x[i].astype(np.float64) - shift) * scale + MAGIC
     steps = magic.view(np.int64) - MAGIC_BITS
     return steps

@@ -1,10 +1,10 @@
-"""Sparse rows whose nearest centre is in doubt (:mod:`~largek_dask.kernels.dense.doubts`).
+"""Decide sparse rows in doubt (as :mod:`~largek_dask.kernels.dense.doubts` does for dense rows).
 
-A score of a sparse row has one term per stored number, and its rounding depends on their number.
-Sums (x - c)² go over all features, including zeros, since their terms may cancel. That is slow for
-short rows: a text that shares no word with most centres is about equally near to all of these. So
-float64 scores, again of the stored numbers only, decide first, and the sums only among scores that
-are too close even then.
+A score of a sparse row has one term per stored number, and its rounding error depends on the number
+of terms. Sums (x - c)² cover all features, including zeros, since their terms may cancel. This is
+slow for short rows: a text that shares no word with most centres is about equally near to all of
+them. So float64 scores of the stored numbers decide first; the sums are computed only where these
+scores are too close as well.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from largek_dask.kernels.sparse.search import center_norms, length, nearest_spar
 Array = NDArray[Any]
 
 _OFF = 2.0**-48
-"""Minimum gap of two float64 scores, per term and (|x| + |c|)². Their errors are at most 2^-52 of
-that, those of the sums (x - c)² that decide 2^-50, and there are two of each ..."""
+"""Gap of two float64 scores, per term and (|x| + |c|)², above which no sums are needed. Relative to
+this, errors of scores are at most 2^-52, errors of sums (x - c)² 2^-50; two of each may add up."""
 _LEAST = 2.0**-1070
-"""... plus this for products that underflow."""
+"""Addition to the gap for products that underflow."""
 _SHARP = 2.0**-24
-"""Maximum relative error of a distance that is kept."""
+"""Maximum relative error of a distance; otherwise the distance is computed again by a sum."""
 
 
 def nearest_two_sparse(
     x: SparseBlock, centers: Array, cache: PackedCache, two: bool
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """Return the nearest two centres of every row; the second is exact only if `two`."""
+    """Return the two nearest centres of every row; the second is exact only with `two`."""
     packed = cache.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
@@ -49,10 +49,10 @@ def nearest_two_sparse(
 
 
 def mend_scores(x: SparseBlock, centers: Array, cache: PackedCache, out: Array) -> None:
-    """Write sums (x - c)² where the product form has lost digits of a squared distance.
+    """Replace squared distances that have lost digits in the product form by sums (x - c)².
 
-    `out` (n, k) holds squared distances by the product form. The error of those that are kept is at
-    most eight times that of their terms.
+    `out` (n, k) holds squared distances by the product form. Where they are not replaced, their
+    error is at most eight times the error of their terms.
     """
     lengths = readonly(np.sqrt(cache.get(center_norms)))
     _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
@@ -63,7 +63,7 @@ def _decide(
     data, indices, indptr, centers, columns, norms, two, roundoff, least, longest, labels, first,
     second_labels, second,
 ):  # fmt: skip
-    """Turn scores into distances; give rows in doubt the nearest of their possible centres."""
+    """Turn scores into distances; label rows in doubt by the nearest of their possible centres."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     scores = np.empty(columns.shape[0] * columns.shape[2])
@@ -122,7 +122,7 @@ def _scores(data, indices, begin, end, columns, norms, scores):
 
 @njit
 def _lowest(scores, k):
-    """Return the positions of the lowest two scores, and the third; -1 if one is not finite."""
+    """Return the positions of the two lowest scores (-1 if not finite), and the third score."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
     for j in range(k):

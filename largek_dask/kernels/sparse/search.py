@@ -1,9 +1,9 @@
-"""Nearest centres of sparse rows (CSR), and exact distances to them; centres are dense.
+"""Nearest dense centres of sparse rows (CSR), and exact distances to these centres.
 
-Scores are ``||c||² - 2 x·c`` over the stored numbers of a row, one fused multiply-add each in the
-order of the columns. So they have the bits of the dense product form for the same rows without a
-shift. Centres are transposed in blocks: the coordinates of a block's centres in one column are
-contiguous, in a few cache lines.
+Scores ``||c||² - 2 x·c`` take one fused multiply-add per stored number of a row, in the order of
+the columns. So they have the bits of the dense product form for the same rows without a shift.
+Centres are transposed in blocks: the coordinates of a block's centres in one column are contiguous,
+in a few cache lines.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ from largek_dask.kernels.packed_cache import PackedCache
 Array = NDArray[Any]
 
 MOST_VECTORS = 4
-"""Vectors of a block of centres: enough chains of multiply-adds for two multipliers."""
+"""Maximum vectors in a block of centres: enough chains of multiply-adds for two multipliers."""
 _ROWS = 4096
-"""Rows that meet a block of centres before the next block takes its place."""
+"""Number of rows that are compared with a block of centres before the next block."""
 _LINE = 64
-"""Bytes of a cache line."""
+"""Bytes per cache line."""
 _FEATURES = 256
-"""Features of a patch of centres that is transposed at once."""
+"""Number of features in a patch of centres that is transposed at once."""
 LOST = 8.0
-"""Ratio of a centre's square to its distance above which the difference has lost digits."""
+"""Minimum ratio of a centre's squared length to its squared distance at which the difference has
+lost digits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,7 +43,7 @@ class SparseCenters:
     """Centres packed for the sparse kernels."""
 
     columns: Array
-    """(n_blocks, d, width) factors of a row's numbers: -2 c."""
+    """(n_blocks, d, width) factors -2 c of a row's numbers."""
     starts: Array
     """(n_blocks * width,) squared lengths; infinity for padding."""
     n_clusters: int
@@ -51,7 +52,7 @@ class SparseCenters:
 def pack_sparse(centers: Array) -> SparseCenters:
     """Pack (k, d) centres of a compute dtype."""
     vectors = MOST_VECTORS
-    # by powers of two, for fewer kernels to compile
+    # use powers of two, so that fewer kernels are compiled
     while vectors > 1 and vectors * LANES >= 2 * len(centers):
         vectors //= 2
     return _pack(centers, vectors * LANES)
@@ -66,7 +67,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     centers = readonly(np.ascontiguousarray(centers))
     k, d = centers.shape
     n_blocks = -(-k // width)
-    # aligned to cache lines: otherwise vectors would reach into the next one
+    # align to cache lines: otherwise vectors would extend into the next line
     room = np.empty(n_blocks * d * width + _LINE // centers.itemsize, centers.dtype)
     skipped = -room.ctypes.data % _LINE // centers.itemsize
     columns = room[skipped : skipped + n_blocks * d * width].reshape(n_blocks, d, width)
@@ -81,7 +82,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
 
 @njit
 def _transpose(centers, columns):
-    """Write -2 c, in patches of a few centres and features that stay in the cache."""
+    """Write -2 c in patches of a few centres and features, which stay in the cache."""
     k, d = centers.shape
     n_blocks, _, width = columns.shape
     factor = centers.dtype.type(-2)
@@ -101,8 +102,8 @@ def nearest_sparse(
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
     """Return the nearest and the second nearest centre of every row, with their scores.
 
-    The order is that of :func:`~largek_dask.kernels.distances.nearest_two`; scores lack the row's
-    squared length.
+    Results are in the order of :func:`~largek_dask.kernels.distances.nearest_two`; scores do not
+    include the row's squared length.
     """
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
@@ -116,7 +117,7 @@ def nearest_sparse(
 
 
 def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
-    """Write squared distances of all rows to all centres, with the bits of nearest_sparse."""
+    """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
     columns, starts = narrow.columns.reshape(-1), narrow.starts
     _scores(*x.parts(starts.dtype), columns, starts, x.n_features, out)
 
@@ -199,19 +200,19 @@ def length(data, begin, end):
 
 
 def center_norms(centers: Array) -> NDArray[np.float64]:
-    """Return (k,) squared lengths in float64, the features added in order."""
+    """Return (k,) squared lengths in float64, summed in the order of the features."""
     return readonly(squared_lengths(centers))
 
 
 def squared_distances(
     x: SparseBlock, centers: Array, cache: PackedCache, labels: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Return the (n,) squared distance of every row to the centre of its label.
+    """Return (n,) squared distances: from each row to the centre of its label.
 
-    It is ``||c||² - sum c²`` over the row's columns, which covers the columns where the row is 0,
-    plus ``sum (x - c)²`` over its columns. Both sums add the squares of c in the order of the
-    columns, so a row that equals its centre is at distance 0. If the difference has lost digits,
-    because the row lies near its centre, the sum goes over all features.
+    A distance is ``||c||² - sum c²`` over the row's columns, which covers the columns where the row
+    is 0, plus ``sum (x - c)²`` over the row's columns. Both sums add the squares of c in the order
+    of the columns, so a row that equals its centre is at distance 0. If the difference has lost
+    digits because the row lies near its centre, (x - c)² is summed over all features.
     """
     out, norms = np.empty(len(x)), cache.get(center_norms)
     _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)

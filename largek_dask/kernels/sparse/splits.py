@@ -1,9 +1,9 @@
-"""Gain by splitting a cluster of sparse rows in two.
+"""Gain from splitting a cluster of sparse rows in two.
 
-As for dense rows (:mod:`~largek_dask.kernels.dense.splits`): a plane across the direction of
-largest variance, moved by steps of 2-means. Every second row finds the halves, the others judge
-them. Only the stored numbers of a row are used; columns in which no row of a cluster has any are 0
-in both means.
+As for dense rows (:mod:`~largek_dask.kernels.dense.splits`), a plane orthogonal to the direction of
+largest variance cuts the rows in two, and steps of 2-means move it. Every second row is used to fit
+the halves, and the other rows to evaluate them. Only the stored numbers of a row are used; columns
+in which no row of a cluster has a stored number are 0 in both means.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 
 POWER_STEPS = 3
-"""Steps of the power method."""
+"""Number of steps of the power method."""
 STEPS = 4
-"""Maximum steps of 2-means."""
+"""Maximum number of steps of 2-means."""
 WORTH = 1.005
 """Minimum ratio of the gains of successive steps; a step below it is the last."""
 LEAST_ROWS = 6
 """Clusters with fewer rows are not split."""
 _PART = 16
-"""Clusters that a thread takes at a time."""
+"""Number of clusters that a thread takes at a time."""
 
 Array = NDArray[Any]
 
@@ -41,7 +41,7 @@ def split_sparse(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Find two halves of each given cluster, and how much they lower the cost.
+    """Find two halves of each given cluster, and the decrease of the cost by splitting.
 
     Arguments and results are those of :func:`~largek_dask.kernels.dense.splits.split_clusters`,
     with sparse rows `x` and centres of the compute dtype.
@@ -80,7 +80,7 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
             continue
         n_met, total, n_fitted = 0, 0.0, (count + 1) // 2
         for p in range(count):
-            # every second row fits the split, the others judge it
+            # every second row is used to fit the split, the other rows to evaluate it
             place = 2 * p if p < n_fitted else 2 * (p - n_fitted) + 1
             i = order[begin + place * all_rows // count]
             rows[p], weights[p] = i, weight[i] if weight.size > 0 else 1.0
@@ -109,7 +109,7 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
 
 @njit
 def _gain(parts, weights, mean, met, halves, along, also, direction):
-    """Return by how much the nearer of two means lowers the cost of rows against one mean."""
+    """Return the decrease of the cost of rows if the nearer of two means replaces one mean."""
     count, gain = parts[3].size, 0.0
     for half in range(2):
         # |x - m|² - |x - a|² = 2 x·(a - m) - (a - m)·(a + m)
@@ -169,7 +169,7 @@ def _principal(parts, weights, mean, met, along, direction, sums):
         for at in range(indptr[rows[p]], indptr[rows[p] + 1]):
             length += np.float64(data[at]) * data[at]
         distance = weights[p] * (length - 2.0 * along[p] + square)
-        # the rounding errors of equal rows give no direction
+        # do not take a direction from the rounding errors of equal rows
         if distance > farthest and length - 2.0 * along[p] + square > 1e-12 * length:
             farthest, far = distance, p
     if far < 0:
