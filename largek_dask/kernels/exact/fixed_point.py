@@ -140,7 +140,7 @@ class FixedPoint:
 
 
 def power_above(value: float) -> int:
-    """Return the least e with value <= 2^e (0 for 0); e + 1 if value may be rounded down."""
+    """Return the least e with value < 2^e (0 for 0); 2^e is not below the value before rounding."""
     return int(np.frexp(value)[1]) if value > 0 else 0
 
 
