@@ -12,7 +12,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
 _CONVERTED_VALUES = 1 << 16
-"""Values of a block of converted rows, which stays in the second-level cache."""
+"""Number of values in a block of converted rows, which stays in the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]

@@ -252,7 +252,7 @@ def _gains(columns, weight, r, starts, centers, points, out):
 def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-    # lanes for each feature, for the gain and for the mass
+    # one set of lanes for each feature, for the gain and for the mass
     high, low = np.empty((d + 2, _LANES)), np.empty((d + 2, _LANES))
     for q in range(points.shape[0]):
         high[:] = 0.0

@@ -125,12 +125,12 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredRows:
-    """Rows with their statistics."""
+    """Rows and their statistics."""
 
     x: Table
     """(n, d) dense rows of any type."""
     weight: Array | None
-    """(n,); None if every row weighs 1."""
+    """(n,) weights; None if every row weighs 1."""
     statistics: Statistics
 
     @classmethod
@@ -214,7 +214,7 @@ class ClusteringFunction:
         return squares.value / self.rows.total
 
     def _difference(self, centers: Array, labels: NDArray[np.int32]) -> Array:
-        """Return ``grad f_1 - xi_2`` with rows in the clusters of their labels."""
+        """Return ``grad f_1 - xi_2`` for rows in the clusters of their labels."""
         if self._labels is None:
             self._sums.add(self.rows.x, labels, self.rows.weight)
         else:

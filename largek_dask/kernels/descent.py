@@ -45,9 +45,9 @@ class CenteredRows:
     """Read-only rows in memory, relative to their mean."""
 
     x: Floats
-    """(n, d), C-contiguous."""
+    """(n, d) rows, C-contiguous."""
     columns: Floats
-    """(d, n), their transpose."""
+    """(d, n) transpose of ``x``."""
     weight: Floats
     """(n,) positive weights."""
 
@@ -68,13 +68,13 @@ class PartitionState:
     """Partition of rows, with distance bounds; :func:`settle` changes it in place."""
 
     centers: Floats
-    """(k, d)"""
+    """(k, d) centres."""
     counts: Floats
     """(k,) weight of the rows of each cluster."""
     costs: Floats
     """(k,) weighted sum of squared distances of each cluster's rows to its centre."""
     labels: NDArray[np.int32]
-    """(n,)"""
+    """(n,) cluster of each row."""
     upper: Floats
     """(n,) upper bounds of the distances of rows to their centres."""
     lower: Floats

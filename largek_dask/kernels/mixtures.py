@@ -68,7 +68,7 @@ class PackedMixture:
     means: Array
     """(k, d) means in the compute dtype."""
     variances: Floats
-    """(1, 1) ``"iso"``, (k, 1) ``"isoflex"`` or (k, d) ``"diag"``."""
+    """(1, 1) for ``"iso"``, (k, 1) for ``"isoflex"``, (k, d) for ``"diag"``."""
     log_weights: Floats
     """(k,) minus infinity for a retired component."""
     shift: Array
@@ -98,7 +98,7 @@ class PackedMixture:
 
     @property
     def covariance(self) -> str:
-        """``"iso"``, ``"isoflex"`` or ``"diag"``."""
+        """Kind of variances: ``"iso"``, ``"isoflex"`` or ``"diag"``."""
         if self.variances.shape == (1, 1):
             return "iso"
         return "isoflex" if self.variances.shape[1] == 1 else "diag"

@@ -158,7 +158,7 @@ def _plus(high, low, other, other_low):
 
 @njit
 def _sums_from(values, weights, middle, sums):
-    """Write sums of w, w y and w y^2 from the middle value on, where y is the distance to it.
+    """Write sums of w, w y and w y^2 from the middle value on; y is the value minus the middle.
 
     Rows 0 to 2 of ``sums`` are the high parts, and rows 3 to 5 the low parts. Left of the middle
     they are the negated sums of the values up to the middle.

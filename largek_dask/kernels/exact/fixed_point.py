@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOW_BITS = 50
-"""Bits of a low limb."""
+"""Number of bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
 _DIGITS = {4: 24, 8: 32}  # required bits of the extent, by bytes of the compute dtype
@@ -92,7 +92,7 @@ class FixedPoint:
         integer_data: bool = False,
         spread: float | None = None,
     ) -> FixedPoint:
-        """Return the finest grid that cannot overflow; wide only if needed.
+        """Return the finest grid that cannot overflow; it is wide only if needed.
 
         Parameters
         ----------

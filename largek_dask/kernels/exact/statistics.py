@@ -38,7 +38,7 @@ _OF_GRID = ("bits", "weight_bits", "integer_weights", "wide")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statistics:
-    """Statistics of the rows before any clustering."""
+    """Statistics of all rows, computed before any clustering."""
 
     n_rows: int
     """Number of rows that count: finite rows with a weight above 0."""

@@ -65,7 +65,7 @@ class ClusterSums:
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
 
     def part(self, clusters: slice) -> ClusterSums:
-        """Return a copy for some of the clusters."""
+        """Return a copy with only some of the clusters."""
         sums, weights = self.limbs()
         return ClusterSums.of(sums[..., clusters, :], weights[..., clusters], self.grid)
 
