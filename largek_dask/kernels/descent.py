@@ -37,7 +37,7 @@ Bounds = namedtuple("Bounds", "labels upper lower radius drift loss")
 bounds shrink by the cluster's `loss`; both are accumulated since the first step."""
 Near = namedtuple("Near", "gaps active lists sizes far seen")
 """Distances between centres, clusters whose rows may change, and for each cluster the centres that
-could take its rows, the distance to the nearest other centre, and the drift already included."""
+could take its rows, the distance to the nearest unlisted centre, and the drift already included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -403,9 +403,9 @@ def _relabel(x, centers, near, bounds, stale, waiting, space):
 
 @njit
 def _doubtful(active, half, bounds, waiting):
-    """Find rows of active clusters whose bounds leave the label open, and each cluster's end.
+    """Find rows of active clusters whose bounds leave the label open, ordered by cluster.
 
-    ``waiting`` is (2, n); its first row receives the row indices.
+    Return where each cluster ends. ``waiting`` is (2, n); its first row receives the row indices.
     """
     labels, upper, lower, radius, drift, loss = bounds
     k = active.shape[0]

@@ -150,7 +150,7 @@ def _find_least(counts, gaps, radius, least):
 
 @njit
 def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
-    """Return the other cluster where a row costs least, and a bound below its other distances."""
+    """Return the cluster where a row costs least, and a lower bound of its other distances."""
     norm = 0.0
     for f in range(x.shape[1]):
         norm += x[i, f] * x[i, f]
