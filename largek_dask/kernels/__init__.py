@@ -1,1 +1,1 @@
-"""Numba kernels: numpy arrays in, arrays out; no I/O, clock, randomness or Dask."""
+"""Numba kernels on numpy arrays, without I/O, clock, randomness or Dask."""

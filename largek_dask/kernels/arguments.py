@@ -12,14 +12,14 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
 _CONVERTED_VALUES = 1 << 16
-"""Values of a block of converted rows, which stays in the second-level cache."""
+"""Number of values in a block of converted rows, which stays in the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 def check_rows(x: Table, n_features: int) -> int:
-    """Return the number of rows; refuse rows of another number of features."""
+    """Return the number of rows; raise if they do not have ``n_features`` features."""
     if len(x.shape) != 2 or x.shape[1] != n_features:
         raise ParameterError(
             f"rows must have {n_features} features like the centres, got shape {x.shape}."
@@ -28,7 +28,7 @@ def check_rows(x: Table, n_features: int) -> int:
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """Yield C-ordered read-only blocks of the rows in the compute dtype; one if it is that."""
+    """Yield read-only C-ordered blocks of rows in ``dtype``; a single block if x has it."""
     if len(x) == 0:
         return
     if x.dtype == dtype and x.flags.c_contiguous:
@@ -53,5 +53,5 @@ def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def two_outputs(n: int, dtype: np.dtype[Any]) -> tuple[Labels, Array, Labels, Array]:
-    """Return new arrays for labels and values of the nearest two centres of n rows."""
+    """Return new arrays for the labels and distances of the two nearest centres of n rows."""
     return np.empty(n, np.int32), np.empty(n, dtype), np.empty(n, np.int32), np.empty(n, dtype)

@@ -1,6 +1,6 @@
-"""Decrease of the k-means objective by one more centre, exactly, without reading every row.
+"""Exact decrease of the k-means objective by one more centre, without reading every row.
 
-Let ``r_a`` be the squared distance of row a to the nearest of the present centres. A centre at y
+Let ``r_a`` be the squared distance of row a to the nearest of the current centres. A centre at y
 takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by ``z(y) = sum_a w_a
 max(0, r_a - |y - a|^2)``: the auxiliary problem of an incremental algorithm (N. Karmitsa, A.
 Bagirov, S. Taheri, equation 10; z and B are those of B. Ordin and A. Bagirov).
@@ -10,9 +10,9 @@ rows of a cluster are sorted by r_a, the largest first, and a scan stops at the 
 <= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs the rows that are nearer to y
 than to their second centre; its scan stops at ``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
 
-Sums are compensated (TwoSum, with the rounding of each product by its weight), in a fixed number of
-lanes: their error is about 2^-100 of the sum of absolute values. So a row of weight 3 and three
-equal rows give the same bits, unless the sum lies that close to the midpoint of two numbers.
+Sums are compensated (TwoSum, including the rounding errors of products with weights), in a fixed
+number of lanes: their error is about 2^-100 of the sum of absolute values. So a row of weight 3 and
+three equal rows give the same bits, unless the sum lies that close to the midpoint of two floats.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from largek_dask.kernels.exact.numbers import two_product_error
 from largek_dask.kernels.jit import njit
 
 _LANES = 32
-"""Rows of a block, and number of partial sums."""
+"""Number of rows in a block, and of partial sums."""
 _KEPT = 1 - 2.0**-30
-"""Safety factor of the bounds of scans, for the rounding of distances."""
+"""Safety factor for scan bounds, because distances are rounded."""
 
 Array = NDArray[np.float64]
 
 
 class Order(NamedTuple):
-    """Rows of each cluster by descending distance; equal ones by index."""
+    """Rows of each cluster by descending distance; rows at equal distances by index."""
 
     order: NDArray[np.int64]
-    """(n,) rows, cluster after cluster."""
+    """(n,) row indices, cluster after cluster."""
     starts: NDArray[np.int64]
     """(k + 1,) start of each cluster in ``order``."""
 
 
 class ArrangedRows(NamedTuple):
-    """Rows copied in the order of scans, column by column; all arrays are read-only."""
+    """Rows copied in scan order, column by column; all arrays are read-only."""
 
     columns: Array
     """(d, n) coordinates."""
@@ -53,16 +53,16 @@ class ArrangedRows(NamedTuple):
     r: Array
     """(n,) squared distances to the nearest centre, descending within a cluster."""
     starts: NDArray[np.int64]
-    """(k + 1,) start of each cluster."""
+    """(k + 1,) start of each cluster in these arrays."""
     centers: Array
-    """(k, d) nearest centres of the clusters."""
+    """(k, d) centres of the clusters."""
 
 
 def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int) -> Order:
-    """Sort the rows of k clusters by a distance, the farthest first.
+    """Sort the rows of k clusters by distance, the farthest first.
 
-    For :func:`arrange` the distance is the squared one to the nearest centre, for
-    :func:`swap_costs` the sum of the distances to the two nearest (no squares).
+    :func:`arrange` needs squared distances to the nearest centre; :func:`swap_costs` needs sums of
+    the distances (not squared) to the two nearest centres.
     """
     order = np.lexsort((-distances, labels)).astype(np.int64)
     starts = np.searchsorted(labels[order], np.arange(k + 1)).astype(np.int64)
@@ -75,13 +75,13 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
     Parameters
     ----------
     x : (n, d) float64
-        Rows, about an origin near them (their mean).
+        Rows relative to an origin near them (their mean).
     weight : (n,) float64
         Weights of the rows, not negative.
     centers : (k, d) float64
-        Centres about the same origin.
+        Centres relative to the same origin.
     order : Order
-        Rows by the nearest centre and ``r``.
+        Rows sorted by ``r`` within the cluster of their nearest centre.
     r : (n,) float64
         Squared distance of each row to its nearest centre.
     """
@@ -96,14 +96,14 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return z(y) at (q, d) points, in the unit of the objective (not divided by the weight)."""
+    """Return (q,) values of z(y) at (q, d) points, not divided by the total weight."""
     out = np.empty(len(points))
     _gains(*rows, readonly(np.ascontiguousarray(points)), out)
     return out
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """Return z(y), the weight of B(y) and the weighted sum of its rows at (q, d) points."""
+    """Return z(y), and the weight and weighted sum of the rows of B(y), at (q, d) points."""
     q, d = points.shape
     out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
     _members(*rows, readonly(np.ascontiguousarray(points)), out, mass, sums)
@@ -142,12 +142,12 @@ def swap_costs(
     second: Array,
     points: Array,
 ) -> Array:
-    """Return the (q, k) change of the objective with points[q] in place of centre j.
+    """Return (q, k) changes of the objective if points[q] replaces centre j.
 
-    It is ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and d1_a
-    elsewhere; negative if the swap lowers the objective. ``order_by_sum`` sorts rows by
-    ``sqrt(first) + sqrt(second)``; those are the squared distances to the nearest and the second
-    nearest centre (infinity if there is no other).
+    A change is ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and
+    ``e_a = d1_a`` elsewhere; it is negative if the swap lowers the objective. ``first`` and
+    ``second`` are squared distances to the two nearest centres (infinity if there is only one
+    centre); ``order_by_sum`` sorts rows by ``sqrt(first) + sqrt(second)``.
     """
     rows = arrange(x, weight, centers, order_by_sum, first)
     far = second[order_by_sum.order]
@@ -170,7 +170,7 @@ def _distance(centers, j, points, q):
 
 @njit
 def _end_of_scan(keys, begin, end, bound):
-    """Return the position of the first of some descending keys that is at most a bound."""
+    """Return the position of the first key that is at most ``bound``; keys are descending."""
     while begin < end:
         middle = (begin + end) // 2
         if keys[middle] > bound:
@@ -195,7 +195,7 @@ def _squares(columns, begin, size, points, q, out):
 
 @njit
 def _add(high, low, values, size):
-    """Add values to the high lanes, and rounding errors to the low ones (Knuth's TwoSum)."""
+    """Add values to the high lanes, and rounding errors to the low lanes (Knuth's TwoSum)."""
     for i in range(size):
         a, b = high[i], values[i]
         s = a + b
@@ -206,7 +206,7 @@ def _add(high, low, values, size):
 
 @njit
 def _add_products(high, low, values, weight, begin, size):
-    """Add values times the weights of rows, which are empty if all are 1; overwrite the values."""
+    """Add values times row weights (empty if all weights are 1); overwrite the values."""
     if weight.shape[0] > 0:
         for i in range(size):
             product = values[i] * weight[begin + i]
@@ -252,7 +252,7 @@ def _gains(columns, weight, r, starts, centers, points, out):
 def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-    # lanes for each feature, for the gain and for the mass
+    # one set of lanes for each feature, for the gain and for the mass
     high, low = np.empty((d + 2, _LANES)), np.empty((d + 2, _LANES))
     for q in range(points.shape[0]):
         high[:] = 0.0
@@ -288,9 +288,9 @@ def _members(columns, weight, r, starts, centers, points, out, mass, sums):
 
 @njit
 def _losses(weight, r, far, starts, high, low):
-    """Sum the losses of rows without their centre, from each position to the end of their cluster.
+    """Sum the increases in cost without the own centre, from each row to the end of its cluster.
 
-    They are 0 if there is no second centre: all rows are scanned then.
+    The sums are 0 if there is no second centre: all rows are scanned then.
     """
     value, total, rest = np.empty(1), np.empty(1), np.empty(1)
     for j in range(starts.shape[0] - 1):
@@ -299,7 +299,7 @@ def _losses(weight, r, far, starts, high, low):
         for a in range(starts[j + 1] - 1, starts[j] - 1, -1):
             value[0] = far[a] - r[a] if far[a] < np.inf else 0.0
             _add_products(total, rest, value, weight, a, 1)
-            # shifted by one per cluster: each has one more position, for "no rows"
+            # shifted by one per cluster: each cluster has one extra position, for an empty sum
             high[a + j], low[a + j] = total[0], rest[0]
 
 

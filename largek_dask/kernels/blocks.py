@@ -1,4 +1,4 @@
-"""Rows in memory: dense arrays, or blocks of sparse ones (CSR)."""
+"""Rows in memory: dense arrays, or blocks of sparse rows (CSR)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scalar = TypeVar("Scalar", bound=np.generic)
 
 
 def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
-    """Return a read-only view, so that kernels are compiled for read-only arrays alone."""
+    """Return a read-only view, so that kernels are compiled only for read-only arrays."""
     view = array.view()
     view.flags.writeable = False
     return view
@@ -24,18 +24,18 @@ def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseBlock:
-    """Some rows of a CSR matrix; within a row columns ascend, each at most once.
+    """Rows of a CSR matrix; within a row, columns ascend without duplicates.
 
-    Takes a slice, a mask or an array of row numbers as an index, like the array it stands for; a
-    single row number gives that row with all its zeros.
+    Like a dense array, it is indexed with a slice, a mask or an array of row numbers; a single row
+    number returns that row as a dense array.
     """
 
     data: Array
-    """(n_stored,) numbers."""
+    """(n_stored,) values."""
     indices: NDArray[np.int32]
-    """(n_stored,) their columns."""
+    """(n_stored,) columns of the values."""
     indptr: NDArray[np.int64]
-    """(n + 1,) start of each row's numbers."""
+    """(n + 1,) start of each row in ``data`` and ``indices``."""
     n_features: int
 
     @property
@@ -58,7 +58,7 @@ class SparseBlock:
 
     @property
     def stored(self) -> slice:
-        """Slice of `data` and `indices` that holds the numbers of these rows."""
+        """Slice of `data` and `indices` that belongs to these rows."""
         return slice(int(self.indptr[0]), int(self.indptr[-1]))
 
     def __getitem__(self, rows: Any) -> Any:
@@ -78,41 +78,41 @@ class SparseBlock:
         return SparseBlock(data, indices, indptr, self.n_features)
 
     def parts(self, dtype: Any = None) -> tuple[Array, Array, Array]:
-        """Return read-only numbers, in another type if one is given, columns and starts of rows."""
+        """Return read-only values (converted to ``dtype``, if given), columns and row starts."""
         data = self.data.astype(self.dtype if dtype is None else dtype, copy=False)
         return readonly(data), readonly(self.indices), readonly(self.indptr)
 
     def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
-        """Return the same rows in another type; for the same type a copy only on request."""
+        """Return the same rows in another type; copy rows that have the type only on request."""
         if self.data.dtype == dtype and not copy:
             return self
         return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
 
     def toarray(self) -> Array:
-        """Return (n, d) rows with all their zeros."""
+        """Return the rows as a dense (n, d) array."""
         out = np.zeros(self.shape, self.dtype)
         out[self.row_numbers(), self.indices[self.stored]] = self.data[self.stored]
         return out
 
     def row_numbers(self) -> NDArray[np.int64]:
-        """Return (n_stored,) row of every stored number."""
+        """Return the (n_stored,) row number of every stored value."""
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def with_rows_zero(self, rows: NDArray[np.bool_]) -> SparseBlock:
-        """Return the same rows with zeros stored where the mask is set."""
+        """Return the same rows, with the stored values of the masked rows set to 0."""
         data = self.data.copy()
         data[self.stored][rows[self.row_numbers()]] = 0
         return SparseBlock(data, self.indices, self.indptr, self.n_features)
 
 
 def _as_bits(data: Array) -> Array:
-    """View the same memory as unsigned integers: there is one kernel for all types of a size."""
+    """View the same memory as unsigned integers, so that all types of a size share one kernel."""
     return data.view(f"u{data.dtype.itemsize}")
 
 
 @njit
 def _copy_rows(data, indices, indptr, rows, into, out, columns):
-    """Copy stored numbers of some rows, one row after the other."""
+    """Copy the stored values of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
         for p in range(into[i + 1] - at):
@@ -121,7 +121,7 @@ def _copy_rows(data, indices, indptr, rows, into, out, columns):
 
 
 Table = Array | SparseBlock
-"""Rows: a dense (n, d) array, or sparse."""
+"""Dense or sparse rows (n, d)."""
 
 
 def dense_rows(x: Table) -> Array:
@@ -130,10 +130,10 @@ def dense_rows(x: Table) -> Array:
 
 
 def sparse_rows(x: Array) -> SparseBlock:
-    """Return the rows of a dense (n, d) array as sparse ones."""
+    """Convert a dense (n, d) array to sparse rows."""
     x = readonly(np.ascontiguousarray(x))
     indptr, columns = np.zeros(len(x) + 1, np.int64), np.empty(x.size + 1, np.int32)
-    # Pages of `columns` that are not written to take no memory.
+    # Pages of `columns` that are never written use no memory.
     _find_stored(x, indptr, columns)
     data = np.empty(indptr[-1], x.dtype)
     _take_stored(x, readonly(indptr), readonly(columns), data)
@@ -145,7 +145,7 @@ def _find_stored(x, indptr, columns):
     n = 0
     for j in range(x.shape[0]):
         for f in range(x.shape[1]):
-            # Always written: a branch takes longer if many numbers are not 0.
+            # Write unconditionally: a branch is slower if many values are not 0.
             columns[n] = f
             n += x[j, f] != 0
         indptr[j + 1] = n

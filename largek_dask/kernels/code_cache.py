@@ -1,11 +1,11 @@
-"""Files of compiled kernels, which the processes of a machine share.
+"""Cache of compiled kernels in files, which all processes on a machine share.
 
 There is one folder per version. Its name is a hash of every source file in ``kernels/``, of the
 versions of Python, numba, llvmlite, numpy and this package, of numba's settings and of the
-processor: numba's own key includes only the file that defines a function, so it would load an old
-copy of a function that is inlined from another file. Each overload is one file, named by a hash of
-its key, and written to a temporary name first, so there is no index and no lock. If a file cannot
-be read, the kernel is compiled again; if it cannot be written, the code stays in memory.
+processor. (Numba's own key includes only the file that defines a function, so it would load an old
+copy of a function that is inlined from another file.) Each overload is one file, named after a hash
+of its key and written under a temporary name first, so neither an index nor a lock is needed. A
+kernel whose file cannot be read is compiled again; code that cannot be written stays in memory.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ log = logging.getLogger(__name__)
 
 KEPT_VERSIONS = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
-"""Bytes at the end of a file: a hash of the rest, so that torn code is never run."""
+"""Number of bytes at the end of a file: a hash of the rest, so incomplete code is never run."""
 SOURCES = Path(__file__).parent
 OPTIONS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES")
-"""Numba's settings that change the code of a function."""
+"""Numba settings that change the generated code."""
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled code of this version on this processor."""
+    """Return the folder of compiled code for this version and processor."""
     root = config.get("kernels.cache-dir") or user_cache_dir("largek_dask", appauthor=False)
     return Path(root) / "kernels" / f"v-{_version(SOURCES)}"
 
@@ -55,7 +55,7 @@ def is_cache_empty() -> bool:
 
 
 def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any:
-    """Return ``rebuild(what was saved)``, or None if there is no intact file of this key."""
+    """Return ``rebuild(saved)``, or None if there is no intact file for this key."""
     try:
         content = path.read_bytes()
         if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
@@ -74,7 +74,7 @@ def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any
 
 
 def save(path: Path, content: bytes) -> None:
-    """Save the pickled pair of a key and its code, if the folder can be written."""
+    """Save a pickled pair of key and code, if the folder is writable."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _prepare(path.parent)
@@ -92,13 +92,13 @@ _unsaved: object = None
 
 
 def report_unsaved(why: object) -> None:
-    """Record why compiled code of this process is not saved."""
+    """Record the reason why this process cannot save compiled code."""
     global _unsaved
     _unsaved = why
 
 
 def unsaved() -> object:
-    """Return why compiled code of this process could not be saved, or None."""
+    """Return the reason why this process cannot save compiled code, or None."""
     return _unsaved
 
 
@@ -134,7 +134,7 @@ def _mark_used(folder: Path) -> None:
 
 @cache
 def _prepare(folder: Path) -> None:
-    """Make the folder and remove those of the least recently used versions, once per process."""
+    """Create the folder and remove the least recently used versions, once per process."""
     folder.mkdir(parents=True, exist_ok=True)
     _mark_used(folder)
     for _, old in sorted(_versions(folder.parent), reverse=True)[KEPT_VERSIONS:]:
@@ -143,5 +143,5 @@ def _prepare(folder: Path) -> None:
 
 def _versions(root: Path) -> Iterator[tuple[int, Path]]:
     for path in root.glob("v-" + "?" * 20):
-        with contextlib.suppress(FileNotFoundError):  # another process may prune as well
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed it
             yield path.stat().st_mtime_ns, path

@@ -1,11 +1,10 @@
-"""Count the kernels that this process compiles, and the seconds it takes.
+"""Count the kernels that this process compiles, and measure the compile time.
 
-Numba reports when it starts and ends compiling a function; what is loaded from the cache is not
-compiled. A function is compiled inside the compilation of its caller, all of it under numba's lock:
-so there is one compilation at a time, and the seconds counted are wall time. Code of other packages
-does not count.
+Numba reports when it starts and ends compiling a function; loading from the cache does not count,
+nor does code of other packages. A function is compiled during the compilation of its caller, under
+numba's lock: so there is one compilation at a time, and the seconds counted are wall time.
 
-A compilation cannot be stopped half-way, so work with a time limit may refuse to start one
+A compilation cannot be interrupted, so work with a time limit may refuse to start one
 (:class:`checked_by`).
 """
 
@@ -22,29 +21,29 @@ from numba.core import event
 from largek_dask.kernels.jit import is_kernel
 
 FIRST_SECONDS = 0.25
-"""Expected seconds per function before any was compiled: about the mean of a first fit."""
+"""Seconds per function, assumed until one is compiled: about the mean of a first fit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """Functions that this process has compiled so far, and their time."""
+    """Number of functions that this process has compiled so far, and their compile time."""
 
     functions: int = 0
     seconds: float = 0.0
-    """Wall time, including that of a compilation under way."""
+    """Wall time, including the compilation in progress."""
 
     def since(self, before: Compiled) -> Compiled:
         """Return the difference to an earlier count."""
         return Compiled(self.functions - before.functions, self.seconds - before.seconds)
 
     def mean_seconds(self) -> float:
-        """Return seconds per function."""
+        """Return the mean compile time per function, in seconds."""
         return self.seconds / self.functions if self.functions else FIRST_SECONDS
 
 
 class _ThreadState(threading.local):
     check: Callable[[], object] | None = None
-    """Called before a function is compiled; may raise."""
+    """Function to call before a function is compiled; it may raise."""
     seconds_ahead: float = 0.0
 
 
@@ -59,14 +58,14 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         self.seconds = 0.0
         self.began: float | None = None
         self.depth = 0
-        """Functions under way, each inside the one before."""
+        """Functions being compiled, each during the compilation of the previous one."""
         self.hooks: list[Callable[[], object]] = []
 
     def on_start(self, event: Any) -> None:
         """Count a kernel, unless this thread's check refuses it."""
         if not is_kernel(event.data["dispatcher"]):
             return
-        # Numba reports an end as well if this raises.
+        # Numba reports the end even if this raises.
         self.depth += 1
         if self.depth == 1:
             self.began = time.perf_counter()
@@ -79,7 +78,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         self.functions += 1
 
     def on_end(self, event: Any) -> None:
-        """Stop the clock with the outermost function, and call the hooks."""
+        """Stop the clock at the end of the outermost function, and call the hooks."""
         if not is_kernel(event.data["dispatcher"]):
             return
         self.depth -= 1
@@ -91,7 +90,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
 
     def now(self) -> Compiled:
         """Return the functions and seconds compiled so far."""
-        # Read once: another thread may end meanwhile.
+        # Read once: a compilation in another thread may end in the meantime.
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
         return Compiled(self.functions, self.seconds + running)
@@ -107,7 +106,7 @@ def compiled() -> Compiled:
 
 
 def is_compiling() -> bool:
-    """Return whether a compilation is under way."""
+    """Return whether a compilation is in progress."""
     return _listener.began is not None
 
 
@@ -120,11 +119,11 @@ def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
     return lambda: _listener.hooks.remove(hook)
 
 
-class checked_by:  # a context manager, written out: it is entered very often
+class checked_by:  # not @contextmanager, which is slower: this is entered very often
     """Call ``check`` in this thread before it compiles a function.
 
-    An exception that it raises comes out of the kernel that was called; the function is then not
-    compiled, but may be the next time. Functions compiled before are kept.
+    If ``check`` raises, the exception propagates from the kernel call and the function is not
+    compiled; the next call may compile it. Functions compiled earlier remain usable.
     """
 
     __slots__ = ("_before", "_check")
@@ -140,5 +139,5 @@ class checked_by:  # a context manager, written out: it is entered very often
 
 
 def seconds_ahead() -> float:
-    """Return the expected seconds of the function that this thread is about to compile, or 0."""
+    """Return the expected compile time of this thread's next function, in seconds, or 0."""
     return _thread.seconds_ahead

@@ -1,17 +1,17 @@
-"""The objective of k-means as a difference of convex functions: values and subgradients.
+"""Values and subgradients of the k-means objective as a difference of convex functions.
 
 With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
 6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
 ``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. One assignment is enough: with n_j the weight and S_j the sum of the rows of
-cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a xi_2 of the
-subdifferential of f_2 (equations 18 to 22). Each assignment of the tied rows gives another xi_2.
+nearest centres. An assignment of rows to centres gives a subgradient: with n_j the weight and S_j
+the sum of the rows of cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a
+subgradient xi_2 of f_2 (equations 18 to 22). Each assignment of the tied rows gives another xi_2.
 
 The auxiliary function of one more centre y (equations 10 to 14) is
 ``g(y) = (1/m) sum_a w_a min(r_a, |y - a|^2)``. With B(y) the rows nearer to y than r_a, n_B their
 weight and S_B their sum, ``grad g_1 - xi_2 = (2/m)(n_B y - S_B)``.
 
-Sums are exact or compensated (:mod:`.auxiliary`), so a row of weight w is w equal rows.
+Sums are exact or compensated (:mod:`.auxiliary`), so a row of weight w counts as w equal rows.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
 TIE = 2.0**-40
-"""Relative difference up to which two squared distances are considered equal, as centres are
-rounded, too."""
+"""Relative difference up to which two squared distances count as equal, as centres are rounded."""
 UNDECIDED = 2.0**-30
-"""Relative difference up to which a row may take either side for a direction."""
+"""Relative difference up to which both sides of a tied row count as equal for a direction."""
 
 Array = NDArray[np.float64]
 
@@ -52,7 +51,7 @@ class Evaluation:
     """Value and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
 
     value: float
-    """f, in the unit of squared distances."""
+    """Value of f, in the unit of squared distances."""
     gradient: Array
     """The gradient of f_1."""
     subgradient: Array
@@ -66,15 +65,15 @@ class DCFunction(Protocol):
         """Return the value, the gradient of f_1 and a subgradient of f_2."""
 
     def value(self, x: Array) -> float:
-        """Return the value alone."""
+        """Return only the value."""
 
     def other_subgradient(self, x: Array) -> Array | None:
-        """Return another subgradient of f_2 than that of ``evaluate``; None if it is unique."""
+        """Return a subgradient of f_2 other than that of ``evaluate``; None if it is unique."""
 
 
 @dataclass(eq=False, slots=True)
 class CountedFunction:
-    """A function with a count of evaluations; ``check`` is called before each, and may raise."""
+    """Function with a count of evaluations; ``check`` is called before each, and may raise."""
 
     function: DCFunction
     check: Callable[[], object]
@@ -97,14 +96,14 @@ class CountedFunction:
 
 
 def inner(a: Array, b: Array) -> float:
-    """Return the inner product: products are rounded, their sum once."""
+    """Return the inner product; each product is rounded, and the sum is rounded once."""
     return math.fsum((a * b).ravel().tolist())
 
 
 def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Array:
-    """Return shares λ ≥ 0, with the sum 1, that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
+    """Return shares λ ≥ 0 with sum 1 that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
 
-    They lie at a corner, on an edge or inside the triangle (equation 30).
+    The minimum is at a corner, on an edge or inside the triangle of shares (equation 30).
     """
     G, b, corners = np.array([[inner(u, D * v) for v in xi] for u in xi]), np.array(beta), np.eye(3)
     found = list(corners)
@@ -113,7 +112,7 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
         share = (G[j, j] - G[i, j] + b[j] - b[i]) / bend if bend > 0 else -1.0
         if 0 < share < 1:
             found.append(share * corners[i] + (1.0 - share) * corners[j])
-    # inside: both derivatives along the edges from the third corner vanish
+    # inside: the derivatives along both edges from the third corner vanish
     p, q, s = (G[i, j] - G[i, 2] - G[j, 2] + G[2, 2] for i, j in ((0, 0), (0, 1), (1, 1)))
     u, v = (G[2, 2] - G[i, 2] + b[2] - b[i] for i in range(2))
     determinant = p * s - q * q
@@ -126,12 +125,12 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredRows:
-    """Rows with their statistics."""
+    """Rows and their statistics."""
 
     x: Table
     """(n, d) dense rows of any type."""
     weight: Array | None
-    """(n,); None if every row weighs 1."""
+    """(n,) weights; None if every row weighs 1."""
     statistics: Statistics
 
     @classmethod
@@ -155,8 +154,8 @@ class MeasuredRows:
 class ClusteringFunction:
     """The objective f_k of k centres.
 
-    Sums are kept from one point to the next: only rows that change clusters are read for
-    them. They are exact, so a value does not depend on earlier evaluations.
+    Cluster sums are updated from one point to the next, by reading only the rows that change
+    clusters. The sums are exact, so a value does not depend on earlier evaluations.
     """
 
     def __init__(self, rows: MeasuredRows, k: int) -> None:
@@ -165,7 +164,7 @@ class ClusteringFunction:
         self._labels: NDArray[np.int32] | None = None
 
     def evaluate(self, centers: Array) -> Evaluation:
-        """Return value and subgradients at (k, d) centres; ties go to the first centre."""
+        """Return the value and subgradients at (k, d) centres; ties go to the first centre."""
         packed = self.rows.pack(centers)
         labels = nearest(self.rows.x, packed)
         gradient = 2.0 * (centers - self.rows.statistics.mean)
@@ -177,7 +176,7 @@ class ClusteringFunction:
         return self._value(packed, nearest(self.rows.x, packed))
 
     def other_subgradient(self, centers: Array) -> Array | None:
-        """Return the subgradient that :func:`_longest` chooses among tied rows, or None."""
+        """Return the subgradient that :func:`_longest` finds by moving tied rows, or None."""
         packed = self.rows.pack(centers)
         if packed.n_clusters == 1:
             return None
@@ -215,7 +214,7 @@ class ClusteringFunction:
         return squares.value / self.rows.total
 
     def _difference(self, centers: Array, labels: NDArray[np.int32]) -> Array:
-        """Return ``grad f_1 - xi_2`` with rows in the clusters of their labels."""
+        """Return ``grad f_1 - xi_2`` for rows in the clusters of their labels."""
         if self._labels is None:
             self._sums.add(self.rows.x, labels, self.rows.weight)
         else:
@@ -229,7 +228,7 @@ class ClusteringFunction:
 
 
 class AuxiliaryFunction:
-    """The auxiliary function of one more centre, in addition to (k, d) centres."""
+    """Auxiliary function of one more centre, in addition to (k, d) given centres."""
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
         self.rows = rows
@@ -247,7 +246,7 @@ class AuxiliaryFunction:
         """Objective of the given centres, not divided by the total weight."""
 
     def evaluate(self, y: Array) -> Evaluation:
-        """Return value and subgradients at a point (d,); tied rows stay with their centres."""
+        """Return the value and subgradients at a point (d,); tied rows stay with their centres."""
         gains, mass, sums = members_at(self.arranged, y[None])
         value = (self.without - float(gains[0])) / self.rows.total
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
@@ -257,9 +256,9 @@ class AuxiliaryFunction:
         return self.evaluate(y).value
 
     def other_subgradient(self, y: Array) -> Array | None:
-        """Return the subgradient that :func:`_longest` chooses among tied rows, or None.
+        """Return the subgradient that :func:`_longest` finds by moving tied rows, or None.
 
-        Rows that lie at y do not count.
+        Rows that lie at y are ignored.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))
@@ -289,7 +288,7 @@ class AuxiliaryFunction:
         return gradient - _longest(x, squares[tied], inside, among, pulls, difference)
 
     def _difference(self, y: Array, mass: float, sums: Array) -> Array:
-        """Return ``grad g_1 - xi_2`` if rows of this weight and sum are nearest to y."""
+        """Return ``grad g_1 - xi_2``, given the weight and sum of the rows nearest to y."""
         return (2.0 / self.rows.total) * (mass * y - sums)
 
 
@@ -301,28 +300,29 @@ def _longest(
     pulls: Callable[[Array], Array],
     difference: Callable[[NDArray[np.int32]], Array],
 ) -> Array:
-    """Return the longest ``v = grad f_1 - xi_2`` that is found by moving tied rows.
+    """Return the longest ``v = grad f_1 - xi_2`` that can be found by moving tied rows.
 
-    As printed (Step 3 of Algorithm 5.2) the farthest tied row moves alone, with its copies, and
-    gives ``u = -v / |v|``. It changes v by O(1/m) only, so then every tied row goes to the side
-    that maximises ``<xi_2, u>``: f'(x; u) is the minimum of ``<grad f_1 - xi_2, u>`` over the
-    subdifferential. This is repeated while v gets longer, and for rows that u leaves undecided, as
-    their centres do not move along it.
+    As in Step 3 of Algorithm 5.2, first only the farthest tied row moves, together with its copies,
+    and gives ``u = -v / |v|``. This changes v only by O(1/m), so every tied row then moves to the
+    side that maximises ``<xi_2, u>``: f'(x; u) is the minimum of ``<grad f_1 - xi_2, u>`` over the
+    subdifferential. This is repeated while v gets longer, and for rows without a preference because
+    their centres do not move along u.
 
     Parameters
     ----------
     x : (t, d)
         Tied rows.
     squares : (t,)
-        Their squared distances.
+        Squared distances of the tied rows to their nearest centres.
     choice : (t,)
-        The side of each.
+        Index of the side that each row is on.
     among : (t, q)
-        The sides that it may have.
+        True for the sides that a row may be on.
     pulls : callable
-        (t, q) what each side of a row contributes to ``<v, v'>``, without factors of the row.
+        Returns (t, q) contributions of each side of a row to ``<v, v'>``, without factors that
+        depend only on the row.
     difference : callable
-        v of a choice.
+        Returns v for a choice of sides.
     """
     undecided, every = np.ones(len(x), np.bool_), np.arange(len(x))
     while True:

@@ -1,16 +1,16 @@
-"""Local Lloyd steps on rows in memory, from a settled partition with few changes.
+"""Local Lloyd steps on rows in memory, after a small change of a converged partition.
 
-A search over partitions takes a settled one, adds or removes a centre, and lets Lloyd's algorithm
-settle it again, thousands of times. Most clusters are far from the change. So work is local: sums
-and costs are computed only for clusters whose rows have changed, and rows are read only in clusters
-that have moved, or that a moved centre could take a row from. The others need not even update
-bounds. Within the former, Hamerly's bounds (G. Hamerly, Making k-means even faster, SDM 2010) skip
-rows, and a row that they do not settle meets only the centres within twice its cluster's radius
-(J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
+A search over partitions repeats the following thousands of times: take a converged partition, add
+or remove a centre, and run Lloyd's algorithm until it converges again. Most clusters are far from
+the change. So work is local: sums and costs are computed only for clusters whose rows have changed,
+and rows are read only in clusters that have moved, or from which a moved centre could take a row.
+Other clusters need not even update their bounds. In the clusters that are read, Hamerly's bounds
+(G. Hamerly, Making k-means even faster, SDM 2010) skip most rows, and any other row is compared
+only with the centres within twice the radius of its cluster (J. Newling, F. Fleuret, Fast k-means
+with accurate bounds, ICML 2016).
 
-Everything is float64, about the mean of the rows. Sums are made in the order of the rows, of all
-rows of a cluster at a time, so centres and costs are functions of the labels to the bit, for any
-path that leads to them.
+All computation is in float64, relative to the mean of the rows. A cluster's sum is always computed
+from all its rows, in row order, so the bits of centres and costs depend only on the labels.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ Floats = NDArray[np.float64]
 
 _LITTLE = 1e-300
 _BLOCK = 256
-"""Rows whose distances to a centre are computed side by side."""
+"""Number of rows whose distances to a centre are computed together."""
 
-# Groups of the kernels' arguments.
+# Groups of kernel arguments.
 Bounds = namedtuple("Bounds", "labels upper lower radius drift loss")
-"""State of rows and clusters. Upper bounds grow by the `drift` of the row's cluster, lower bounds
-shrink by its `loss`, both since the beginning."""
+"""State of rows and clusters. Upper bounds grow by the `drift` of the row's cluster, and lower
+bounds shrink by the cluster's `loss`; both are accumulated since the first step."""
 Near = namedtuple("Near", "gaps active lists sizes far seen")
-"""Distances between centres; clusters whose rows may change, the centres that could take them, the
-distance to the nearest other one, and the drift that was taken into account."""
+"""Distances between centres, clusters whose rows may change, and for each cluster the centres that
+could take its rows, the distance to the nearest unlisted centre, and the drift already included."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CenteredRows:
-    """Rows in memory, about their mean; read-only."""
+    """Read-only rows in memory, relative to their mean."""
 
     x: Floats
-    """(n, d), C-contiguous."""
+    """(n, d) rows, C-contiguous."""
     columns: Floats
-    """(d, n), their transpose."""
+    """(d, n) transpose of ``x``."""
     weight: Floats
     """(n,) positive weights."""
 
     @classmethod
     def of(cls, x: Floats, weight: Floats | None = None) -> CenteredRows:
-        """Take (n, d) rows that are already about their mean."""
+        """Wrap (n, d) rows that are already relative to their mean."""
         weight = np.ones(len(x)) if weight is None else weight
         x = np.ascontiguousarray(x, np.float64)
         columns = np.ascontiguousarray(x.T)
@@ -65,26 +65,26 @@ class CenteredRows:
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """A partition of rows with their bounds; :func:`settle` changes it in place."""
+    """Partition of rows, with distance bounds; :func:`settle` changes it in place."""
 
     centers: Floats
-    """(k, d)"""
+    """(k, d) centres."""
     counts: Floats
     """(k,) weight of the rows of each cluster."""
     costs: Floats
     """(k,) weighted sum of squared distances of each cluster's rows to its centre."""
     labels: NDArray[np.int32]
-    """(n,)"""
+    """(n,) cluster of each row."""
     upper: Floats
     """(n,) upper bounds of the distances of rows to their centres."""
     lower: Floats
     """(n,) lower bounds of the distances of rows to other centres."""
     stale: NDArray[np.bool_]
-    """(k,) clusters that have changed since rows were last labelled."""
+    """(k,) True for clusters that have changed since rows were last labelled."""
 
     @property
     def cost(self) -> float:
-        """Objective: the sum of the costs, added in order."""
+        """Objective: the sum of the clusters' costs, added in order."""
         return float(np.cumsum(self.costs)[-1])
 
     def copy(self) -> PartitionState:
@@ -96,17 +96,17 @@ class TwoNearest:
     """The two nearest centres of every row."""
 
     first: Floats
-    """(n,) squared distances to the nearest."""
+    """(n,) squared distances to the nearest centre."""
     label: NDArray[np.int32]
-    """(n,) the nearest of the others; 0 if there is no other."""
+    """(n,) index of the second nearest centre; 0 if there is only one centre."""
     second: Floats
-    """(n,) squared distances to that; infinity if there is no other."""
+    """(n,) squared distances to the second nearest centre; infinity if there is only one."""
 
 
 def label_rows(rows: CenteredRows, centers: Floats) -> tuple[PartitionState, TwoNearest]:
-    """Label all rows by all centres (k, d); ties go to the lower index. No centre moves.
+    """Label each row with the nearest of (k, d) centres; ties go to the lower index.
 
-    If the centres are not the means of their rows, mark all clusters as stale before settling.
+    If the centres are not the means of their rows, mark all clusters as stale before ``settle``.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
@@ -120,7 +120,10 @@ def label_rows(rows: CenteredRows, centers: Floats) -> tuple[PartitionState, Two
 
 
 def add_center(rows: CenteredRows, partition: PartitionState, center: Floats) -> PartitionState:
-    """Return the partition with one more centre and the rows nearest to it; none moves yet."""
+    """Return the partition with one more centre, which takes the rows nearest to it.
+
+    Centres do not move yet.
+    """
     new, centers = partition.copy(), readonly(partition.centers)
     new.centers = np.concatenate([new.centers, center[None]])
     new.counts, new.costs = np.append(new.counts, 0.0), np.append(new.costs, 0.0)
@@ -131,9 +134,9 @@ def add_center(rows: CenteredRows, partition: PartitionState, center: Floats) ->
 
 
 def drop_center(rows: CenteredRows, partition: PartitionState, which: int) -> PartitionState:
-    """Return the partition without one centre, whose number the last one takes over.
+    """Return the partition without one centre, whose index the last centre takes over.
 
-    Its rows go to their next nearest centre.
+    The rows of the dropped centre go to their next nearest centre.
     """
     left = partition.copy()
     centers = readonly(partition.centers)
@@ -149,11 +152,12 @@ def drop_center(rows: CenteredRows, partition: PartitionState, which: int) -> Pa
 def settle(
     rows: CenteredRows, partition: PartitionState, most_steps: int = 1000, calm: int = 0
 ) -> int:
-    """Let Lloyd's algorithm settle a partition, in place; return the number of steps.
+    """Run Lloyd's algorithm on a partition until it converges, in place; return the step count.
 
-    It also ends after `most_steps`, or once at most `calm` rows change in a step. Centres are the
-    means of their rows then, too, but these need not be with the nearest; clusters that moved last
-    are stale. A cluster that loses all its rows keeps its centre; its count is 0.
+    It stops early after `most_steps` steps, or once at most `calm` rows change in a step. Centres
+    are then still the means of their rows, but rows need not be with their nearest centre; clusters
+    that moved in the last step are stale. A cluster that loses all its rows keeps its centre; its
+    count is 0.
     """
     p = partition
     state = p.centers, p.counts, p.costs, p.labels, p.upper, p.lower, p.stale
@@ -162,7 +166,7 @@ def settle(
 
 @njit
 def distance_of(x, i, centers, j):
-    """Return the squared distance of a row to a centre, its features in order."""
+    """Return the squared distance of a row to a centre, summed in feature order."""
     total = 0.0
     for f in range(x.shape[1]):
         t = x[i, f] - centers[j, f]
@@ -172,7 +176,7 @@ def distance_of(x, i, centers, j):
 
 @njit
 def _two_nearest(columns, centers, labels, first, others, next_):
-    """Find the nearest two centres of all rows, by blocks of rows; ties to the lower index."""
+    """Find the two nearest centres of all rows, block by block; ties go to the lower index."""
     n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -194,7 +198,7 @@ def _two_nearest(columns, centers, labels, first, others, next_):
 
 @njit
 def _distances(columns, begin, center, found):
-    """Compute squared distances of rows from ``begin`` on to one centre."""
+    """Compute squared distances to one centre for the rows from ``begin`` on."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
         c, values = center[f], columns[f, begin : begin + m]
@@ -219,8 +223,8 @@ def _add(columns, x, center, centers, labels, upper, lower, stale):
             row = begin + i
             reach = max(upper[row], lower[row])
             if found[i] < reach * reach:
-                # Only now compute the distance to the row's own centre: the bound may be
-                # loose, so it neither shows which is nearer nor is less than that distance.
+                # Compute the distance to the row's own centre only now: the upper bound may be
+                # loose, so it does not show which centre is nearer.
                 own = distance_of(x, row, centers, labels[row])
                 u, v = np.sqrt(own), np.sqrt(found[i])
                 if found[i] < own:
@@ -274,7 +278,7 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # Its rows have not been searched since it moved or was added.
+                # The cluster's rows have not been searched since it moved or was added.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
             drift[j] += moved[j]
@@ -290,7 +294,7 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
         if changed <= calm:
             most_steps = step
     for a in range(k):
-        # Centres that were far from the cluster may have come nearer without being considered.
+        # Centres that were far from the cluster may have moved closer without being considered.
         loss[a] += (drift - seen[a]).max()
     for i in range(x.shape[0]):
         upper[i] += drift[labels[i]]
@@ -328,7 +332,7 @@ def _means(x, weight, labels, stale, centers, counts, moved):
 
 @njit
 def _measure(centers, moved, gaps):
-    """Update distances between centres, for those that have moved."""
+    """Update the distances between centres where one of the two has moved."""
     k = centers.shape[0]
     for a in range(k):
         if moved[a] != 0.0:
@@ -341,11 +345,11 @@ def _measure(centers, moved, gaps):
 
 @njit
 def _choose(moved, near, bounds):
-    """Find clusters whose rows may change, centres that could take them, and other distances.
+    """Find the clusters whose rows may change, and the centres that could take these rows.
 
-    A row within r of its centre is nearer to that than to any centre that lies 2 r from it. So
-    lower bounds shrink only by the movement of the centres near a cluster, each since it was last
-    taken into account there.
+    A row within r of its centre is nearer to this centre than to any centre at least 2 r away from
+    it. So a cluster's lower bounds shrink only by the movement of nearby centres, each since it was
+    last included there.
     """
     gaps, active, lists, sizes, far, seen = near
     radius, drift, loss = bounds.radius, bounds.drift, bounds.loss
@@ -399,9 +403,9 @@ def _relabel(x, centers, near, bounds, stale, waiting, space):
 
 @njit
 def _doubtful(active, half, bounds, waiting):
-    """Find rows of active clusters that bounds do not settle; return where each cluster ends.
+    """Find rows of active clusters whose bounds leave the label open, ordered by cluster.
 
-    ``waiting`` is (2, n): the rows are its first line.
+    Return where each cluster ends. ``waiting`` is (2, n); its first row receives the row indices.
     """
     labels, upper, lower, radius, drift, loss = bounds
     k = active.shape[0]
@@ -428,7 +432,7 @@ def _doubtful(active, half, bounds, waiting):
 
 @njit
 def _meet_own(x, centers, a, rows, half, bounds, space):
-    """Compute distances of rows to their centre; put rows in doubt first, return their number."""
+    """Compute distances to the own centre; put rows still in doubt first, return their number."""
     _, upper, lower, radius, drift, loss = bounds
     d = x.shape[1]
     m = rows.shape[0]
@@ -455,7 +459,7 @@ def _meet_own(x, centers, a, rows, half, bounds, space):
 
 @njit
 def _meet_others(centers, a, rows, listed, far, bounds, stale, space):
-    """Label rows of one cluster by the centres that could take them; return the changes."""
+    """Compare rows of one cluster with the listed centres; return the number of label changes."""
     labels, upper, lower, radius, drift, loss = bounds
     d, m = centers.shape[1], rows.shape[0]
     columns, best, found, next_ = space[:d], space[d, :m], space[d + 1, :m], space[d + 2, :m]
@@ -471,7 +475,7 @@ def _meet_others(centers, a, rows, listed, far, bounds, stale, space):
     changed = 0
     for i in range(m):
         row, b = rows[i], at[i]
-        # No centre that was left out is nearer than this.
+        # No omitted centre is nearer than this.
         left = min(np.sqrt(next_[i]), far - (upper[row] + drift[a]))
         u = np.sqrt(best[i])
         if b != a:

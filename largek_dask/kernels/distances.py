@@ -1,13 +1,13 @@
-"""Distances of rows to centres: the nearest, the nearest two, or all.
+"""Distances of rows to the nearest centre, the two nearest centres, or all centres.
 
-Rows are moved by a common `shift` (the data's mean) while they are packed, so that |x|² - 2 x·c +
-|c|² keeps its digits however far from the origin the data lie. For up to `DIRECT_FEATURES` features
-the sum (x - c)² itself is computed. If the product form leaves a row in doubt, sums (x - c)² in
-float64 decide (:mod:`~.doubts`). The number of features alone decides between the two forms, so all
-that is computed with one set of centres agrees to the bit.
+A common `shift` (the data's mean) is subtracted from rows while they are packed, so that |x|² - 2
+x·c + |c|² does not lose digits if the data lie far from the origin. For up to `DIRECT_FEATURES`
+features the sum (x - c)² itself is computed (the direct form). If the product form leaves a row in
+doubt, sums (x - c)² in float64 decide (:mod:`~.doubts`). The choice of form depends only on the
+number of features, so all results computed with one set of centres agree to the bit.
 
-Every pair of a row and a centre is summed feature by feature with one fused multiply-add each, so a
-row's result depends neither on its position nor on the vector width (:mod:`~.dense`). Ties go to
+The distance of a row and a centre is summed feature by feature with one fused multiply-add each, so
+a row's result depends neither on its position nor on the vector width (:mod:`~.dense`). Ties go to
 the lowest index. Rows may have any real type and are converted block by block.
 """
 
@@ -41,23 +41,23 @@ from largek_dask.kernels.tile import (
 )
 
 _DOUBTFUL_SCORES = 1 << 16
-"""Scores of rows in doubt that are held at a time, within the second-level cache."""
+"""Number of scores of rows in doubt processed at a time; they fit in the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 PAIRS_WITHOUT = 1 << 27
-"""Pairs of a row and a centre that a process compares before it compiles the kernel that finds only
-the nearest: some tenths of a second of work, against more than a second of compiling."""
+"""Number of row-centre pairs that a process compares before it compiles the kernel that finds only
+the nearest centre: a few tenths of a second of work, while compiling takes over a second."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Pairs compared so far, by the kernel that was not compiled."""
+"""Pairs compared so far, for each kernel that was not compiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCenters:
-    """Centres packed for the kernels; made by :func:`pack_centers`.
+    """Centres packed for the kernels by :func:`pack_centers`.
 
-    Pickles as (centers, shift) and is packed again on arrival. All arrays are read-only.
+    Pickled as (centers, shift) and packed again when unpickled. All arrays are read-only.
     """
 
     centers: Array
@@ -65,11 +65,11 @@ class PackedCenters:
     shift: Array
     """(d,) origin subtracted from rows and centres, near the data's mean."""
     cache: PackedCache
-    """Forms for sparse and for dense rows."""
+    """Cache of the packed forms for sparse and for dense rows."""
 
     @property
     def dense(self) -> panels.DenseForm:
-        """Form of the centres for dense rows, made when it is first needed."""
+        """Packed form for dense rows, made when first needed."""
         return self.cache.get(panels.dense_form, self.shift)
 
     @property
@@ -92,12 +92,12 @@ class PackedCenters:
 
     @property
     def direct(self) -> int:
-        """Number of features if scores are sums (x - c)² rather than products, else 0."""
+        """Number of features if scores use the direct form (x - c)², otherwise 0."""
         return direct_features(self.n_features)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays of k rows."""
+        """Bytes of the arrays with k rows."""
         return 2 * self.centers.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,10 +105,10 @@ class PackedCenters:
 
 
 def pack_centers(centers: Array, shift: Array) -> PackedCenters:
-    """Prepare (k, d) centres for the kernels; their compute dtype is that of all results.
+    """Prepare (k, d) centres for the kernels; results have the compute dtype of the centres.
 
-    `shift` (d,) should be near the data's mean: any finite value gives correct results, a good one
-    more exact distances.
+    `shift` (d,) should be near the data's mean: any finite value gives correct results, but
+    distances are more precise with a good one.
     """
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
@@ -122,15 +122,15 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
 
 
 def _owned(array: Array, dtype: np.dtype[Any]) -> Array:
-    """Return a copy, unless the array owns its data and is read-only, so that it cannot change."""
+    """Return the array if it owns its data and is read-only, otherwise a copy."""
     settled = array.base is None and not array.flags.writeable and array.flags.c_contiguous
     return array if settled and array.dtype == dtype else np.array(array, dtype, order="C")
 
 
 def nearest(x: Table, packed: PackedCenters, labels_out: Labels | None = None) -> Labels:
-    """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest.
+    """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest index.
 
-    `x` (n, d) is dense of any real type, or sparse; `labels_out` is written and returned.
+    `x` (n, d) is dense, of any real type, or sparse; `labels_out` is filled and returned if given.
     """
     labels = output(labels_out, (check_rows(x, packed.n_features),), np.dtype(np.int32))
     _search(x, packed, (labels,))
@@ -145,12 +145,12 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
     labels : int32 array (n,)
         As :func:`nearest`.
     first : array (n,)
-        Squared distances to them with the rounding of the compute dtype, never negative;
-        :func:`squared_distances` gives exact ones.
+        Squared distances to the nearest centres, rounded to the compute dtype and never negative;
+        :func:`squared_distances` returns more precise distances.
     second_labels : int32 array (n,)
-        The nearest of the other centres (ties: the lowest index); -1 if there is no other.
+        The second nearest centres (ties go to the lowest index); -1 if there is only one centre.
     second : array (n,)
-        Squared distances to those; infinity if there is no other.
+        Squared distances to the second nearest centres; infinity if there is only one centre.
     """
     out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
     _search(x, packed, out)
@@ -160,9 +160,9 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
 def scores(x: Table, packed: PackedCenters) -> Array:
     """Return (n, k) squared distances of all rows to all centres, in the compute dtype.
 
-    They are sums (x - c)² for any number of features; for sparse rows only if the product form
-    would lose digits. A row is at distance 0 from a centre that equals it, and every number that
-    does not underflow is right to the rounding of its own size.
+    Dense rows use the direct form for any number of features; sparse rows use it only if the
+    product form would lose digits. A row is at distance 0 from a centre that equals it, and every
+    distance that does not underflow is precise relative to its own size.
     """
     out = np.empty((check_rows(x, packed.n_features), packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
@@ -180,7 +180,7 @@ def _score(
 ) -> None:
     tile = select_tile().for_form(direct)
     run = dense.scores(tile, packed.dtype, direct)
-    # 256 centres at a time, whose scores stay in the first-level cache until they are written
+    # 256 centres at a time: their scores stay in the first-level cache until they are written
     width = tile.vectors * tile.lanes_of(packed.dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     held = (-(-256 * width // packed.n_features), 0)
@@ -192,7 +192,7 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
     """Return the (n,) float64 squared distance of every row to the centre of its label.
 
     Rows are converted to the compute dtype; differences, squares and sums are float64, in an order
-    that depends on the number of features only. Raises IndexError for a label without a centre.
+    that depends only on the number of features. Raises IndexError for a label without a centre.
     """
     n = check_rows(x, packed.n_features)
     labels = np.ascontiguousarray(labels, np.int32)
@@ -210,7 +210,7 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
 
 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
-    """Write the labels of rows, or the outputs of :func:`nearest_two`."""
+    """Write labels, or all outputs of :func:`nearest_two`."""
     if isinstance(x, SparseBlock):
         two = len(out) > 1
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.cache, two)
@@ -230,14 +230,14 @@ def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
 def _run(
     block: Array, packed: PackedCenters, out: tuple[Array, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Write the results for every row of a block; return the rows in doubt, and their limits."""
+    """Write the results for all rows of a block; return the rows in doubt and their limits."""
     n_features, k, two = packed.n_features, packed.n_clusters, len(out) > 1
     mode = TWO if two else BEST if packed.direct else NUMBERED
     if not two and panels.blockwise(len(block), n_features, k):
         mode = BLOCK
     kernel = select_tile(), packed.dtype, mode, n_features
     if packed.direct and not two and not _pays(kernel, len(block) * k):
-        # most fits need the kernel that finds two; the nearest has the same bits by either
+        # most fits need the kernel for two centres; both find the nearest one with the same bits
         mode = TWO
     if not two:
         none = np.empty(0, packed.dtype)
@@ -259,7 +259,7 @@ def _run(
 
 
 def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
-    """Return True if a kernel is worth compiling, by the pairs compared without it so far."""
+    """Return True if enough pairs were compared without a kernel to make compiling worthwhile."""
     done = _compared[kernel] = _compared.get(kernel, 0) + pairs
     return done > PAIRS_WITHOUT
 
@@ -267,10 +267,10 @@ def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
 def decide(
     x: Array, rows: NDArray[np.int64], limits: NDArray[np.float64], packed: PackedCenters
 ) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
-    """Return the nearest two centres of the (m,) `rows` of x by sums (x - c)² in float64.
+    """Return the two nearest centres of the (m,) `rows` of x by sums (x - c)² in float64.
 
-    Centres whose score is above a row's limit, one of (m,), are excluded. The result is that of
-    :func:`nearest_two` with float64 distances.
+    Centres whose score exceeds the row's limit, from the (m,) `limits`, are excluded. The result is
+    that of :func:`nearest_two` with float64 distances.
     """
     m, k = len(rows), packed.n_clusters
     out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
@@ -292,7 +292,7 @@ def decide(
 def _method(
     tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, k: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
-    """Return tile, blocks and kernel; cached, as a chunk of 1 MB takes little time itself."""
+    """Return the tile, blocking and kernel; cached, as a chunk of 1 MB takes little time."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, k)

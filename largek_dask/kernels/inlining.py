@@ -1,14 +1,14 @@
-"""Inline kernels into those that call them, and save compiled code, by numba's internals.
+"""Inline kernels into their callers, and save compiled code, with numba's internal interfaces.
 
-Numba optimises each function fully and generates its machine code before it links it into a caller,
-which is then optimised again, level by level. Most kernels are called by kernels only, several
-levels deep, so a first fit spent most of its compile time on code that is never entered: 50.9 CPU
-seconds, 35.9 with this module. An internal kernel (:class:`InternalCompiler`) is only lowered to
-LLVM IR; a kernel that Python calls (:class:`KernelCompiler`) is optimised once, with all that it
-calls, as a C compiler does with a file.
+Numba optimises each function fully and generates its machine code before linking it into a caller,
+which is then optimised again, level by level. Most kernels are called only by other kernels,
+several levels deep, so a first fit spent most of its compile time on code that is never entered:
+50.9 CPU seconds, and 35.9 with this module. An internal kernel (:class:`InternalCompiler`) is only
+lowered to LLVM IR; a kernel that Python calls (:class:`KernelCompiler`) is optimised once, together
+with all kernels that it calls, as a C compiler does with a file.
 
-None of this is public in numba. :mod:`~.jit` uses it with the tested versions (``jit.TESTED``), and
-numba's own pipeline with any other.
+None of this is public in numba. :mod:`~.jit` uses this module with the tested versions of numba
+(``jit.TESTED``), and numba's own pipeline with any other version.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from numba.extending import _Intrinsic
 from largek_dask.kernels import code_cache
 
 KIND = "internal"
-"""Marks saved code of internal kernels, where numba has "object" and "bitcode"."""
+"""Marker of the saved code of internal kernels; numba's own markers are "object" and "bitcode"."""
 ENVIRONMENT = "_ZN08NumbaEnv"
 """Prefix of the variables through which functions find their constants."""
 
@@ -55,17 +55,17 @@ def njit(
     compiled._cache = KernelCache(function)
     compiled.get_call_template = partial(_call_template, compiled)
     if function.__closure__:
-        # Numba numbers the symbols of functions made by one factory, anew in every process. Two of
-        # them, saved by different processes, could have the same symbol, and a process that loads
-        # both would run the first one for either.
+        # Numba numbers the symbols of functions made by one factory, starting again in every
+        # process. Two functions saved by different processes could have the same symbol, and a
+        # process that loads both would always run the first.
         function.__qualname__ += f".{_describe(function, set()).hex()[:16]}"
     return compiled
 
 
 def _call_template(compiled: Any, args: Any, kws: Any) -> Any:
-    """Type a call ``f(0)`` of a kernel in a kernel like ``f(n)``.
+    """Give a call ``f(0)`` inside a kernel the same type as ``f(n)``.
 
-    Numba would compile the callee once for each constant argument.
+    Otherwise numba would compile the callee once for each constant argument.
     """
     args = [types.unliteral(kind) for kind in args]
     kws = {name: types.unliteral(kind) for name, kind in kws.items()}
@@ -73,18 +73,18 @@ def _call_template(compiled: Any, args: Any, kws: Any) -> Any:
 
 
 class KernelCache(caching._Cache):  # type: ignore[misc]
-    """Saved overloads of one function."""
+    """Cache of the saved overloads of one function."""
 
     def __init__(self, function: Any) -> None:
         self._function = function
 
     @property
     def cache_path(self) -> str:
-        """Folder of this version."""
+        """Cache folder of this version."""
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
-        """Do nothing: code is always saved, and its files are kept."""
+        """Do nothing: the cache is always enabled."""
 
     disable = flush = enable
 
@@ -100,7 +100,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         code_cache.save(path, dumps((key, data._reduce())))
 
     def _place(self, sig: Any, codegen: Any) -> tuple[tuple[str, str, str], Path]:
-        """Return the key of the code within this version, and its file."""
+        """Return the key of the code within this version, and the path of its file."""
         key = str(sig), repr(codegen.magic_tuple()), _describe(self._function, set()).hex()
         code = self._function.__code__
         name = re.sub(r"[^\w.]", "", self._function.__qualname__)
@@ -110,7 +110,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
 
 def _describe(value: Any, seen: set[int]) -> bytes:
-    """Return a hash of a function or a value in its closure, the same in every process."""
+    """Return a hash of a function or of a value in its closure; it is the same in every process."""
     if isinstance(value, _Intrinsic):
         value = value._defn
     if not hasattr(value, "__code__"):
@@ -139,10 +139,10 @@ def _source_hash(filename: str) -> bytes:
 
 
 class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Hold LLVM IR of a function and of those it calls."""
+    """LLVM IR of a function and of the functions that it calls."""
 
     def finalize(self) -> None:
-        """Link called functions; leave out ``_reload_init``, which only parallel loops need."""
+        """Link called functions; omit ``_reload_init``, which only parallel loops need."""
         self._raise_if_finalized()
         for library in dict.fromkeys(self._linking_libraries):
             self._final_module.link_in(library._get_module_for_linking(), preserve=True)
@@ -152,28 +152,28 @@ class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
     def serialize_using_object_code(self) -> Any:
-        """Serialize the LLVM IR alone."""
+        """Serialize only the LLVM IR."""
         self._ensure_finalized()
         return self.name, KIND, self._get_module_for_linking().as_bitcode()
 
 
 class KernelLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-    """Hold machine code of a function and of those inlined into it."""
+    """Machine code of a function and of the functions inlined into it."""
 
     def _finalize_specific(self) -> None:
         super()._finalize_specific()
         for variable in self._final_module.global_variables:
             if variable.name.startswith(ENVIRONMENT):
                 environment = lookup_environment(variable.name)
-                # Numba sets that of the kernel itself later.
+                # Numba sets the environment of the kernel itself later.
                 if environment is not None:
                     self._codegen.set_env(variable.name, environment)
 
 
 class Flags(compiler.Flags):  # type: ignore[misc]
-    """Compare numba's flags by the values that were set.
+    """Numba flags that are compared by the values that were set.
 
-    They are part of the key of each lookup of an operator, and numba compares lists of all flags.
+    Flags are part of the key of each operator lookup, and numba would compare lists of all flags.
     """
 
     __slots__ = ()
@@ -190,13 +190,13 @@ class Flags(compiler.Flags):  # type: ignore[misc]
 
 
 _FLAGS_HASH = hash(compiler.Flags())
-"""The same for all flags: numba hashes only their names."""
+"""Hash of any flags: numba hashes only their names."""
 
 
 class KnownCalls:
-    """Cache how numba's typing context resolves operators and builtin functions.
+    """Cache of the operators and builtin functions that numba's typing context has resolved.
 
-    Numba tries all definitions of a function at each call, even at the hundredth sum of integers.
+    Without it, numba tries all definitions of a function at each call.
     """
 
     def __init__(self, context: Any) -> None:
@@ -213,7 +213,7 @@ class KnownCalls:
         known = _known_calls.get(key)
         if known is None:
             known = self._context.resolve_function_type(function, args, kws)
-            # Functions that numba compiles for a call depend on more than their types.
+            # Functions that numba compiles for a call depend on more than the argument types.
             if known is not None and function.get_impl_key(known) == function.typing_key:
                 _known_calls[key] = known
         return known
@@ -223,13 +223,13 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 
 
 class KernelLower(lowering.Lower):  # type: ignore[misc]
-    """Lower indexing of arrays by integers, which is most of a kernel, to less code than numba.
+    """Lower array indexing by integers, which is most of a kernel, to less code than numba does.
 
-    Numba loads the fields of the array from memory and types each access again.
+    Numba loads the array's fields from memory and types each access again.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
-        """Lower ``array[index]``; leave any other object to numba."""
+        """Lower ``array[index]``; let numba lower any other object."""
         array = self.typeof(value.name)
         place = self._place(array, self.typeof(index.name), value, index)
         if place is None or signature.return_type != array.dtype or array.dtype != resty:
@@ -237,7 +237,7 @@ class KernelLower(lowering.Lower):  # type: ignore[misc]
         return self.context.unpack_value(self.builder, array.dtype, place)
 
     def lower_setitem(self, target_var: Any, index_var: Any, value_var: Any, signature: Any) -> Any:
-        """Lower ``array[index] = value``; leave any other object to numba."""
+        """Lower ``array[index] = value``; let numba lower any other object."""
         array = self.typeof(target_var.name)
         given = self.typeof(value_var.name)
         kind = signature.args[2]
@@ -252,7 +252,7 @@ class KernelLower(lowering.Lower):  # type: ignore[misc]
         return None
 
     def _place(self, array: Any, index: Any, value: Any, at: Any) -> Any:
-        """Return a pointer to an item; None unless the array is C-ordered, of plain numbers."""
+        """Return a pointer to an item; None unless the array is C-ordered and of plain numbers."""
         several = isinstance(index, BaseTuple)
         kinds = tuple(index) if several else (index,)
         if not (
@@ -299,12 +299,12 @@ class KernelLowering(NativeLowering):  # type: ignore[misc]
 
 @register_pass(mutates_CFG=True, analysis_only=False)
 class InternalLowering(KernelLowering):
-    """Lower to LLVM IR that callers link, without machine code."""
+    """Lower to LLVM IR that callers link, without generating machine code."""
 
     _name = "largek_internal_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Lower, and register the function for its callers."""
+        """Lower the function, and register it for its callers."""
         state.flags.no_compile = True
         super().run_pass(state)
         lowered = state["cr"]
@@ -331,9 +331,9 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
         self.state.typingctx = KnownCalls(typingctx)
 
     def compile_extra(self, func: Any) -> Any:
-        """Compile a function and its callees with the garbage collector off.
+        """Compile a function and its callees with the garbage collector turned off.
 
-        Nearly all objects that numba makes, hundreds of thousands per kernel, live until the end.
+        Nearly all objects that numba creates, hundreds of thousands per kernel, live until the end.
         """
         collects = gc.isenabled()
         gc.disable()
@@ -354,7 +354,7 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
 
 
 class InternalCompiler(KernelCompiler):
-    """Compile kernels that only kernels call."""
+    """Compile kernels that only other kernels call."""
 
     library_class = InternalLibrary
     lowering_pass = InternalLowering
@@ -390,7 +390,7 @@ def _rebuild(target_context: Any, saved: tuple[Any, ...]) -> Any:
 
 
 def _register(target_context: Any, library: Any, fndesc: Any, environment: Any) -> Any:
-    """Register a function for its callers; return a placeholder for its entry from Python."""
+    """Register a function for its callers; return a placeholder for its Python entry point."""
     name = fndesc.qualname.split(".")[-1]
     module = fndesc.lookup_module()
     placeholder = _dynfunc.make_function(module, name, name, 0, environment, (library,))

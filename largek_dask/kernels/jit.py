@@ -1,12 +1,12 @@
-"""Compile kernels: the only ``njit`` of the project.
+"""Compile kernels with the project's only ``njit``.
 
 Options are the same for every kernel: the GIL is released, a division by zero gives infinity as in
 numpy, and floating-point operations are neither fused nor reordered (no ``fastmath``, no
 ``parallel``), so that a kernel's result does not depend on the machine.
 
-With the versions of numba that :mod:`~.inlining` was tested with, kernels are inlined into those
-that call them, and compiled code is shared by processes (:mod:`~.code_cache`). Any other version
-compiles them by its own pipeline, to the same bits: slower, and in every process again.
+With the versions of numba that :mod:`~.inlining` was tested with, kernels are inlined into their
+callers, and processes share compiled code (:mod:`~.code_cache`). Any other version of numba uses
+its own pipeline: results have the same bits, but compiling is slower and every process repeats it.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPTIONS = {
     "cache": False,
 }
 TESTED = (0, 61), (0, 68)
-"""First and last minor version of numba that :mod:`~.inlining` was tested with: fits of
-``tests/matrix/suite.py`` have the same digests with each of them."""
+"""First and last minor version of numba with which :mod:`~.inlining` was tested: the fits of
+``tests/matrix/suite.py`` have the same digests with every version."""
 
 
 def _is_tested(version: str) -> bool:
-    """Return whether :mod:`~.inlining` was tested with this version of numba; report if not."""
+    """Return whether :mod:`~.inlining` was tested with this numba version; record if not."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
         return True
@@ -64,22 +64,23 @@ def njit(
 ) -> Any:
     """Compile a function with the project's options and its cache.
 
-    Used as ``@njit`` or ``@njit(signature, ...)``. With ``NUMBA_DISABLE_JIT=1`` the plain function
-    comes back. Functions made by one factory differ by the contents of their closures: plain
-    values, functions, other kernels and intrinsics.
+    It is used as ``@njit`` or ``@njit(signature, ...)``. With ``NUMBA_DISABLE_JIT=1`` it returns
+    the plain function. Functions made by one factory are told apart by the contents of their
+    closures: plain values, functions, other kernels and intrinsics.
 
     Parameters
     ----------
     *signatures : str or tuple of types
-        Types of the arguments: the function is compiled (or loaded) at its definition, for exactly
-        these.
+        Argument types: the function is compiled (or loaded) for exactly these types when it is
+        defined.
     internal : bool
-        Only kernels call it: it becomes a part of them, without machine code of its own.
+        Only other kernels call the function: it becomes part of them, without machine code of its
+        own.
     refcounts : bool
-        Count references to arrays. False for a function that owns none: with a dozen arrays,
-        counting takes longer than a short loop.
+        Count references to arrays. Use False for a function that owns no arrays: with a dozen
+        arrays, counting takes longer than a short loop.
     forceinline : bool
-        LLVM inlines it into its callers, however large it is.
+        LLVM inlines the function into its callers, however large it is.
     """
     if len(signatures) == 1 and hasattr(signatures[0], "__code__"):
         return njit()(signatures[0])
@@ -110,5 +111,5 @@ def is_kernel(dispatcher: object) -> bool:
 
 
 def saves_code() -> bool:
-    """Return whether compiled code is saved for other processes, if its folder can be written."""
+    """Return whether compiled code is saved for other processes if the folder is writable."""
     return _is_inlining and not numba.config.DISABLE_JIT

@@ -1,14 +1,15 @@
-"""Log-likelihoods of rows under a mixture, their most probable component, and posteriors.
+"""Log-likelihoods, most probable components and posteriors of rows under a mixture.
 
-Every row meets every component on the register tile, whose scores are rounded. The difference
-between a score and the log joint that it represents is bounded (:class:`_ScoreBounds`), so it is
-known which components may lie within `NEAR` nats of the best one: their log joints are computed
-again in float64, in the direct form, and the best is chosen among them. Others count by their
-scores, down to `FAR` nats; the rest adds up to less than k e^-45 of a row's likelihood. The result
-does not depend on the tile.
+The register tile computes scores of every row and every component, which are rounded. The
+difference between a score and the log joint that it represents is bounded (:class:`_ScoreBounds`),
+so it is known which components may lie within `NEAR` nats of the best component: their log joints
+are computed again in float64, in the direct form, and the best is chosen among them. Components
+farther away, up to `FAR` nats, contribute by their scores; the remaining components would add less
+than k e^-45 of a row's likelihood. The result does not depend on the tile.
 
-If there are many components, few are near a given row, and different ones are near the next row of
-its panel. A bit mask selects those of each lane, and exponentials are computed many at a time.
+If there are many components, few of them are near a given row, and other components are near the
+next row of the same panel. A bit mask selects the near components of each lane, and exponentials
+are computed many at a time.
 """
 
 from __future__ import annotations
@@ -39,18 +40,18 @@ from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 NEAR = 14.0
-"""Components within this distance of the best one, in nats, are computed exactly: e^-14 is 2^-20,
-and a relative error of 2^-20 in that is lost in float64 sums of log-likelihoods."""
+"""Log joints within this distance of the best, in nats, are computed in float64. Other densities
+are below e^-14, or 2^-20, of the best, so their relative errors of 2^-20 do not matter."""
 FAR = 45.0
-"""Components certainly farther than this are ignored: e^-45 is 2^-65."""
+"""Components that are certainly farther from the best, in nats, are ignored: e^-45 is 2^-65."""
 UNSURE = 2.0**-5
-"""Scores whose bounds are this far apart, or more, are computed exactly."""
+"""Log joints whose bounds differ by at least this are computed in float64."""
 _TOGETHER = 128
-"""Components whose scores are processed while they are in the first-level cache."""
+"""Number of components whose scores are processed while they are in the first-level cache."""
 _TERMS = 256
-"""Components whose exponentials are computed together: with a panel of rows 96 KB."""
+"""Number of components whose exponentials are computed together, in 96 KB for a panel of rows."""
 _KEPT = 8
-"""Expected posteriors per row."""
+"""Expected number of posteriors per row."""
 _LARGEST = 1.7976931348623157e308
 
 Array = NDArray[Any]
@@ -59,10 +60,10 @@ Labels = NDArray[np.int32]
 
 
 def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
-    """Return the (n,) most probable component of every dense row, and its log-likelihood.
+    """Return the (n,) most probable component of each dense row, and the row's log-likelihood.
 
-    Labels have the largest log joint in float64; ties go to the lowest index. A log-likelihood is
-    the smallest float64 if all squares overflow.
+    The most probable component has the largest log joint in float64; ties go to the lowest index. A
+    log-likelihood is the lowest finite float64 if all squares overflow.
     """
     n = check_rows(x, packed.n_features)
     labels, found = np.empty(n, np.int32), np.empty(n)
@@ -75,11 +76,11 @@ def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
 def posteriors(
     x: Array, packed: PackedMixture, least: float = 2.0**-20
 ) -> tuple[NDArray[np.int64], Labels, Floats]:
-    """Return the components with a share in each dense row, and their shares, as a CSR matrix.
+    """Return the posterior probabilities of components for dense rows, as a CSR matrix.
 
-    ``indices[indptr[i] : indptr[i + 1]]`` are the components of row i, ascending, and the same
-    slice of `probabilities` adds up to 1. Components of probability `least` or less are left out,
-    and in any case below 2^-64; the most probable one never.
+    ``indices[indptr[i] : indptr[i + 1]]`` are the components of row i in ascending order, and the
+    same slice of `probabilities` adds up to 1. Components with a probability of at most `least`, or
+    below 2^-64, are omitted, except for the most probable component.
     """
     n = check_rows(x, packed.n_features)
     least = min(max(least, 2.0**-64), 1.0)
@@ -103,34 +104,34 @@ def posteriors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ScoreBounds:
-    r"""Factors and starts for the tile, and bounds on the log joints, given its scores.
+    r"""Factors and starts for the tile, and coefficients that bound log joints by its scores.
 
-    Let w be the weights (half the precision of each feature), v the mean and x the row, both less
+    Let w be the weights (half the precision of each feature), v the mean and x the row, both minus
     the shift. The tile computes S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n
     products of numbers that have been rounded a few times has an error of at most
     γ_n Σ w (|x| + |v|)² (:class:`~.dense.doubts.Rounding`), and (|x| + |v|)² ≤ 2 (x - v)² + 8 v².
-    So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v². As S ≤ computed + e, in terms of the
-    computed S that is e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint constant - S lies between
-    ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where the shares have
-    the factor 1 ∓ 2γ, and the constants ∓8γV. In the direct form (sums (x - v)² of few features)
-    there is no V.
+    So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v². As S ≤ computed + e, the bound in
+    terms of the computed S is e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint, constant - S,
+    lies between ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where
+    the shares include the factor 1 ± 2γ, and the constants include ∓8γV. In the direct form (sums
+    (x - v)² of few features) there is no V.
     """
 
     factors: Array
-    """(k padded, d or 2 d) factors of the features, and of their squares."""
+    """(k padded, d or 2 d) factors of the features and, if 2 d, of their squares."""
     starts: Array
-    """(k padded,) starts of scores."""
+    """(k padded,) initial values of scores."""
     offsets: Array
-    """(d padded,) origin subtracted from a row in packing."""
+    """(d padded,) origin subtracted from a row when it is packed."""
     lower: Array
     lower_share: Array
     upper: Array
     upper_share: Array
     shares: Floats
-    """(k,) factor of a computed S: half the precision, or 1 if S includes that."""
+    """(k,) factor of a computed S: half the precision, or 1 if S includes the precision."""
     largest: float
-    """Rows whose squared length times this is below :func:`_safe` cannot overflow on the tile;
-    infinity if any row may."""
+    """A row cannot overflow on the tile if its squared length times this is below :func:`_safe`;
+    infinity if any row may overflow."""
 
 
 def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _ScoreBounds:
@@ -174,7 +175,7 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
 
 
 def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
-    """Convert to another type, rounding in one direction; infinity stays infinity."""
+    """Convert to another type, rounding in one direction; infinity is preserved."""
     narrow = values.astype(dtype)
     moved = np.nextafter(narrow, dtype.type(towards))
     return readonly(np.where(np.isfinite(narrow), moved, narrow).astype(dtype))
@@ -200,11 +201,11 @@ def _lengths(values, weights, out):
 
 
 def _search_of(packed: PackedMixture) -> Callable[..., Any]:
-    """Return the search of a mixture, with scratch memory for one thread.
+    """Return the search function of a mixture, with scratch memory for one thread.
 
-    ``search(block, begin, near, least, labels, found, kept, indices, probabilities)`` goes on from
-    row `begin` until the room for posteriors is used up, and returns the next row and the number of
-    posteriors.
+    ``search(block, begin, near, least, labels, found, kept, indices, probabilities)`` starts at row
+    `begin`, stops when the space for posteriors is used up, and returns the next row and the number
+    of posteriors.
     """
     diagonal, dtype = packed.covariance == "diag", packed.dtype
     direct = 0 if diagonal else packed.centers.direct
@@ -228,7 +229,7 @@ def _search_of(packed: PackedMixture) -> Callable[..., Any]:
 
 @cache
 def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """Compile the search of all components, a panel of rows at a time."""
+    """Compile the search over all components, one panel of rows at a time."""
     meet = _meet(tile, dtype, direct, diagonal)
     collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -279,7 +280,7 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
 
 @cache
 def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """Compile a packed panel against all components: their S, and each row's certain best."""
+    """Compile a kernel for S of all components, and a lower bound of each row's best log joint."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
@@ -321,7 +322,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
 
 @cache
 def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile listing components to compute again, ascending, and adding up the others."""
+    """Compile a kernel that lists components to compute again, and adds up all others."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     slack = 4 * float(np.finfo(dtype).eps)
     more, unsure = real(slack), real(UNSURE)
@@ -336,12 +337,12 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         k = constants.size
         for q in range(width):
             counts[q], totals[q] = 0, 0.0
-            # (less the rounding of the limits)
+            # (minus the rounding of the limits)
             level = np.float64(best[q])
             level -= slack * abs(level)
             limits[q], nears[q] = real(level - FAR), real(level - near)
             if not np.float64(norms[q]) * largest < safe:
-                # scores may have overflowed: all components may count
+                # scores may have overflowed: any component may matter
                 limits[q] = nears[q] = -np.inf
             loose[q] = limits[q] - more * abs(limits[q])
         for begin in range(0, k, _TERMS):
@@ -355,7 +356,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                 )  # fmt: skip
                 mask: Any = every
                 if share > 0:
-                    # slightly more than the scores that may count; the exact test is below
+                    # slightly more scores than may matter; the exact test is below
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times
@@ -391,7 +392,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
-    """Compile, for one row: log joints of near components, their sum, and their shares."""
+    """Compile a kernel for a row's log joints of near components, their sum, and their shares."""
 
     @panels.inner
     def settle(
@@ -418,7 +419,7 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
             return written
         for p in range(n):
             terms[p] = exp_of(min(joints[p] - best, 0.0))
-        # (the level is infinite if all components may count)
+        # (the level is infinite if any component may matter)
         total = others * exp_of(min(np.float64(level) - best, 0.0)) if others > 0 else 0.0
         for p in range(n):
             total += terms[p]

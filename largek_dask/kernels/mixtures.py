@@ -1,13 +1,13 @@
 r"""Components of a Gaussian mixture, packed for the kernels.
 
-Either all components share one variance (``"iso"``), or each has its own (``"isoflex"``), or one
-per feature (``"diag"``). Everything that is ranked, weighted or summed is the *log joint* of a row
-and a component, ``log pi_c + log N(x; c)``, and is always computed as
+All components share one variance (``"iso"``), each component has its own variance (``"isoflex"``),
+or each has one variance per feature (``"diag"``). All rankings, weights and sums are based on the
+*log joint* of a row and a component, ``log pi_c + log N(x; c)``, which is always computed as
 
 .. math:: \mathrm{constants}_c - \mathrm{halves}_c \cdot \mathrm{squares}
 
-in float64, with squares ``sum (x - mean)²`` (``"diag"``: ``sum (x - mean)² precision``) in the
-direct form from the numbers as they were given, in the order of
+in float64, where squares are ``sum (x - mean)²`` (``"diag"``: ``sum (x - mean)² precision``) in the
+direct form, computed from the original numbers in the order of
 :func:`~largek_dask.kernels.emit.square_distance`.
 """
 
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 
 @njit
 def log_joint(constant, half, square):
-    """Return the log joint of a row and a component; two roundings, in this order."""
+    """Return the log joint of a row and a component, rounded twice, in this order."""
     return constant - half * square
 
 
@@ -42,42 +42,43 @@ def log_joint(constant, half, square):
 class MixtureForm:
     """Factors and starts of components for the tile, in the compute dtype, read-only.
 
-    The scores of ``"iso"`` are those of k-means: smaller means nearer. The scores of the others are
-    minus the log joint. For these, rows have additional features: their squared length about the
-    shift, or the square of each feature.
+    The scores of ``"iso"`` are those of k-means: smaller means nearer. The scores of ``"isoflex"``
+    and ``"diag"`` are minus the log joint; they need additional features of a row: its squared
+    length relative to the shift, or the square of each feature.
     """
 
     factors: Array
-    """(k padded, features), those of :class:`~.dense.panels.DenseForm` and the additional ones."""
+    """(k padded, features) factors as in :class:`~.dense.panels.DenseForm`, and of additional
+    features."""
     starts: Array
     """(k padded,) initial scores; infinity for padding and retired components."""
     offsets: Array
     """(d padded,) origin subtracted from a row."""
     level: float
-    """Largest absolute constant, whose rounding the scores have, too."""
+    """Largest absolute constant, whose rounding error also affects scores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedMixture:
-    """Components packed for the kernels; made by :func:`pack_mixture`.
+    """Components packed for the kernels by :func:`pack_mixture`.
 
-    Pickles as its first four arrays and is packed again on arrival. All are read-only.
+    Pickled as its first four arrays and packed again when unpickled. All arrays are read-only.
     """
 
     means: Array
-    """(k, d) in the compute dtype."""
+    """(k, d) means in the compute dtype."""
     variances: Floats
-    """(1, 1) ``"iso"``, (k, 1) ``"isoflex"`` or (k, d) ``"diag"``."""
+    """(1, 1) for ``"iso"``, (k, 1) for ``"isoflex"``, (k, d) for ``"diag"``."""
     log_weights: Floats
-    """(k,) minus infinity of a retired component."""
+    """(k,) minus infinity for a retired component."""
     shift: Array
     """(d,) origin subtracted from rows and means, near the data's mean."""
     constants: Floats
-    """(k,) log weight and normalisation; minus infinity of a retired component."""
+    """(k,) log weight plus normalisation; minus infinity for a retired component."""
     halves: Floats
-    """(k,) factor of a sum of squares: half the precision, or 1/2 (``"diag"``)."""
+    """(k,) factor of the sum of squares: half the precision, or 1/2 for ``"diag"``."""
     precisions: Floats
-    """(k, d) ``"diag"``, else (0, 0)."""
+    """(k, d) precisions for ``"diag"``; otherwise an empty (0, 0) array."""
     centers: PackedCenters
     """The means as centres of k-means."""
 
@@ -97,34 +98,34 @@ class PackedMixture:
 
     @property
     def covariance(self) -> str:
-        """``"iso"``, ``"isoflex"`` or ``"diag"``."""
+        """Kind of variances: ``"iso"``, ``"isoflex"`` or ``"diag"``."""
         if self.variances.shape == (1, 1):
             return "iso"
         return "isoflex" if self.variances.shape[1] == 1 else "diag"
 
     @property
     def direct(self) -> int:
-        """Number of features in the direct form if there is one variance, else 0."""
+        """Number of features if the direct form is used and there is one variance, otherwise 0."""
         return self.centers.direct if self.covariance == "iso" else 0
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """(k,) components that are not retired."""
+        """(k,) True for components that are not retired."""
         return self.log_weights > -np.inf
 
     @property
     def form(self) -> MixtureForm:
-        """Form of the components for dense rows."""
+        """Packed form of the components for dense rows."""
         return self.centers.cache.get(_form, self)
 
     @property
     def weighted_form(self) -> MixtureForm:
-        """The same, as if each component had its own variance."""
+        """Packed form for dense rows, as if each component had its own variance."""
         return self.centers.cache.get(_weighted_form, self)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays of k rows."""
+        """Bytes of the arrays with k rows."""
         wide = self.variances.nbytes + self.precisions.nbytes
         return self.centers.nbytes + wide + 3 * self.constants.nbytes
 
@@ -140,13 +141,13 @@ def pack_mixture(
     Parameters
     ----------
     means : array (k, d)
-        Their compute dtype is that of the tile's scores.
+        The tile's scores have their compute dtype.
     variances : array (1, 1), (k, 1) or (k, d)
-        Positive and finite; the shape determines the kind of mixture.
+        Positive and finite; their shape determines the kind of mixture.
     log_weights : array (k,)
         Minus infinity retires a component.
     shift : array (d,)
-        Near the data's mean.
+        Origin near the data's mean.
     """
     centers = pack_centers(means, shift)
     k, d = centers.centers.shape
@@ -178,14 +179,14 @@ def pack_mixture(
 
 
 def pack_equal(means: Array, variance: float, shift: Array) -> PackedMixture:
-    """Prepare components of one variance and equal weights."""
+    """Prepare components with a common variance and equal weights."""
     k = len(means)
     log_weights = np.full(k, -log(np.array([k]))[0])
     return pack_mixture(means, np.array([[variance]]), log_weights, shift)
 
 
 def _normalisation(variances: Floats, d: int) -> Floats:
-    """Return (k,) or (1,) half the sum of log(2 pi variance) over the features, in their order."""
+    """Return (k,) or (1,) halved sums of log(2 pi variance) over the features, in order."""
     logs = log((_TWO_PI * variances).ravel()).reshape(variances.shape)
     if variances.shape[1] == 1:
         return 0.5 * (d * logs[:, 0])
@@ -220,7 +221,7 @@ def _weighted_form(centers: Array, packed: PackedMixture) -> MixtureForm:
 
 @njit
 def _fill(values, weights, constants, factors, starts):
-    """Write the factors of features and additional features, and the starts of all scores."""
+    """Write the factors of features and additional features, and the initial scores."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):

@@ -1,19 +1,19 @@
 """Exact k-means in one dimension: the best partitions into l clusters for all l up to k.
 
-In one dimension the clusters of a best partition are intervals of the sorted values, so it is found
-by dynamic programming over their ends: with f(l, m) the least objective of l clusters on the first
-m values,
+In one dimension, the clusters of a best partition are intervals of the sorted values. So dynamic
+programming over the ends of the intervals finds a best partition: with f(l, m) the smallest
+objective of l clusters for the first m values,
 
     f(l, m) = min over j < m of f(l - 1, j) + cost(j, m),
 
-where cost(j, m) is that of the values from j up to m about their mean. The best j never decreases
-as m grows (cost is concave Monge), so the m in the middle halves the remaining candidates on either
-side: O(k n log n) in all.
+where cost(j, m) is the cost of the values from j up to m about their mean. The best j never
+decreases as m grows (cost is concave Monge), so the best j for the middle m limits the candidates
+on both sides of m: the total work is O(k n log n).
 
-Costs are differences of cumulative sums, which may lose all their digits: values at 1e9 +- 1 have
-squares of 1e18. So each sum is kept in two float64, a high and a low part, counted from the middle
-value, and a search has two steps: costs from the high parts, with a bound of their error, leave few
-ends in doubt, and these are compared by costs from both parts.
+Costs are differences of cumulative sums, which may lose all digits: values at 1e9 +- 1 have squares
+of 1e18. So each sum is relative to the middle value and stored as two float64, a high and a low
+part, and a search has two steps: costs from the high parts, with an error bound, leave few ends in
+doubt, and these ends are compared by costs from both parts.
 
 Sources: X. Wu, "Optimal quantization by matrix searching", Journal of Algorithms 12 (1991), for
 divide and conquer; H. Wang and M. Song, "Ckmeans.1d.dp", The R Journal 3/2 (2011), for the
@@ -34,19 +34,19 @@ from largek_dask.kernels.jit import njit
 Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50
-"""8 roundings: of two sums, their difference, a mean, a product, and the sum of all. If
-little is left of a weight, the mean, and so the error of a cost, becomes very large."""
+"""Relative error of a cost: 8 roundings, of two sums, their difference, a mean, a product and the
+total. If a weight loses most of its digits, the mean, and so the error, becomes very large."""
 _FINE = 2.0**-43
-"""Relative error (doubled) up to which a cost is not computed again."""
+"""Doubled relative error up to which a cost is not computed again."""
 _DEPTH = 128
-"""Maximum intervals that wait to be halved: not fewer than halvings of all rows."""
+"""Maximum number of intervals waiting to be halved: enough for repeated halving of all rows."""
 
 
 def distinct_values(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
-    """Return the distinct values of rows, ascending, and the weight of each.
+    """Return the distinct values of rows in ascending order, and the weight of each value.
 
-    `values` (n,) are finite numbers of any real type. Rows of weight 0 are left out; by default
-    each weighs 1. Weights of equal values are added in the order of the rows.
+    `values` (n,) are finite numbers of any real type. Rows of weight 0 are skipped; by default each
+    row weighs 1. Weights of equal values are added in row order.
     """
     values = values.astype(np.float64) + 0.0  # -0 and 0 are one value
     if weight is not None:
@@ -59,24 +59,24 @@ def distinct_values(values: NDArray[Any], weight: Floats | None = None) -> tuple
 def optimal_partitions(
     values: Floats, weights: Floats, n_clusters: int
 ) -> tuple[Floats, list[Floats]]:
-    """Return the best partition into 1, 2, ... clusters.
+    """Return the best partitions into 1, 2, ... clusters.
 
     Parameters
     ----------
     values, weights : (n,) float64
-        As :func:`distinct_values` returns them, at least one. About 80 bytes are needed for each,
-        and a quarter of a byte more for each cluster.
+        At least one value, as :func:`distinct_values` returns them. Each value needs about 80
+        bytes, plus a quarter of a byte per cluster.
     n_clusters : int
-        k: largest number of clusters.
+        Largest number of clusters, k.
 
     Returns
     -------
     objectives : (min(k, n),) float64
-        Sum of ``w (x - c)^2`` of this partition, with a few roundings; :func:`objective_bounds` are
-        safe. That of n clusters is 0.
+        Sum of ``w (x - c)^2`` of each partition, up to rounding errors; :func:`objective_bounds`
+        returns rigorous lower bounds. The objective of n clusters is 0.
     centers : list of float64 arrays (l, 1)
-        The means of the clusters of such a partition, ascending, for each l. Of several best
-        partitions it is the one whose last cluster starts first.
+        Means of the clusters of the best partition, ascending, for each l. If there are several
+        best partitions, the one whose last cluster starts first is returned.
     """
     n = len(values)
     k = min(n_clusters, n)
@@ -91,9 +91,9 @@ def optimal_partitions(
     packed = []
     for size in range(2, k + 1):
         first = np.zeros(n + 1, np.int64)
-        # only the end of the last level is needed
+        # only the last entry of the last level is needed
         begin = size if size < k else n
-        with np.errstate(all="ignore"):  # a weight may be lost: then the cost is unknown
+        with np.errstate(all="ignore"):  # a weight may round to 0: then the cost is unknown
             _level(sums, readonly(before), size, begin, scratch, after, first)
         packed.append(_packed(first, begin))
         before, after = after, before
@@ -104,11 +104,11 @@ def optimal_partitions(
 
 
 def objective_bounds(objectives: Floats) -> Floats:
-    """Return lower bounds of all partitions into 1, 2, ... clusters, from the best objectives.
+    """Return lower bounds on the objective of any partition into 1, 2, ... clusters.
 
-    The error of a cluster's cost is up to 2^-44 of itself in the search, and once more when
-    compared with another; that of sums in two float64 is 2^-98 of the objective of one cluster,
-    which matters if values lie 10^14 times farther apart than those of a cluster.
+    The relative error of a cluster's cost is up to 2^-44 in the search, and as much again in a
+    comparison. The error of sums in two float64 is 2^-98 of the objective of a single cluster; it
+    matters if the range of all values is 10^14 times that of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
@@ -116,9 +116,9 @@ def objective_bounds(objectives: Floats) -> Floats:
 
 
 def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
-    """Pack ascending numbers, from one place on, into 2 bits each.
+    """Pack ascending numbers from position ``begin`` on, with 2 bits for each.
 
-    A set bit stands for a number, others for a step up.
+    A set bit represents a number, and a zero bit a step up by one.
     """
     kept = first[begin:]
     bits = np.zeros(int(kept[-1]) + len(kept), np.bool_)
@@ -127,13 +127,13 @@ def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], in
 
 
 def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArray[np.int64]:
-    """Return (k, k + 1) starts of the clusters of each partition, and n at the end."""
+    """Return (k, k + 1) starts of the clusters of each partition, followed by n."""
     cuts = np.zeros((k, k + 1), np.int64)
     cuts[np.arange(k), np.arange(k) + 1] = n
     for size in range(k, 1, -1):
         bits, begin = packed[size - 2]
         ones = np.flatnonzero(np.unpackbits(bits))
-        # the clusters numbered `size` from the left, in all partitions that have them
+        # the cluster number `size` from the left, in all partitions with that many clusters
         ends = cuts[size - 1 :, size] - begin
         cuts[size - 1 :, size - 1] = ones[ends] - ends
     return cuts
@@ -141,7 +141,7 @@ def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArra
 
 @njit
 def _two_sum(a, b):
-    """Return the rounded sum, and its error."""
+    """Return the rounded sum and its rounding error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -149,7 +149,7 @@ def _two_sum(a, b):
 
 @njit
 def _plus(high, low, other, other_low):
-    """Return the sum of two numbers of two float64 each."""
+    """Return the sum of two numbers, each stored as two float64."""
     total, rest = _two_sum(high, other)
     rest += low + other_low
     joined = total + rest
@@ -158,10 +158,10 @@ def _plus(high, low, other, other_low):
 
 @njit
 def _sums_from(values, weights, middle, sums):
-    """Write sums of w, w y and w y^2 from the middle value on, where y is the distance to it.
+    """Write sums of w, w y and w y^2 from the middle value on; y is the value minus the middle.
 
-    Rows 0 to 2 of ``sums`` are their high parts, 3 to 5 the low ones; left of the middle they are
-    those of the values up to it, with the sign changed.
+    Rows 0 to 2 of ``sums`` are the high parts, and rows 3 to 5 the low parts. Left of the middle
+    they are the negated sums of the values up to the middle.
     """
     n = values.shape[0]
     terms = np.empty((3, 2))
@@ -193,7 +193,7 @@ def _costs_of_one(sums, out):
 
 @njit
 def _moments(sums, j, m):
-    """Return weight, sum and mean of the values from j up to m, and errors of the last two."""
+    """Return the weight, sum and mean of values j up to m, and the errors of sum and mean."""
     w, w_low = _plus(sums[0, m], sums[3, m], -sums[0, j], -sums[3, j])
     s, s_low = _plus(sums[1, m], sums[4, m], -sums[1, j], -sums[4, j])
     mean = s / w
@@ -206,7 +206,7 @@ def _moments(sums, j, m):
 def _cost(sums, j, m):
     """Return the cost of the values from j up to m, from both parts of the sums.
 
-    With a mean t and its error r: Q - t (S + W r) - W r^2.
+    The cost is Q - t (S + W r) - W r^2, with mean t and its error r.
     """
     if m - j < 2:
         return 0.0
@@ -222,8 +222,8 @@ def _cost(sums, j, m):
 def _level(sums, before, size, begin, scratch, after, first):
     """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
 
-    ``before`` (n + 1,) are the objectives of one cluster less, from m = ``size`` - 1 on. Writes
-    objectives to ``after``, and starts of the last cluster to ``first``.
+    ``before`` (n + 1,) are the objectives with one cluster fewer, from m = ``size`` - 1 on.
+    Objectives are written to ``after``, and starts of the last cluster to ``first``.
     """
     n = after.shape[0] - 1
     waiting = np.empty((_DEPTH, 4), np.int64)
@@ -251,13 +251,13 @@ def _level(sums, before, size, begin, scratch, after, first):
 def _search(sums, w, s, q, before, m, least, most, lows, highs):
     """Return the start of the last cluster of the first m values, and the objective.
 
-    The start is from ``least`` to ``most``, both included. w, s and q are the first three rows of
-    the sums: views cost more than the work on a few of their values. ``lows`` and ``highs`` (n,)
-    receive bounds of values.
+    The start is between ``least`` and ``most``, inclusive. w, s and q are the first three rows of
+    ``sums``, passed separately because creating views would be slow. ``lows`` and ``highs`` (n,)
+    are scratch space for the bounds of objectives.
     """
     w_m, s_m, q_m = w[m], s[m], q[m]
     n = most + 1 - least
-    # (loops from 0 on run in vector registers)
+    # (loops that start at 0 are vectorized)
     w_j, s_j, q_j, before_j = w[least:], s[least:], q[least:], before[least:]
     for i in range(n):
         weight, total = w_m - w_j[i], s_m - s_j[i]
@@ -271,7 +271,7 @@ def _search(sums, w, s, q, before, m, least, most, lows, highs):
     bound = _least(highs, n)
     found, smallest = least, np.inf
     for i in range(n):
-        # (NaN if nothing is known of the cost)
+        # (NaN if the cost is unknown)
         if not lows[i] > bound:
             if highs[i] - lows[i] < _FINE * highs[i]:
                 value = 0.5 * (lows[i] + highs[i])
@@ -284,7 +284,7 @@ def _search(sums, w, s, q, before, m, least, most, lows, highs):
 
 @njit
 def _least(values, n):
-    """Return the least of the first n values that are not NaN, four comparisons at a time."""
+    """Return the minimum of the first n values, ignoring NaN, by four comparisons at a time."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     for i in range(0, n - 3, 4):
         a = values[i] if values[i] < a else a
@@ -298,7 +298,7 @@ def _least(values, n):
 
 @njit
 def _finish(sums, cuts, middle, objectives, means):
-    """Compute objectives, and means about 0, of the clusters between cuts (k, k + 1)."""
+    """Compute the objectives and the means of the clusters between the (k, k + 1) cuts."""
     for size in range(means.shape[0]):
         for c in range(size + 1):
             begin, end = cuts[size, c], cuts[size, c + 1]

@@ -1,7 +1,7 @@
-"""Compile in a second process, in reverse order, the kernels that a first fit needs.
+"""Compile the kernels that a first fit needs in a second process, in reverse order.
 
-The fit compiles kernels when it needs them, and this process the same in reverse order, until they
-meet. Only kernels are imported here, so that the process starts quickly.
+The fit compiles kernels when it needs them, and this process compiles the same kernels in reverse
+order until the two meet. It imports only kernels, so that the process starts quickly.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 
 FEW_CLUSTERS = 128
-"""Up to this many clusters, rows are compared with all centres, without lists."""
+"""Maximum number of clusters for which rows are compared with all centres, without lists."""
 _ROWS = 1_024
 _MOST_CLUSTERS = 300
 
 
 def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[[], object]]:
-    """Return calls of the kernels of a fit of dense rows, in reverse order, by name.
+    """Return calls of the kernels that a fit of dense rows needs, in reverse order, by name.
 
-    The first ones are left out: the fit compiles them before a second process has started.
+    The kernels that a fit needs first are omitted: it compiles them before this process starts.
     """
     k, d = min(k, _MOST_CLUSTERS), n_features
     draws = np.random.default_rng(0)
@@ -78,7 +78,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
     }
     if k <= FEW_CLUSTERS:
         names = "splits sums neighbours squares distances two cells greedy"
-    elif packed.direct:  # `nearest` calls the kernel of `nearest_two`, until it was called often
+    elif packed.direct:  # at first, `nearest` uses the kernel of `nearest_two`
         names = "splits scores squares sums lists neighbours distances two cells"
     else:
         names = "splits scores squares sums lists neighbours distances nearest two cells"
@@ -86,13 +86,13 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
 
 
 def _end_with_parent() -> None:
-    """Exit when the pipe from the parent process is closed, as it is when that one ends."""
+    """Exit when the pipe from the parent process is closed, which happens when the parent ends."""
     sys.stdin.buffer.read()
     os._exit(0)
 
 
 def main(dtype: str, n_features: str, k: str) -> None:
-    """Compile the kernels of a fit, until the parent process ends."""
+    """Compile the kernels of a fit; stop early if the parent process ends."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     for compile_one in calls_in_reverse(dtype, int(n_features), int(k)).values():
         compile_one()

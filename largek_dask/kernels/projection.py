@@ -1,8 +1,8 @@
 """Projections onto directions, and orthonormal bases, with the same bits on any processor.
 
-Every product is summed feature by feature with one fused multiply-add each, as scores of rows and
-centres are (:mod:`~.dense.search`), so it depends neither on the row's place nor on the vector
-width. No library whose bits depend on the processor is used.
+Every inner product is summed feature by feature with one fused multiply-add each, as are scores of
+rows and centres (:mod:`~.dense.search`), so it depends neither on the row's position nor on the
+vector width. No library whose bits depend on the processor is used.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from largek_dask.kernels.tile import select_tile
 Array = NDArray[Any]
 
 _LANES = 8
-"""Number of sums to which products are added in turn."""
+"""Number of partial sums to which products are added in turn."""
 _DEPENDENT = 2.0**-26
-"""Relative length below which the rest of a vector, without its parts along earlier ones, is
-considered rounding."""
+"""Relative length below which the remainder of a vector, after subtracting its projections onto
+earlier vectors, counts as rounding error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directions:
-    """Directions packed for the kernel. Pickles as (vectors, origin)."""
+    """Directions packed for the kernel; pickled as (vectors, origin)."""
 
     vectors: Array
-    """(m, d) in the compute dtype, read-only."""
+    """(m, d) read-only directions in the compute dtype."""
     origin: Array
-    """(d,) subtracted from rows, near their mean; of that dtype, read-only."""
+    """(d,) read-only origin subtracted from rows, near their mean, in the compute dtype."""
     _padded: Array = field(repr=False)
     _offsets: Array = field(repr=False)
 
     @classmethod
     def of(cls, vectors: Array, origin: Array) -> Directions:
-        """Prepare m >= 1 vectors (m, d) for rows about an origin (d,)."""
+        """Prepare (m, d) vectors, m >= 1, for rows relative to a (d,) origin."""
         vectors, origin = np.asarray(vectors), np.asarray(origin)
         if vectors.ndim != 2 or 0 in vectors.shape or origin.shape != vectors.shape[1:]:
             raise ParameterError(
@@ -61,17 +61,17 @@ class Directions:
         return cls(*(readonly(array) for array in arrays))
 
     def same(self, other: Directions) -> bool:
-        """Return True if products with these are those with the other ones."""
+        """Return True if the other directions give the same products as these."""
         return len(self.vectors) == len(other.vectors) and self.extends(other)
 
     def extends(self, other: Directions) -> bool:
-        """Return True if the first of these are the other ones, about the same origin."""
+        """Return True if these directions begin with the other ones and share their origin."""
         first = self.vectors[: len(other.vectors)]
         same_origin = np.array_equal(self.origin, other.origin)
         return same_origin and np.array_equal(first, other.vectors)
 
     def beyond(self, m: int) -> Directions:
-        """Return the directions after the first m; there must be at least one."""
+        """Return the directions after the first m; at least one must remain."""
         return Directions.of(self.vectors[m:], self.origin)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -81,7 +81,7 @@ class Directions:
 def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
     """Return ``(x - origin) @ vectors.T`` (n, m) in the compute dtype, each product rounded.
 
-    `x` (n, d) is of any real type; the result is written to `out` if it is given.
+    `x` (n, d) may have any real type; the result is written to `out`, if given.
     """
     (m, d), dtype = directions.vectors.shape, directions.vectors.dtype
     out = output(out, (check_rows(x, d), m), dtype)
@@ -98,12 +98,12 @@ def project(x: Array, directions: Directions, out: Array | None = None) -> Array
 def orthonormal(vectors: Array) -> NDArray[np.float64]:
     """Return an orthonormal basis (r, d) of the span of (m, d) vectors, in their order.
 
-    By the modified Gram-Schmidt process, each vector twice (G. H. Golub and C. F. Van Loan, "Matrix
-    computations", 4th edition, 2013, section 5.2.8): twice is enough for products of 1e-15. Vectors
-    that depend on those before them, or are not finite, are left out.
+    Uses the modified Gram-Schmidt process, twice per vector (G. H. Golub and C. F. Van Loan,
+    "Matrix computations", 4th edition, 2013, section 5.2.8), so that inner products are about
+    1e-15. Vectors that are not finite, or that depend linearly on earlier vectors, are omitted.
     """
     work = np.array(vectors, np.float64, order="C")
-    # A power of two changes no digit, and no square is too large or too small then.
+    # Scaling by a power of two is exact, and keeps squares from overflow and underflow.
     largest = np.abs(work).max(axis=1, initial=0.0)
     usable = np.isfinite(largest) & (largest > 0)
     work = np.ldexp(work[usable], -np.frexp(largest[usable])[1][:, None])
@@ -113,7 +113,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
 
 @njit
 def _orthonormalize(work):
-    """Write the basis to the first rows; return their number."""
+    """Write the basis vectors to the first rows; return their number."""
     m, d = work.shape
     parts = np.empty(_LANES)
     found = 0
@@ -134,7 +134,7 @@ def _orthonormalize(work):
 
 @njit
 def _product(work, i, j, parts):
-    """Return the inner product of two rows; no addition waits for the one before."""
+    """Return the inner product of two rows, by partial sums that do not wait for each other."""
     d = work.shape[1]
     whole = d // _LANES * _LANES
     parts[:] = 0.0

@@ -13,22 +13,22 @@ from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.jit import njit
 
 _BLOCK_VALUES = 1 << 16
-"""Values of a block of converted rows."""
+"""Number of values in a block of converted rows."""
 NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
-# Exponent bits of float types, by their bytes: all are set only in NaN and infinity.
+# Exponent bits of float types, by size in bytes: all are set only in NaN and infinity.
 _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
 
 
 def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """Return the type in which the kernels compute with rows of this type.
 
-    float32 for float16, float32, bool and integers of up to 16 bits; float64 for float64 and
-    larger integers.
+    It is float32 for float16, float32, bool and integers of up to 16 bits, and float64 for float64
+    and larger integers.
 
     Raises
     ------
     DataError
-        Anything else is not a table of numbers (complex, object, text, dates).
+        For all other types (complex, object, text, dates).
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "b" or (dtype.kind in "iu" and dtype.itemsize <= 2):
@@ -44,10 +44,11 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield ``(rows, x[rows])`` in types that kernels are compiled for.
+    """Yield ``(rows, x[rows])`` in types for which kernels are compiled.
 
-    float32, float64, uint8 and int16 are passed as they are, in one piece, and bool is viewed as
-    uint8; other types are converted block by block to the compute dtype. Blocks are read-only.
+    float32, float64, uint8 and int16 rows are yielded unchanged in one block, and bool rows are
+    viewed as uint8; other types are converted to the compute dtype block by block. Blocks are
+    read-only.
     """
     if x.dtype in NATIVE or x.dtype == np.bool_:
         yield slice(0, len(x)), readonly(x.view(np.uint8) if x.dtype == np.bool_ else x)
@@ -60,7 +61,7 @@ def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 
 def finite_rows(x: Table) -> NDArray[np.bool_]:
-    """Return (n,) True where no feature of a row is NaN or infinite."""
+    """Return an (n,) mask: True for rows in which no feature is NaN or infinite."""
     finite = np.ones(len(x), np.bool_)
     if isinstance(x, SparseBlock):
         wrong = ~np.isfinite(x.data[x.stored])
@@ -76,7 +77,7 @@ def finite_rows(x: Table) -> NDArray[np.bool_]:
 
 @njit
 def _all_finite(bits, mask):
-    # A maximum of integers is computed in vector registers.
+    # Unlike an early exit, a maximum of integers is vectorized.
     highest = mask & 0
     for i in range(bits.shape[0]):
         highest = max(highest, bits[i] & mask)
@@ -95,8 +96,8 @@ def _finite_rows(bits, mask, finite):
 def normalize_rows(x: Table) -> Any:
     """Return (n, d) rows of unit Euclidean length in the compute dtype.
 
-    Rows of zeros stay zero; rows with NaN or infinity hold NaN. Norms are sums of squares in
-    float64 in the order of the features, the same bits everywhere.
+    Rows of zeros remain zero; rows with NaN or infinity become NaN. Squares are summed in float64
+    in feature order, so the bits are the same everywhere.
     """
     dtype = compute_dtype(x.dtype)
     if isinstance(x, SparseBlock):
@@ -124,11 +125,11 @@ def _normalize_sparse(data, indptr, out):
 
 @njit
 def _normalize(x, out):
-    """Normalize a dense row, or the stored numbers of a sparse one."""
+    """Normalize a dense row, or the stored values of a sparse row."""
     largest = 0.0
     for f in range(x.shape[0]):
         largest = max(largest, abs(np.float64(x[f])))
-    # Squares must neither overflow nor underflow; a power of two changes no digit.
+    # Squares must neither overflow nor underflow; scaling by a power of two is exact.
     scale = 1.0
     if largest > 1e100:
         scale = 2.0**-600

@@ -1,4 +1,4 @@
-"""Sampling by squared distance; the caller draws the uniform numbers.
+"""Sampling by squared distance, from uniform random numbers that the caller provides.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012.
@@ -26,7 +26,7 @@ _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
 _WIDE = 64
 _SCORES = 1 << 18
-"""Scores kept at a time."""
+"""Number of scores held in memory at a time."""
 
 
 def update_d2(
@@ -36,10 +36,10 @@ def update_d2(
     labels: NDArray[np.int32] | None = None,
     offset: int = 0,
 ) -> None:
-    """Update rows' squared distances to their nearest centre for new centres, in place.
+    """Update the squared distances of rows to their nearest centre after adding centres, in place.
 
-    The nearest new centre is found with the rounding of the compute dtype; its distance is then
-    exact, 0 for a row that equals it.
+    The nearest new centre is found with rounding errors of the compute dtype; its distance is then
+    computed in float64, and is 0 for a row that equals the centre.
 
     Parameters
     ----------
@@ -47,10 +47,11 @@ def update_d2(
     packed : PackedCenters
         The new centres.
     d2 : (n,) float64
-        Squared distance to the nearest of the centres so far; infinity if there was none.
+        Squared distance to the nearest centre so far; infinity if there was none.
     labels : (n,) int32, optional
-        Index of that centre; new centres count from ``offset``. Ties go to earlier ones.
+        Index of the nearest centre, updated in place. Ties go to the earlier centre.
     offset : int
+        Index of the first new centre.
     """
     if packed.n_clusters == 1:
         found = np.zeros(len(x), np.int32)
@@ -69,10 +70,10 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> ExactSums:
-    """Return ``sum w min(d2, |x - c|²)``: the objective with each candidate as a centre.
+    """Return ``sum w min(d2, |x - c|²)``: the objective if candidate c becomes a centre.
 
-    These are exact sums, one for each of the packed candidates; distances have the rounding of the
-    compute dtype. `d2` (n,) are the squared distances to the nearest of the centres so far.
+    There is one sum for each packed candidate. Sums are exact; distances have the rounding of the
+    compute dtype. `d2` (n,) are the squared distances to the nearest centre so far.
     """
     m = packed.n_clusters
     out = ExactSums(m)
@@ -91,7 +92,7 @@ def potentials(
 @njit
 def _potentials(distances, d2, weight, limbs):
     n, m = distances.shape
-    # several rows are peeled together, as if they were one; zeros fill the last
+    # several rows are peeled together, as if they were one row; zeros fill up the last one
     group = max(1, _WIDE // m)
     width = group * m
     step = group * max(1, BLOCK_VALUES // width)
@@ -130,23 +131,23 @@ def _potentials(distances, d2, weight, limbs):
 def draw_by_d2(
     d2: NDArray[np.float64], weight: NDArray[np.float64] | None, uniforms: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], float]:
-    """Draw rows with replacement, with probability in proportion to ``weight * d2``.
+    """Draw rows with replacement, with probability proportional to ``weight * d2``.
 
-    `d2` (n,) is finite and not negative, `uniforms` (m,) are in [0, 1).
+    `d2` (n,) is finite and not negative; `uniforms` (m,) are in [0, 1).
 
     Returns
     -------
     rows : (m,) int64
-        Never a row of mass 0; empty if no row has any.
+        Indices of rows with ``weight * d2`` above 0; empty if there are no such rows.
     mass : float
-        The sum of ``weight * d2``, added in the order of the rows.
+        Sum of ``weight * d2``, added in row order.
     """
     edges = np.cumsum(d2 if weight is None else d2 * weight)
     mass = float(edges[-1]) if len(edges) else 0.0
     if mass == 0.0:
         return np.empty(0, np.int64), mass
-    # the first edge above a target belongs to a row that raised the sum; a target that was rounded
-    # up to the mass goes to the row that reached it
+    # the first edge above a target belongs to a row of positive mass; a target that was rounded up
+    # to the total mass belongs to the row that reached the total
     last = np.searchsorted(edges, mass, side="left")
     rows = np.minimum(np.searchsorted(edges, uniforms * mass, side="right"), last)
     return rows.astype(np.int64, copy=False), mass
@@ -160,17 +161,18 @@ def bernoulli_by_d2(
 ) -> NDArray[np.int64]:
     """Return rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
 
-    `d2` (n,) is not negative, `uniforms` (n,) are in [0, 1). A row of mass 0 is never drawn.
+    `d2` (n,) is not negative; `uniforms` (n,) are in [0, 1). Rows with ``weight * d2`` of 0 are
+    never drawn.
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)
 
 
 def shuffle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin: int) -> None:
-    """Shuffle places ``begin .. begin + m`` of a permutation, in place.
+    """Shuffle positions ``begin .. begin + m`` of a permutation, in place.
 
-    Fisher and Yates's shuffle from the front: place ``i`` is exchanged with one drawn from ``i``
-    to the last, by one of the m uniforms in [0, 1). Earlier places stay.
+    This is the Fisher-Yates shuffle from the front: position ``i`` is exchanged with a position
+    drawn from ``i`` to the last, by one of the m uniforms in [0, 1). Earlier positions stay.
     """
     _shuffle_places(order, readonly(uniforms), begin)
 
@@ -186,10 +188,10 @@ def _shuffle_places(order, uniforms, begin):
 def share_of_chunks(
     order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
 ) -> NDArray[Any]:
-    """Concatenate the same share of every chunk's part of `order`.
+    """Concatenate the same fraction of every chunk's part of `order`.
 
-    The chunks start at the places ``table[:-1]``, and `table` ends with the number of rows. Of a
-    chunk of m rows these are the places ``begin * m // of`` to ``end * m // of``.
+    The chunks start at positions ``table[:-1]``, and `table` ends with the number of rows. In a
+    chunk of m rows, positions ``begin * m // of`` to ``end * m // of`` are selected.
     """
     starts, sizes = table[:-1], np.diff(table)
     spans = starts + begin * sizes // of, starts + end * sizes // of

@@ -1,4 +1,4 @@
-"""Moves of single rows that lower the objective, which Lloyd's algorithm does not find.
+"""Moves of single rows that lower the objective but are not found by Lloyd's algorithm.
 
 J. A. Hartigan, M. A. Wong, Algorithm AS 136: a k-means clustering algorithm, Applied Statistics 28
 (1979). If a row of weight w moves from cluster a to cluster b, and both centres follow, the
@@ -6,10 +6,10 @@ objective changes by
 
     w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
 
-so a row may gain by leaving its nearest centre. If no row gains, every row of a cluster with others
-is strictly nearer to its own centre than to any at another place, except for rounding: such a
-partition is also settled for Lloyd's algorithm, and the objective is differentiable there. Centres
-follow each move at once.
+so leaving its nearest centre may lower the objective. If no move does, every row that is not alone
+in its cluster is strictly nearer to its own centre than to any different centre, except for
+rounding: Lloyd's algorithm would not change such a partition either, and the objective is
+differentiable there. Centres follow each move immediately.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from largek_dask.kernels.jit import njit
 
 _MANY = 1e300
 _WORTH = 1e-12
-"""Minimum gain of a move, relative to the cost of its row: less is rounding."""
+"""Minimum gain of a move, relative to the cost of its row: smaller gains are rounding errors."""
 _SAME = 1e-28
-"""Minimum gain, by the squared norm of the row: equal rows differ from their mean by rounding."""
+"""Minimum gain, relative to the row's squared norm: the mean of equal rows is itself rounded."""
 
 
 def move_rows(rows: CenteredRows, partition: PartitionState, most_sweeps: int = 100) -> int:
-    """Move single rows while that lowers the objective, in place; return the number of moves.
+    """Move single rows in place while this lowers the objective; return the number of moves.
 
-    It makes at most `most_sweeps` over all rows of a partition as :func:`~.descent.settle` leaves
-    it. Clusters that rows have left or joined are stale: their centres are means except for
-    rounding, and their costs are old. ``settle`` updates both.
+    It makes at most `most_sweeps` sweeps over all rows of a partition, which must come from
+    :func:`~.descent.settle`. Clusters that rows have left or joined become stale: their centres are
+    means except for rounding, and their costs are out of date. ``settle`` updates both.
     """
     p = partition
     state = p.centers, p.counts, p.labels, p.upper, p.lower, p.stale
@@ -67,11 +67,11 @@ def _count_moves(x, weight, centers, counts, labels, upper, lower):
 @njit
 def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, stale):
     k = centers.shape[0]
-    # Bounds are kept as if centres were still at their initial places.
+    # Bounds are maintained as if centres were still at their initial positions.
     own, farthest, moves = np.zeros(k), 0.0, 0
     radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
     equal = weight.min() == weight.max()
-    # Counts that rows join and leave are rounded, so they do not show which row is alone.
+    # Counts are rounded when rows join and leave, so they do not show which row is alone.
     sizes = np.zeros(k, np.int64)
     for i in range(x.shape[0]):
         sizes[labels[i]] += 1
@@ -109,7 +109,7 @@ def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, st
             own[a] += away
             own[b] += toward
             farthest += max(away, toward)
-            # The others now include the cluster that it has left.
+            # The other clusters now include the one that the row has left.
             lower[i] = min(left, u) - max(away, toward) + farthest
             labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
             upper[i] = u - own[b]
@@ -127,19 +127,19 @@ def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, st
 
 @njit
 def _measure(centers, a, gaps):
-    """Compute the distances of one centre to all others."""
+    """Compute the distances of one centre to all other centres."""
     for b in range(centers.shape[0]):
         gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
 
 
 @njit
 def _find_least(counts, gaps, radius, least):
-    """Find the weight of the lightest cluster that could take a row of each.
+    """Find, for each cluster, the smallest weight of a cluster that could take one of its rows.
 
-    Leaving a cluster saves at most twice the cost of a row there, and joining one costs at least
-    half of its squared distance, if all rows weigh the same: a cluster three times as far away
-    takes none, unless it has no rows, so that joining is free. (With unequal weights the radius is
-    infinite.)
+    If all rows weigh the same, leaving a cluster saves at most twice the cost of the row there, and
+    joining a cluster costs at least half of the squared distance to it. So a cluster three times as
+    far away takes no row, unless it is empty and joining is free. (With unequal weights the radius
+    is infinite.)
     """
     for a in range(counts.shape[0]):
         least[a] = _MANY
@@ -171,7 +171,7 @@ def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
 
 @njit
 def _shift(x, i, centers, j, share):
-    """Move a centre along the line to a row; return how far."""
+    """Move a centre along the line to a row; return the distance moved."""
     gap = 0.0
     for f in range(x.shape[1]):
         t = share * (x[i, f] - centers[j, f])

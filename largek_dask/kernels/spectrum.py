@@ -1,9 +1,9 @@
 """The scatter matrix of rows, and its eigenvalues, with error bounds.
 
-Eigenvalues are found by Jacobi's rotations: a few plain products per step in a fixed order, and no
-library whose bits depend on the processor. Every rotation adds a bound of its rounding to the error
-bound, by the lengths of the two rows that it changes; so the bound is that of this very run, not of
-the worst one.
+Eigenvalues are found by Jacobi rotations: a few plain products per step in a fixed order, without
+any library whose bits depend on the processor. Every rotation adds a bound on its rounding error,
+computed from the lengths of the two rows that it changes; so the error bound applies to the actual
+run, not to the worst case.
 
 Source: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
 2013), section 8.5; A. J. Hoffman and H. W. Wielandt, "The variation of the spectrum of a normal
@@ -27,26 +27,26 @@ from largek_dask.kernels.rows import native_blocks
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60
-"""Maximum number of sweeps, of which ten usually suffice; what is left then counts as an error."""
+"""Maximum number of sweeps; ten are usually enough. Remaining entries count as an error."""
 _ROTATED = 2.0**-48
-"""Rounding of a rotation, relative to the length of the two rows: of two products and a sum per
-entry, and of an angle whose cosine and sine are off by two roundings."""
+"""Rounding error of a rotation, relative to the length of the two rows: two products and a sum per
+entry, and an angle whose cosine and sine are rounded twice."""
 _NEGLIGIBLE = 2.0**-56
-"""Entries that are this small relative to the whole matrix are left; they count as an error."""
+"""Entries this small relative to the matrix are not rotated away, but count as an error."""
 _SUMMED = 2.0**-49
-"""Rounding of a row's products: of differences, of two products and of the mean's part."""
+"""Relative rounding error of products: differences, two products, and the part of the mean."""
 _VANISHED = 2.0**-1000
-"""Upper bound of what products lose that are subnormal, or 0."""
+"""Upper bound on the error of products that underflow."""
 _MOST = 2**1000
-"""Maximum sum of the absolute products."""
+"""Maximum sum of absolute products."""
 _VALUES = 1 << 15
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 
 class ScatterSums:
-    """Exact sums of the products of rows' d features; the products are rounded.
+    """Exact sums of the rounded products of all pairs of d features of rows.
 
-    The sums take at most 24 limbs of (d + 1) (d + 2) / 2 numbers.
+    The sums use at most 24 limbs of (d + 1) (d + 2) / 2 numbers.
     """
 
     __slots__ = ("n_features", "sums")
@@ -54,7 +54,7 @@ class ScatterSums:
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features
         self.sums = ExactSums((n_features + 1) * (n_features + 2) // 2)
-        """Sums of w y_a y_b for a <= b, y_d being 1, row after row of this triangle."""
+        """Sums of w y_a y_b for a <= b, with y_d = 1, row by row of this triangle."""
 
     @property
     def nbytes(self) -> int:
@@ -63,13 +63,13 @@ class ScatterSums:
     def add(self, x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> None:
         """Add finite dense rows (n, d) of any real type.
 
-        `shift` (d,) is the origin of y = x - shift: near the mean, or digits are lost.
+        `shift` (d,) is the origin of y = x - shift; digits are lost unless it is near the mean.
         """
         about = readonly(shift.astype(np.float64))
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
         for rows, block in native_blocks(x):
             own = np.ones(len(block)) if weight is None else weight[rows]
-            with np.errstate(over="ignore"):  # counted
+            with np.errstate(over="ignore"):  # overflows are counted
                 skipped = _add_products(block, readonly(own), about, limbs)
             self.sums.n_not_finite += int(skipped)
         self.sums.add_table(limbs)
@@ -82,12 +82,12 @@ class ScatterSums:
     def matrix(self) -> tuple[Floats, float]:
         """Return the sum of ``w (x - mean) (x - mean)'``, each entry rounded once, and its error.
 
-        The error bounds the Frobenius norm; it is infinite if numbers are too large.
+        The error is a bound in the Frobenius norm; it is infinite if numbers are too large.
 
-        With u = 2^-53: y is off by u |y| at most, w y_a y_b then by 4 u of itself, and the part of
-        the mean, (sum w y_a) (sum w y_b) / W, by at most as much again, since
-        (sum w |y|)^2 <= W sum w y^2. Over all entries that is at most 16 u times the trace about
-        the shift.
+        With u = 2^-53: the error of y is at most u |y|, so the relative error of w y_a y_b is at
+        most 4 u. The error of the part of the mean, (sum w y_a) (sum w y_b) / W, is at most as
+        large, since (sum w |y|)^2 <= W sum w y^2. Over all entries, the error is at most 16 u times
+        the trace about the shift.
         """
         d = self.n_features
         scatter = np.zeros((d, d))
@@ -111,15 +111,16 @@ class ScatterSums:
 
 
 def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
-    """Return the eigenvalues of a finite symmetric matrix (d, d), descending, and their error.
+    """Return the descending eigenvalues of a finite symmetric (d, d) matrix, and their error.
 
-    The error bounds ``sqrt(sum of (values - true ones)^2)``. Only the upper triangle is used.
+    The error is a bound on ``sqrt(sum((values - true_values)^2))``. Only the upper triangle is
+    used.
     """
     d = len(matrix)
     largest = float(np.abs(matrix).max(initial=0.0))
     if largest == 0.0:
         return np.zeros(d), 0.0
-    # a power of two changes no digit, and no square is too large or too small then
+    # scaling by a power of two is exact, and keeps squares from overflow and underflow
     power = frexp(largest)[1]
     work = np.empty((d, d))
     for a in range(d):
@@ -128,14 +129,14 @@ def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
     values = np.empty(d)
     error = float(_jacobi(work, values))
     values = np.sort(values)[::-1]
-    # for numbers that scaling has rounded to subnormal ones, or to 0
+    # for numbers that scaling has made subnormal, or 0
     error += d * _VANISHED
     return np.array([ldexp(value, power) for value in values.tolist()]), ldexp(error, power)
 
 
 @njit
 def _add_products(x, weight, shift, limbs):
-    """Add w y_a y_b of rows to the limbs; return how many were not finite."""
+    """Add w y_a y_b of rows to the limbs; return the number of products that were not finite."""
     n, d = x.shape
     width = limbs.shape[1]
     step = min(max(_VALUES // width, 16), 1 << 15)
@@ -187,17 +188,17 @@ def _jacobi(a, values):
         for j in range(d):
             if j != i:
                 off += a[i, j] * a[i, j]
-    # sums of squares and of bounds are rounded as well
+    # the sums of squares and of bounds are rounded as well
     return (error + np.sqrt(off)) * (1.0 + 2.0**-20)
 
 
 @njit
 def _rotate(a, p, q):
-    """Make one entry 0 (rows and columns p and q change); return the error."""
+    """Make entry (p, q) zero, which changes rows and columns p and q; return the error."""
     d = a.shape[0]
     entry = a[p, q]
     ratio = (a[q, q] - a[p, p]) / (2.0 * entry)
-    # the smaller of two angles
+    # the smaller of the two possible angles
     root = np.sqrt(1.0 + ratio * ratio)
     t = 1.0 / (ratio + root) if ratio >= 0.0 else 1.0 / (ratio - root)
     c = 1.0 / np.sqrt(1.0 + t * t)

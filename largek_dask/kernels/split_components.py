@@ -1,9 +1,10 @@
-"""Gain in the likelihood of a mixture by splitting a component in two.
+"""Increase in a mixture's likelihood from splitting a component in two.
 
-Each component is split alone, on some of the rows that it has a share of: EM of two halves that
-divide its weight, while all other components stay as they are. Halves are found on every second of
-these rows and judged on the others. On the rows that it was found on, any split seems to pay,
-especially one that gives a few of them a variance close to 0.
+Each component is split on its own, using a sample of the rows in which it has a share: EM fits two
+halves that divide the component's weight, while all other components stay unchanged. The halves are
+fitted to every second row of the sample and judged on the remaining rows. On the rows used for
+fitting, any split seems to increase the likelihood, especially if a half has a few rows and a
+variance close to 0.
 """
 
 from __future__ import annotations
@@ -22,18 +23,18 @@ from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
 
 MOST_ROWS = 256
-"""Maximum rows of a component that are used, evenly spaced."""
+"""Maximum number of rows used per component; they are evenly spaced."""
 _STEPS = 8
-"""EM steps with two halves, on the rows that fit them."""
+"""Number of EM steps with two halves, on the rows used for fitting."""
 _LAST_STEPS = 2
-"""Further steps on all rows, once halves are judged."""
+"""Number of further EM steps on all sampled rows, after the halves are judged."""
 _POWER_STEPS = 3
 _LEAST_MASS = 4.0
-"""Minimum fraction of rows used to fit each half, as a sum of shares."""
+"""Minimum mass of each half on the rows used for fitting, in rows of mean weight."""
 _LITTLE = 1e-9
-"""For smaller shares the loss, -log(1 - share), equals the share."""
+"""For shares below this, the loss -log(1 - share) is taken to be the share."""
 _PART = 16
-"""Components that a thread takes at a time."""
+"""Number of components that a thread processes at a time."""
 
 Array = NDArray[Any]
 Real = NDArray[np.float64]
@@ -44,35 +45,35 @@ class ComponentSplits:
     """Two halves for each of m components."""
 
     gains: Real
-    """(m,) increase of the log-likelihood of the rows per unit of the component's mass; -infinity
-    if it cannot be split."""
+    """(m,) increase of the rows' log-likelihood per unit of the component's mass; -infinity if the
+    component cannot be split."""
     means: Array
-    """(m, 2, d) compute dtype."""
+    """(m, 2, d) means in the compute dtype."""
     variances: Real
-    """(m, 2, 1) or (m, 2, d)."""
+    """(m, 2, 1) or (m, 2, d) variances."""
     shares: Real
-    """(m, 2) of the component's weight; the first half has the larger one."""
+    """(m, 2) shares of the halves in the component's weight; the first share is the larger."""
 
 
 def shares_of(
     x: Array, weight: Real | None, candidates: NDArray[np.int32], packed: PackedMixture
 ) -> tuple[Real, Real]:
-    """Return the responsibilities of candidates for rows, and the loss without each component.
+    """Return the responsibilities of candidates for rows, and the loss from removing a component.
 
     Parameters
     ----------
     x : (n, d)
     weight : (n,) float64 or None
     candidates : (n, C') int32
-        -1 for none.
+        Components to which a row may belong; -1 for no component.
     packed : PackedMixture
 
     Returns
     -------
     shares : (n, C')
     losses : (k,)
-        Decrease of the free energy of these rows without the component, while all others stay as
-        they are; infinity for the only candidate of a row.
+        Decrease of the free energy of these rows if the component is removed and all others stay
+        unchanged; infinity for the only candidate of a row.
     """
     shares, losses = np.zeros(candidates.shape), np.zeros(packed.n_components)
     _shares(
@@ -118,7 +119,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
         for q in range(width):
             if joint[q] > -np.inf:
                 shares[i, q] = small[q] / total
-                # all others may underflow relative to the best one
+                # all other densities may underflow relative to the best one
                 if q == best:
                     lost = joint[best] + whole - _log_sum(joint, q)
                 elif shares[i, q] < _LITTLE:
@@ -130,7 +131,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
 
 @njit
 def _log_sum(joint, without):
-    """Return the logarithm of the sum of exponentials of all but one number."""
+    """Return the logarithm of the sum of the exponentials of all numbers except one."""
     best, total = -np.inf, 0.0
     for q in range(joint.shape[0]):
         if q != without:
@@ -155,23 +156,23 @@ def split_components(
     row: float,
     threads: Threads,
 ) -> ComponentSplits:
-    """Split each of some components in two.
+    """Split each of the given components in two.
 
     Parameters
     ----------
     x : (n, d) compute dtype
     weight : (n,) float64 or None
     rows, shares : (p,) int64, float64
-        ``rows[starts[c] : starts[c + 1]]`` are rows that component c has these shares of.
+        Component c has shares ``shares[starts[c] : starts[c + 1]]`` in the same slice of ``rows``.
     starts : (k + 1,) int64
     which : (m,) int64
         Components to split.
     packed : PackedMixture
-        Mixture with a variance or variances per component.
+        Mixture in which each component has its own variance or variances.
     floor : float or array (1,) or (d,)
         Lower limit of variances.
     row : float
-        Mean weight of a row.
+        Mean weight of the rows.
     threads : Threads
         The result does not depend on it.
     """
@@ -211,7 +212,7 @@ def _split(
         c = which[i]
         begin, n = starts[c], starts[c + 1] - starts[c]
         count = min(n, MOST_ROWS)
-        # every second row comes first: those find the halves, the others judge them
+        # every second row comes first: these rows fit the halves, the other rows judge them
         fitted = (count + 1) // 2
         for f in range(d):
             scale[f] = 1.0 / before[c, f if width > 1 else 0]
@@ -263,7 +264,7 @@ def _split(
 
 @njit
 def _across(y, weight, share, old, scale, count, fitted, way, first):
-    """Start halves on either side of the component's mean, along the largest variance."""
+    """Initialize the halves on opposite sides of the component's mean, along its main axis."""
     d = y.shape[1]
     far = 0
     for p in range(fitted):
@@ -295,7 +296,7 @@ def _across(y, weight, share, old, scale, count, fitted, way, first):
 
 @njit
 def _within(weight, share, old, count, fitted, first):
-    """Start halves nearer to the component's mean than most of its rows, and farther from it."""
+    """Initialize one half with the rows near the component's mean, the other with the far rows."""
     total, mass = 0.0, 0.0
     for p in range(fitted):
         total += weight[p] * share[p] * old[p]
@@ -306,7 +307,7 @@ def _within(weight, share, old, count, fitted, first):
 
 @njit
 def _maximise(y, weight, first, own, count, floor, mu, var, part):
-    """Compute means, variances and masses of two halves, from the first `count` rows."""
+    """Compute the means, variances and masses of two halves from the first `count` rows."""
     d, width = y.shape[1], var.shape[1]
     rows, means = y.reshape(y.size), mu.reshape(mu.size)
     mu[:] = 0.0
@@ -339,10 +340,10 @@ def _maximise(y, weight, first, own, count, floor, mu, var, part):
 
 @njit
 def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, values, first, own):
-    """Return the gain of rows by two halves, and how much of them belonged to the component.
+    """Return the gain of rows from two halves, and the mass of the rows in the component.
 
-    For rows ``begin .. end``, ``first`` becomes the share of the first half in the two, and ``own``
-    the share of the two in the row.
+    For rows ``begin .. end``, ``first`` receives the share of the first half in the two halves, and
+    ``own`` the share of both halves in the row.
     """
     d, width = y.shape[1], var.shape[1]
     base, scale = np.empty(2), np.empty((2, d))
@@ -368,7 +369,7 @@ def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, val
 
 @njit
 def _share_out(share, one, other, begin, end, values, first, own):
-    """Set `values` to the gains of rows, given the halves' log joints less the component's."""
+    """Set `values` to the gains of rows, given the halves' log joints minus the component's."""
     for p in range(begin, end):
         a, b, r = one[p], other[p], share[p]
         high = max(a, b)
@@ -380,7 +381,7 @@ def _share_out(share, one, other, begin, end, values, first, own):
         left = (1.0 - r) * (times if rise > 0.0 else 1.0)
         had = r * (1.0 if rise > 0.0 else times)
         total = had + left
-        # the sum may underflow for a row that belonged to the component alone
+        # the sum may underflow for a row that belonged only to this component
         own[p] = had / total if total > 0.0 else 1.0
         value = log_of(total)
         values[p] = rise + value if rise > 0.0 else max(rise, value)

@@ -1,11 +1,11 @@
-"""Move centres by single rows, one after the other, and by rounds of rows that share them.
+"""Move centres by single rows, one after the other, or by rounds of rows with the same centres.
 
 Y. Zhao et al., Large-scale k-means clustering via variance reduction: Algorithms 1, 3 and 4.
 
-All computation is in float64, for rows of any type: the squared distances of a row are sums of
-``(x - c)^2`` over its features in their order, for every centre alike (vector registers hold
-several centres, and their width affects no bit), and an update is one subtraction and one
-multiplication per feature. Ties go to the first centre.
+All computation is in float64, for rows of any type: the squared distance of a row to a centre is
+the sum of ``(x - c)^2`` in feature order (vector registers hold several centres, so their width
+affects no bit), and an update is one subtraction and one multiplication per feature. Ties go to the
+first centre.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ def sgd_rows(
     ----------
     x : (n, d) float32 or float64
     weight : (n,), optional
-        Positive weight of a row's vote.
+        Positive weights of the rows' votes.
     order : (t,) int64
         Rows in order; they may repeat.
     means, votes : (k, d), (k,)
-        Running means, and the weight of all votes so far.
+        Running means, and the total weight of votes for each mean so far.
 
     Returns
     -------
     means, votes
         State after the last row.
     cost : float
-        Sum of the weighted squared distances of rows to their nearest centres at the time.
+        Sum of the weighted squared distances of rows to their nearest centres, each computed just
+        before the row moves its centre.
     weight : float
-        Weight of these rows.
+        Total weight of these rows.
     """
     means, votes = np.array(means, np.float64, order="C"), votes.copy()
     weight = _NO_WEIGHT if weight is None else weight
@@ -70,7 +71,7 @@ def vrkm_rows(
 ) -> tuple[NDArray[np.float64], int]:
     """Move centres by the variance-reduced gradient of one row after the other.
 
-    The inner loop of Algorithm 4 or, with a gradient, of Algorithm 3.
+    This is the inner loop of Algorithm 4 or, if ``gradient`` is given, of Algorithm 3.
 
     Parameters
     ----------
@@ -78,22 +79,22 @@ def vrkm_rows(
     weight : (n,), optional
         Factor of a row's gradient.
     labels : (n,) int32
-        Each row's centre in the snapshot.
+        Label of each row in the snapshot.
     order : (t,) int64
         Rows in order; they may repeat.
     snapshot : (k, d)
         Centres after the position correction, where the epoch starts.
     eta : float
-        Learning rate of a row of weight 1.
+        Learning rate for a row of weight 1.
     gradient : (k, d), optional
-        Batch gradient of the snapshot, added to every centre unless a row's own gradient is 0.
+        Batch gradient of the snapshot, applied to every centre unless a row's own gradient is 0.
 
     Returns
     -------
     centers : (k, d)
-        Infinite or NaN if ``eta`` is too large.
+        Centres after the last row; infinite or NaN if ``eta`` is too large.
     n_moved : int
-        Number of rows whose nearest centre was not that of the snapshot.
+        Number of rows whose nearest centre differed from their label in the snapshot.
     """
     snapshot = np.ascontiguousarray(snapshot, np.float64)
     centers = snapshot.copy()
@@ -130,7 +131,7 @@ def _sgd_rows(x, weight, order, means, columns, votes):
 
 @njit
 def _pull(centers, columns, j, share, target):
-    """Move a centre by a share of its way to a target."""
+    """Move a centre part of the way to a target."""
     for f in range(centers.shape[1]):
         value = centers[j, f] - share * (centers[j, f] - target[f])
         centers[j, f] = value
@@ -174,7 +175,10 @@ def _differ(a, b):
 
 @njit
 def _step_all(row, a, b, step, snapshot, gradient, centers, columns):
-    """Apply line 13 of Algorithm 3: the batch gradient moves every centre, the row one or two."""
+    """Apply line 13 of Algorithm 3.
+
+    The batch gradient moves every centre; the row's own gradient moves one or two centres.
+    """
     for j in range(centers.shape[0]):
         for f in range(row.shape[0]):
             own = 0.0
@@ -193,8 +197,8 @@ def _step_all(row, a, b, step, snapshot, gradient, centers, columns):
 def _nearest(row, columns, scores):
     """Return the index of the nearest centre; ``scores`` receives all squared distances.
 
-    Four features are taken at a time so that sums are loaded and stored once for all of them;
-    they are added one after the other all the same.
+    Four features are processed at a time, so that sums are loaded and stored once for all four; the
+    features are still added one after the other.
     """
     d, k = columns.shape
     whole = d // 4 * 4
@@ -218,11 +222,11 @@ def _nearest(row, columns, scores):
 
 
 def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
-    """Return every cluster's batch gradient (k, d), the mean of ``c~ - x`` (Algorithm 3, line 7).
+    """Return the (k, d) batch gradients: cluster means of ``c~ - x`` (Algorithm 3, line 7).
 
-    `snapshot` are the centres after the position correction: of clusters with rows, their means.
-    `sums` are those of all rows under the snapshot's labels. As they are exact, the gradient is
-    only the rounding of the mean (equation 9).
+    `snapshot` are the centres after the position correction, which are the means of all clusters
+    with rows. `sums` are the sums of all rows by their labels in the snapshot. As they are exact,
+    the gradient is only the rounding error of the mean (equation 9).
     """
     grid, filled = sums.grid, sums.weights > 0
     weight = sums.weights[filled, None].astype(np.float64)
@@ -240,11 +244,12 @@ def round_step(
     eta: float,
     gradient: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    r"""Return centres after a round of rows that have shared them: ``c - eta * Gamma``.
+    r"""Return ``c - eta * Gamma``, the centres after one round of rows with the same centres.
 
-    With :math:`\tilde n_j` and :math:`n_j` the weight of the round's rows under the snapshot's and
-    their present labels, and :math:`\Delta S_j` the sum of those that entered a cluster minus those
-    that left it, all gradients of the round add up to
+    Let :math:`\tilde n_j` and :math:`n_j` be the weights of the round's rows in cluster j by their
+    labels in the snapshot and by their current labels, and let :math:`\Delta S_j` be the sum of the
+    rows that entered the cluster minus the sum of the rows that left it. Then all gradients of the
+    round add up to
 
     .. math:: \Gamma_j = n_j c_j - \tilde n_j \tilde c_j - \Delta S_j
               = n_j (c_j - \tilde c_j) + (n_j - \tilde n_j) \tilde c_j - \Delta S_j .
@@ -254,20 +259,20 @@ def round_step(
     Parameters
     ----------
     centers, snapshot : (k, d)
-        Centres that the rows met, and those of the position correction.
+        Centres with which the rows were labelled, and centres after the position correction.
     known : (k,)
-        Weight of the round's rows under the labels of the snapshot.
+        Weight of the round's rows in each cluster, by their labels in the snapshot.
     change : ClusterSums
-        The move of the round's rows from those labels to their present ones.
+        Change of the sums when the round's rows move from these labels to their current labels.
     eta : float
-        Learning rate of a row of weight 1.
+        Learning rate for a row of weight 1.
     gradient : (k, d), optional
-        Batch gradient of the snapshot, added once for the weight of the round (Algorithm 3).
+        Batch gradient of the snapshot, added once, times the round's weight (Algorithm 3).
     """
     grid = change.grid
     entered = change.weights * 2.0**-grid.weight_bits
     weight, moved = (known + entered)[:, None], snapshot - grid.shift.astype(np.float64)
-    with np.errstate(all="ignore"):  # a rate that is too large: see `has_diverged`
+    with np.errstate(all="ignore"):  # eta may be too large: see `has_diverged`
         gamma = weight * (centers - snapshot)
         gamma += entered[:, None] * moved - change.totals * 2.0**-grid.bits
         if gradient is not None:

@@ -1,4 +1,4 @@
-"""Run a function on threads of this process, an item at a time."""
+"""Run a function for each of several items, on threads of this process."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-"""By process (a forked child has none of its parent's threads) and number of threads. Threads are
-kept, since kernels keep scratch arrays per thread."""
+"""Thread pools by process (a forked child has none of its parent's threads) and number of threads.
+Threads are reused, since kernels keep scratch arrays per thread."""
 _here = threading.local()
 
 
 def on_threads(
     n_threads: int, function: Callable[[Item], Result], items: Iterable[Item]
 ) -> list[Result]:
-    """Return ``[function(item) for item in items]``, on up to ``n_threads`` threads with this one.
+    """Return ``[function(item) for item in items]``, using up to ``n_threads`` threads.
 
-    Kernels release the interpreter's lock while they run. Nothing may depend on which thread takes
-    which item. After an error no further items are begun, and that of the first item is raised
-    once all threads have stopped. A call from one of these threads runs on that thread alone.
+    The calling thread is one of them. Kernels release the GIL while they run. Results must not
+    depend on which thread processes an item. After an error no further item is started, and the
+    error of the earliest item is raised once all threads have stopped. A call from one of these
+    threads uses only that thread.
     """
     items = list(items)
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
@@ -39,7 +40,7 @@ def on_threads(
     errors: list[tuple[int, BaseException]] = []
 
     def work() -> None:
-        """Take items while any are left."""
+        """Process items until none are left."""
         while True:
             try:
                 i, item = left.popleft()
@@ -56,13 +57,13 @@ def on_threads(
     try:
         n_others = min(n_threads, len(items)) - 1
         helpers.extend(pool.submit(carried(work)) for _ in range(n_others))
-        # This thread begins at once: waking another one may take longer than a short call.
+        # This thread starts immediately: waking another one may take longer than a short call.
         _here.is_one = True
         work()
     finally:
         _here.is_one = False
         left.clear()
-        # Threads that have not begun are not waited for.
+        # Do not wait for threads that have not started.
         wait([helper for helper in helpers if not helper.cancel()])
     if errors:
         raise min(errors, key=lambda error: error[0])[1]
@@ -78,9 +79,9 @@ class Threads:
     """Number of threads for a computation, and a check that may cancel it."""
 
     n: int = 1
-    """No result may depend on it."""
+    """Number of threads; results must not depend on it."""
     check: Callable[[], object] = _no_check
-    """Called before every item and every compilation; an exception from it ends the work."""
+    """Function to call before every item and every compilation; it may raise to cancel the work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return ``[function(item) for item in items]`` by :func:`on_threads`."""
@@ -94,13 +95,13 @@ class Threads:
 
 
 ALONE = Threads()
-"""The calling thread, without a check."""
+"""Run on the calling thread only, without a check."""
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:
     key = os.getpid(), n_threads
     if key not in _pools:
-        # A pool starts its threads when they are first needed.
+        # A pool starts threads only when they are needed.
         _pools.setdefault(key, ThreadPoolExecutor(n_threads, "largek-kernels", _enlist))
     return _pools[key]
 

@@ -1,9 +1,9 @@
-"""Register tiles: shapes by CPU, and the modes of micro-kernels.
+"""Register tiles: tile shapes for each type of CPU, and the modes of micro-kernels.
 
-A tile is `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
+A tile has `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
 single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
-registers of 8 lanes: 4 x 3. The shape changes speed only: every tile sums a (row, centre) pair in
-the same order.
+registers of 8 lanes, so 4 x 3 accumulators fit. The shape affects only the speed: every tile sums a
+(row, centre) pair in the same order.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from largek_dask import config
 from largek_dask.errors import ParameterError
 
 DIRECT_FEATURES = 8
-"""Maximum number of features of the direct form, which sums squared differences themselves."""
+"""Maximum number of features for the direct form, which sums squared differences."""
 SOME = DIRECT_FEATURES + 1
-"""Stands for any number of features in the direct form, in a loop (scores only)."""
+"""Marker for the direct form with any number of features, in a loop (only for scores)."""
 
 # Modes: what a micro-kernel does with the scores of a tile.
 BEST = 0  # keep each row's smallest score and its centre
 TWO = 1  # keep the two smallest and their centres
-SCORES = 2  # store them
-BLOCK = 3  # keep the smallest score and the tile it was in (direct form)
-PAIR = 4  # keep the two smallest, and the centre of the smallest
-NUMBERED = 5  # the same, with the centre's number in its tile in the lowest bits of each score
-MINIMA = 6  # store the smallest score of the tile; keep the smallest of all and the tile it was in
+SCORES = 2  # store all scores
+BLOCK = 3  # keep the smallest score and its tile (direct form)
+PAIR = 4  # keep the two smallest scores, and the centre of the smallest
+NUMBERED = 5  # as PAIR, with the centre's index in its tile in the lowest bits of each score
+MINIMA = 6  # store the smallest score of each tile; keep the overall smallest score and its tile
 
 NUMBERS = 8
-"""Number of centres that these bits distinguish: no tile has more."""
+"""Number of centres that these lowest bits distinguish; no tile has more centres."""
 FEW = 2
-"""Centres of the tiles at the end of a search, if the remaining ones fill less than half a tile."""
+"""Centres per tile at the end of a search, if the remaining centres fill less than half a tile."""
 
 
 def direct_features(n_features: int) -> int:
-    """Return the number of features if they use the direct form, else 0.
+    """Return the number of features if the direct form is used, otherwise 0.
 
-    Kernels of the direct form are compiled for one number of features: all of them would take
-    eight times as long, and a table has one.
+    Kernels of the direct form are compiled only for the required number of features: compiling them
+    for all numbers would take eight times as long.
     """
     return n_features if n_features <= DIRECT_FEATURES else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """One micro-kernel, described by small integers that fit into one."""
+    """Description of a micro-kernel by small integers, which can be packed into one integer."""
 
     centres: int
-    """Centres of a tile (rows of accumulators)."""
+    """Number of centres in a tile (rows of accumulators)."""
     vectors: int
-    """Vectors of rows in a panel."""
+    """Number of row vectors in a panel."""
     lanes: int
-    """Rows in a vector."""
+    """Number of rows in a vector."""
     mode: int = BEST
     """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR`, `NUMBERED` or `MINIMA`."""
     direct: int = 0
-    """Features of which (x - c)² is summed, unrolled, or `SOME`; 0 for the product x·c."""
+    """Number of features in the unrolled sum of (x - c)², or `SOME`; 0 for the product x·c."""
     carry: bool = False
-    """Accumulators continue from stored ones: a later block of features."""
+    """True if accumulators start from stored values, for a later block of features."""
 
     @property
     def code(self) -> int:
-        """Fields as one integer."""
+        """All fields packed into one integer."""
         result = self.centres
         for field in (self.vectors, self.lanes, self.mode, self.direct, int(self.carry)):
             result = result * 64 + field
@@ -77,24 +77,24 @@ class Micro:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A register tile for single precision; double precision uses half the lanes."""
+    """Register tile for single precision; double precision uses half the lanes."""
 
     name: str
     centres: int
-    """Centres per tile."""
+    """Number of centres per tile."""
     vectors: int
-    """Vectors of rows."""
+    """Number of row vectors."""
     lanes: int
-    """Single-precision lanes of a vector."""
+    """Number of single-precision lanes in a vector."""
     direct_vectors: int
-    """Vectors of rows in the direct form, whose differences need registers too."""
+    """Number of row vectors in the direct form, where differences need registers, too."""
 
     def for_form(self, direct: int) -> Tile:
-        """Return the tile for the direct form, or itself."""
+        """Return the tile for the direct form if ``direct`` is not 0, otherwise this tile."""
         return replace(self, vectors=self.direct_vectors) if direct else self
 
     def lanes_of(self, itemsize: int) -> int:
-        """Return the lanes of a vector of elements of `itemsize` bytes."""
+        """Return the number of lanes in a vector of elements of `itemsize` bytes."""
         return self.lanes * 4 // itemsize
 
 
@@ -119,9 +119,10 @@ def _host_tile() -> str:
 
 
 def select_tile(name: str | None = None) -> Tile:
-    """Return the tile `name`, by default that of ``largek.kernels.tile``; "auto" is the host's.
+    """Return the tile `name`, by default the one set by ``largek.kernels.tile``.
 
-    Wider vectors than the CPU has compile and give the same bits, only slower.
+    "auto" selects the tile of the host. Vectors wider than the CPU's give the same bits, but are
+    slower.
     """
     name = config.get("kernels.tile") if name is None else name
     if name == "auto":

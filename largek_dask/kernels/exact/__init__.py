@@ -1,1 +1,1 @@
-"""Sums and statistics without rounding, whose bits do not depend on the order of adding."""
+"""Exact sums and statistics, whose bits do not depend on the order of addition."""

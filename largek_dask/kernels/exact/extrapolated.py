@@ -1,4 +1,4 @@
-"""Means of clusters whose sums are expected to change, and means moved part of the way."""
+"""Extrapolated cluster means, from expected changes of sums, and partially moved means."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
 LEAST_SHARE = 0.3
-"""Take the plain mean of a cluster whose expected weight is at most this share of its weight."""
+"""Use the plain mean of a cluster if its expected weight is at most this share of its weight."""
 
 
 class ExpectedChange:
-    """Expected change of sums and weights by rows that were not visited lately.
+    """Expected change of sums and weights due to rows that were not visited recently.
 
-    An exponentially weighted mean of the changes of a round, times the rounds for which a change is
-    outstanding.
+    It is an exponentially weighted mean of the changes per round, times the number of rounds whose
+    changes are outstanding.
 
     Parameters
     ----------
     sums : (k, d) float64
-        About the grid's shift.
+        Relative to the grid's shift.
     weights : (k,) float64
     """
 
@@ -34,11 +34,11 @@ class ExpectedChange:
         self.sums = sums
         self.weights = weights
         self.live: NDArray[np.bool_] = (weights != 0) | sums.any(axis=1)
-        """(k,) clusters with expected changes."""
+        """(k,) True for clusters with expected changes."""
 
     @classmethod
     def nothing(cls, k: int, d: int) -> ExpectedChange:
-        """Return zero expected changes."""
+        """Return expected changes of zero."""
         return cls(np.zeros((k, d)), np.zeros(k))
 
     def clear(self) -> None:
@@ -58,19 +58,19 @@ class ExpectedChange:
     ) -> None:
         """Include the changes of a round, and write the expected means (k, d).
 
-        ``A <- (1 - smoothing) A + smoothing factor change``, the same for the weights, and
-        ``(S + A) / (v + alpha)`` as the mean; the plain one ``S / v`` if the cluster would lose
-        most of its weight, or if no change is expected. A cluster without weight keeps its
-        centre. Feature by feature in 64-bit floats.
+        The update is ``A <- (1 - smoothing) A + smoothing factor change``, and alike for the
+        weights. The mean is ``(S + A) / (v + alpha)``, or the plain mean ``S / v`` if the cluster
+        would lose most of its weight, or if no change is expected. A cluster without weight keeps
+        its centre. All computation is in float64.
 
         Parameters
         ----------
         centers : (k, d)
-            Written for clusters that are ``touched`` or have expected changes.
+            Updated for clusters that are ``touched`` or have expected changes.
         sums : ClusterSums
-            S and v, with the change.
+            S and v, including ``change``.
         change : ClusterSums or None
-            None: no change, and none is expected (``factor`` is 0).
+            None if there is no change and none is expected (``factor`` is 0).
         touched : (k,) bool
             Clusters that the round has changed; ``change`` is 0 elsewhere.
         smoothing, factor : float
@@ -114,7 +114,7 @@ def _move(
                 mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
                 centers[j, f] = mean + shift[f]
         else:
-            # The same operations as in `ClusterSums.means_float64`, whose bits it must have.
+            # The same operations as in `ClusterSums.means_float64`: the bits must agree.
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]
@@ -123,7 +123,7 @@ def _move(
 def moved_means(
     means: NDArray[np.float64], sums: ClusterSums, share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return (k, d) ``means``, moved by a share of the way towards the means of ``sums``.
+    """Return (k, d) ``means``, moved part of the way towards the means of ``sums``.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ def moved_means(
     sums : ClusterSums
         Sums of the batch.
     share : (k,)
-        0 for clusters that do not move, such as those without rows.
+        Fraction of the way; 0 for clusters that do not move, such as clusters without rows.
     """
     grid = sums.grid
     out = np.empty_like(means)

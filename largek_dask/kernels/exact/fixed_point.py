@@ -1,6 +1,6 @@
 """Fixed-point grid on which sums of rows are integers, and the proof that they cannot overflow.
 
-Dense rows are rounded to it by ``kernels.emit.row_sums``, others by ``kernels.exact.sum_loops``.
+``kernels.emit.row_sums`` rounds dense rows to the grid, ``kernels.exact.sum_loops`` sparse rows.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOW_BITS = 50
-"""Bits of a low limb."""
+"""Number of bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
 _DIGITS = {4: 24, 8: 32}  # required bits of the extent, by bytes of the compute dtype
@@ -24,58 +24,58 @@ class FixedPoint:
     """Grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights in steps of 2^-weight_bits.
 
     Overflow is impossible. Let A = max|x - shift|, W the total weight, N the number of rows, and
-    2^a, 2^v, 2^m the powers of two not below A, W and the largest weight.
+    2^a, 2^v and 2^m the smallest powers of two not below A, W and the largest weight.
 
     * A row is rounded to ``q = round((x - shift) 2^bits)`` with ``bits <= 50 - a``, so
       ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
       nearest integer.
     * Rows of weight 1 and of integer weight w add ``w q``: with ``bits <= 61 - v - a`` the total is
-      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are taken as
-      such only if v <= 36 (which also leaves a row 25 bits); the total of the weights is below
+      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are treated as
+      integers only if v <= 36 (which also leaves 25 bits for a row); the total weight is at most
       2^36.
     * Other weights add ``round(w (x - shift) 2^bits)`` with ``bits <= 50 - m - a`` (the same magic
       range) and ``bits <= 60 - v - a``: a total of at most ``2^60 (1 + 2^-51) + N / 2 < 2^62`` for
-      N < 2^61. The weights themselves, ``round(w 2^weight_bits)`` with
-      ``weight_bits <= min(50 - m, 60 - v)``, likewise.
+      N < 2^61. The same holds for the weights themselves, ``round(w 2^weight_bits)`` with
+      ``weight_bits <= min(50 - m, 60 - v)``.
     * Integer data with an integer shift need no rounding: bits = 0 whenever ``A <= 2^50`` and
       ``W A <= 2^62``.
 
-    Weights of a wide range leave light rows few steps of such a grid. The error of a cluster's mean
-    is at most ``2^(a - D)`` if the lightest weight, at least 2^l, has ``D = weight_bits + l`` bits:
-    W_c >= n_c 2^l for its n_c rows, each of which is rounded by half a step, and so is its weight.
-    If D is less than required (24 bits in float32, 32 in float64), sums are *wide*: the rest from
-    rounding to a step, at most half a step in size, is rounded to steps of 2^-(bits + 50) and added
-    up in a low limb. That one is kept in [0, 2^50), the excess is carried, so limbs are the digits
-    of one integer and as independent of any order. A row adds at most ``2^49 + 2^50 < 2^63`` to a
-    low limb before the carry; carries add up to less than N / 2 + 1, so the bounds above hold with
-    N instead of N / 2. Now ``D = weight_bits + 50 + l``.
+    If weights differ widely, such a grid is too coarse for light rows. The error of a cluster's
+    mean is at most ``2^(a - D)`` if the lightest weight, at least 2^l, has ``D = weight_bits + l``
+    bits: W_c >= n_c 2^l for its n_c rows, and each row and its weight are rounded by half a step.
+    If D is less than required (24 bits in float32, 32 in float64), sums are *wide*: the remainder
+    after rounding to a step, at most half a step in size, is rounded to steps of 2^-(bits + 50) and
+    added up in a low limb. The low limb stays in [0, 2^50) and the excess is carried, so both limbs
+    are the digits of one integer and do not depend on the order either. A row adds at most ``2^49 +
+    2^50 < 2^63`` to a low limb before the carry; carries add up to less than N / 2 + 1, so the
+    bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
 
-    A few outliers leave the other rows few steps, whatever the weights: with one row at 1e15 and
-    10^5 of unit size, a step is 8. So sums are wide as well if the differences of most rows have
-    less than 16 bits. A row of integer weight w then adds w times each of its two limbs, so that it
-    still equals w rows. ``|w low| <= 2^36 2^49`` is added in two parts.
+    A few outliers also make the grid too coarse for the other rows, whatever the weights: with one
+    row at 1e15 and 10^5 rows of unit size, a step is 8. So sums are also wide if the differences of
+    most rows have less than 16 bits. A row of integer weight w then adds w times each of its two
+    limbs, so it still equals w rows. ``|w low| <= 2^36 2^49`` is added in two parts.
 
-    A cluster's sum is the sum over a subset of the rows, so it is bounded alike. Intermediate sums
-    (rows added twice before one is removed, partial sums of any order) may wrap around:
+    A cluster's sum is a sum over a subset of the rows, so the same bounds hold. Intermediate sums
+    (rows added twice before one is removed, partial sums in any order) may wrap around:
     addition modulo 2^64 is associative and commutative, so the final value is right whenever it
-    is in range. The bounds hold for the rows the grid was chosen for, and only for them.
+    is in range. The bounds hold only for the rows for which the grid was chosen.
     """
 
     shift: NDArray[Any]
-    """(d,) origin in the coordinates of the data, compute dtype."""
+    """(d,) origin in data coordinates, in the compute dtype."""
     bits: int
-    """A feature counts steps of 2^-bits."""
+    """Features are counted in steps of 2^-bits."""
     weight_bits: int
-    """A weight counts steps of 2^-weight_bits; 0 for integer weights."""
+    """Weights are counted in steps of 2^-weight_bits; 0 for integer weights."""
     integer_weights: bool
-    """Weights are integers (of a total up to 2^36): a row of weight w is w equal rows."""
+    """Weights are integers (with a total up to 2^36): a row of weight w counts as w equal rows."""
     extent: int
-    """No ``|x - shift|`` is above 2^extent."""
+    """Every ``|x - shift|`` is at most 2^extent."""
     extents: NDArray[np.int64] | None = None
-    """(d,) if features have steps of their own: no ``|x - shift|`` of a feature is above 2 to
-    the power of its extent, which is at most ``extent``."""
+    """(d,) extent of each feature, at most ``extent``, if each feature has its own step; otherwise
+    None."""
     wide: bool = False
-    """Sums have a low limb of 50 more bits, for light rows next to heavy ones, and for rows next to
+    """Sums have a low limb with 50 more bits, for light rows among heavy ones and if there are
     outliers."""
 
     @classmethod
@@ -92,25 +92,25 @@ class FixedPoint:
         integer_data: bool = False,
         spread: float | None = None,
     ) -> FixedPoint:
-        """Return the finest grid that cannot overflow; wide only if needed.
+        """Return the finest grid that cannot overflow; it is wide only if needed.
 
         Parameters
         ----------
         shift : (d,) compute dtype
         max_abs : float
-            max|x - shift| over the rows that count, finite.
+            Finite max|x - shift| over the rows that count.
         n_rows : int
-            Rows that count.
+            Number of rows that count.
         total_weight, max_weight : float
-            Sum (rounded) and maximum of their weights; the sum is ``n_rows`` by default.
+            Sum (rounded) and maximum of the weights; the sum is ``n_rows`` by default.
         min_weight : float, optional
-            Their minimum, above 0; by default the maximum.
+            Minimum of the weights, above 0; the maximum by default.
         integer_weights : bool
             Every weight is an integer.
         integer_data : bool
-            Every row, and the shift, is made of integers.
+            All values of the rows and of the shift are integers.
         spread : float, optional
-            Typical difference of a feature between most rows; unknown by default.
+            Typical difference between most rows in a feature; unknown by default.
         """
         total = float(n_rows) if total_weight is None else total_weight
         a, v, m = power_above(max_abs), power_above(total), power_above(max_weight)
@@ -132,7 +132,7 @@ class FixedPoint:
         return replace(grid, wide=coarse or unequal)
 
     def least_weight(self, max_abs: float) -> float:
-        """Return the smallest weight of rows whose mean has the required bits."""
+        """Return the smallest total weight of rows whose mean has the required bits."""
         if self.integer_weights:
             return 1.0
         digits = min(self.bits + power_above(max_abs), self.weight_bits) + LOW_BITS * self.wide
@@ -140,10 +140,10 @@ class FixedPoint:
 
 
 def power_above(value: float) -> int:
-    """Return the least e with value <= 2^e (0 for 0); one more if value was rounded down."""
+    """Return the least e with value < 2^e (0 for 0); 2^e is not below the value before rounding."""
     return int(np.frexp(value)[1]) if value > 0 else 0
 
 
 def _clip(bits: int) -> int:
-    """Clip, so that 2^bits and 2^-bits are normal float64."""
+    """Clip ``bits`` so that 2^bits and 2^-bits are normal float64 numbers."""
     return max(-1000, min(1000, bits))

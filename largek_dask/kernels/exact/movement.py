@@ -1,6 +1,6 @@
-"""Squared lengths and movements of centres, and their terms of a cost, summed in feature order.
+"""Squared lengths and movements of centres, and cost terms, summed in feature order.
 
-An addition waits for the one before it, so kernels add up four centres side by side.
+Each addition waits for the previous one, so kernels process four centres side by side.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from largek_dask.kernels.jit import njit
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
-    """Return the sum of squared differences of two (k, d) arrays, in float64, in order.
+    """Return the sum of squared differences of two (k, d) arrays, added in order in float64.
 
-    Stop rules compare it with a tolerance, so it must be the same on every machine; numpy's sums
-    depend on the width of vectors.
+    Stop rules compare the sum with a tolerance, so it must be the same on every machine; numpy's
+    sums depend on the vector width.
     """
     return float(
         _squared_movement(
@@ -81,7 +81,7 @@ def _squared_lengths(centers, out):
 def center_terms(
     centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (k,) products of ``centers - shift`` with the rows of `sums` and with itself.
+    """Return (k,) inner products of ``centers - shift`` with `sums`, and with itself, row by row.
 
     Parameters
     ----------

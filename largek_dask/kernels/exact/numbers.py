@@ -1,8 +1,8 @@
-"""Sums of float64 values without rounding, whose bits do not depend on the order of adding.
+"""Exact sums of float64 values, whose bits do not depend on the order of addition.
 
-A finite float64 is an integer times 2^-1074. :class:`ExactSums` keeps every sum as such an
-integer, cut into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units of
-2^(32 l - 1088). Integers add exactly in any order, so the result is the true sum, rounded once.
+A finite float64 is an integer times 2^-1074. :class:`ExactSums` stores every sum as such an
+integer, split into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units
+of 2^(32 l - 1088). Integers add exactly in any order, so the result is the true sum, rounded once.
 
 Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
 """
@@ -21,7 +21,7 @@ from largek_dask.kernels.jit import njit
 MAGIC = 6755399441055744.0
 """1.5 * 2^52: sums with it are rounded to whole numbers."""
 MAGIC_BITS = 0x4338000000000000
-"""Bits of MAGIC. Those of a sum with it, as an integer, are larger by the whole number."""
+"""Bits of MAGIC as an integer. The bits of MAGIC plus a whole number exceed them by that number."""
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
@@ -32,26 +32,26 @@ ORIGIN = 1088
 UNIT = ORIGIN // LIMB
 """The limb that counts units of 1."""
 N_LIMBS = 2 * UNIT + 3
-"""Limbs of a table that holds any float64."""
+"""Number of limbs of a table that can represent any float64."""
 BLOCK_VALUES = 1 << 15
-"""Values of a block, which stays in the second-level cache while :func:`peel` works on it."""
+"""Values per block, which stays in the second-level cache while :func:`peel` works on it."""
 BLOCK_ROWS = 1 << 15
-"""Maximum rows of a block: sums of a column's layer stay below 2^61."""
+"""Maximum rows per block: the sum of one layer of a column stays below 2^61."""
 _WIDTH = 64
-"""Values of one cell are peeled as a square of this side."""
+"""Values of one cell are peeled as a square array with this side."""
 
 _MASK = (1 << LIMB) - 1
 _MAX_PENDING = 1 << 29
-# Beyond these a product's rounding error is not exact, and left out.
+# Beyond these limits a product's rounding error is not exact, and is omitted.
 _LARGEST, _SMALLEST = 2.0**960, 2.0**-900
 _SPLITTER = 134217729.0  # 2^27 + 1
 
 
 @njit
 def two_product_error(a, b, product):
-    """Return ``a * b - product``, exactly, for the rounded ``product`` (Veltkamp, Dekker 1971).
+    """Return ``a * b - product`` exactly, for the rounded ``product`` (Veltkamp, Dekker 1971).
 
-    Zero if the operands are too large or the product too small for it to be exact.
+    The result is zero if the operands are too large, or the product too small, for it to be exact.
     """
     size = abs(product)
     if not (_SMALLEST < size < _LARGEST) or abs(a) > _LARGEST or abs(b) > _LARGEST:
@@ -84,7 +84,7 @@ def add_one(limbs, low, cell, value):
     place = exponent + 14  # 2^-1074 in units of 2^-ORIGIN
     limb = (place >> 5) - low
     shift = place & 31
-    # arithmetic shifts round down, so the lower parts are never negative
+    # arithmetic shifts round down, so lower parts are never negative
     upper = mantissa >> (32 - shift)
     limbs[limb, cell] += (mantissa - (upper << (32 - shift))) << shift
     limbs[limb + 1, cell] += upper & 0xFFFFFFFF
@@ -94,13 +94,13 @@ def add_one(limbs, low, cell, value):
 
 @njit
 def peel(values, limbs, largest):
-    """Add (r, w) values exactly to their columns' limbs; ``values`` is used up.
+    """Add (r, w) values exactly to the limbs of their columns; ``values`` is overwritten.
 
-    Layer by layer: a layer is the values rounded to integers in units of one limb, by adding and
-    subtracting 1.5 * 2^52; the rest is exact (a multiple of the value's last bit and
-    not larger than the value), and is the next layer. The first unit is such that integers are at
-    most 2^46, later ones at most 2^31, so a column of 2^15 rows stays below 2^61. Return how many
-    values were not finite.
+    Values are added layer by layer: a layer is the values rounded to integers in units of one limb,
+    by adding and subtracting 1.5 * 2^52. The remainder is exact (a multiple of the value's last
+    bit, and not larger than the value), and the next layer is taken from it. The first unit is such
+    that integers are at most 2^46; later integers are at most 2^31, so a column of 2^15 rows stays
+    below 2^61. Return the number of values that were not finite.
     """
     if largest == 0:
         return 0
@@ -132,7 +132,7 @@ def peel(values, limbs, largest):
         if rest & _ABS_BITS == 0:
             return 0
         limb -= 1
-    # units at the ends of float64: one value after the other
+    # units near the limits of float64: add one value after the other
     skipped = 0
     for i in range(n):
         for f in range(width):
@@ -143,7 +143,7 @@ def peel(values, limbs, largest):
 
 @njit
 def _add(limbs, low, values, weight, cells):
-    """Add (n,) values times weights to their cells; return how many were not finite."""
+    """Add (n,) values times weights to their cells; return the number of nonfinite products."""
     skipped = 0
     for i in range(values.shape[0]):
         cell = cells[i] if cells.shape[0] > 0 else 0
@@ -165,9 +165,9 @@ def _add(limbs, low, values, weight, cells):
 
 @njit
 def _add_together(limbs, values, weight):
-    """Add (n,) values times weights to the one column of a table (see :func:`peel`).
+    """Add (n,) values times weights to the only column of a table (see :func:`peel`).
 
-    Return how many were not finite.
+    Return the number of products that were not finite.
     """
     n, skipped = values.shape[0], 0
     products, rests = np.empty((_WIDTH, _WIDTH)), np.empty((_WIDTH, _WIDTH))
@@ -220,9 +220,9 @@ class ExactSums:
     """Exact sums of float64 values in ``n_cells`` cells.
 
     The limbs are a window that grows with the exponents that occur. An addition adds less than 2^32
-    to a limb, and limbs are carried at least every 2^29 additions, so a limb stays below 2^62; the
-    window ends two limbs above the largest value, so its top limb counts units of more than 2^32
-    times the largest value and cannot overflow before 2^94 additions.
+    to a limb, and carries are propagated at least every 2^29 additions, so a limb stays below 2^62.
+    The window ends two limbs above the largest value, so its top limb counts units of more than
+    2^32 times the largest value and cannot overflow before 2^94 additions.
     """
 
     __slots__ = ("_limbs", "_low", "_pending", "n_cells", "n_not_finite")
@@ -230,7 +230,7 @@ class ExactSums:
     def __init__(self, n_cells: int = 1) -> None:
         self.n_cells = n_cells
         self.n_not_finite = 0
-        """Values that were infinite or NaN."""
+        """Number of values that were infinite or NaN."""
         self._low = UNIT
         self._limbs: NDArray[np.int64] = np.zeros((0, n_cells), np.int64)
         self._pending = 0
@@ -252,9 +252,9 @@ class ExactSums:
         ----------
         values : (n,) float64
         weight : (n,) float64, optional
-            The product with the value is exact as well; rows of weight 0 are absent.
+            Products with the values are exact as well; values of weight 0 are ignored.
         cells : (n,) integers, optional
-            Cell of each value, cell 0 by default; rows with a negative cell are left out.
+            Cell of each value, cell 0 by default; values with a negative cell are ignored.
         """
         if cells is None and self.n_cells == 1:
             limbs = np.zeros((N_LIMBS, 1), np.int64)
@@ -327,13 +327,13 @@ class ExactSums:
     def over(self, divisor: Fraction) -> NDArray[np.float64]:
         """Return (n_cells,) finite sums divided by a positive number, each quotient rounded once.
 
-        Sums that float64 holds exactly, as nearly all sums of float32 numbers, need no Python
-        integers; sparse rows may have millions of cells.
+        Sums that float64 can represent exactly, such as nearly all sums of float32 numbers, avoid
+        Python integers, which would be slow: sparse rows may have millions of cells.
         """
         self._carry()
         totals, inexact = np.zeros(self.n_cells), np.zeros(self.n_cells, np.bool_)
         exponent, denominator = LIMB * self._low - ORIGIN, float(divisor)
-        # Overflow and underflow are detected in the results.
+        # Overflow and underflow are detected from the results.
         with np.errstate(all="ignore"):
             for limb in self._limbs[::-1]:
                 high, low = totals * 2.0**LIMB, limb.astype(np.float64)
@@ -350,7 +350,7 @@ class ExactSums:
         left = np.flatnonzero(inexact)
         if len(left):
             sums, _ = self.integers()
-            # Python rounds the quotient of two integers once.
+            # Python rounds the quotient of two integers only once.
             above, below = (Fraction(2) ** exponent / divisor).as_integer_ratio()
             out[left] = [sums[cell] * above / below for cell in left.tolist()]
         return out

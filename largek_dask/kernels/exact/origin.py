@@ -1,13 +1,13 @@
-"""Choose an origin among most of the rows, also if a few outliers dominate the mean.
+"""Choose an origin near most of the rows, even if a few outliers dominate the mean.
 
-Products |x|² - 2 x·c + |c|² lose the digits by which lengths exceed distances, and sums of rows
-those of the origin that is subtracted, so it should lie among the rows. The mean does, unless
-outliers dominate it: one row at 1e8 and 10^5 rows of unit size have their mean a thousand units
-away from the latter, which leaves most of them in doubt (:mod:`.doubts`). The median of a few
-hundred rows is not affected.
+The product form |x|² - 2 x·c + |c|² loses digits if lengths are much larger than distances, and
+sums of rows lose digits if rows are far from the origin. So the origin should lie among the rows.
+The mean does, unless outliers dominate it: with one row at 1e8 and 10^5 rows of unit size, the mean
+is a thousand units away from nearly all rows, and most rows are in doubt (:mod:`.doubts`). The
+median of a few hundred sampled rows is not affected.
 
-These are the distinct rows with the smallest hashes: the same for every order and chunking, and
-for a row of weight 3 as for three equal rows.
+The sample consists of the distinct rows with the smallest hashes: it is the same for every order
+and chunking, and a row of weight 3 counts like three equal rows.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ from largek_dask.kernels.tile import DIRECT_FEATURES
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
-"""Minimum number of distinct rows to choose an origin; very long rows are sampled this often."""
+"""Minimum number of distinct rows for choosing an origin; sample size for very long rows."""
 _VALUES = 1 << 18
-"""Maximum number of values kept, if that is at least `FEWEST_ROWS` rows."""
+"""Maximum number of values in the sample, if that is at least `FEWEST_ROWS` rows."""
 _FOUND = 1024
-"""Rows found before the limit of hashes is lowered."""
+"""Number of rows found before the hash limit is lowered."""
 _RECENT = 1024
-"""Slots of the cache of recent hashes."""
+"""Number of slots in the cache of recent hashes."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
-"""Types to which numbers are cast for hashing, by their bytes."""
+"""Types as which values are viewed for hashing, by bytes per value."""
 
 FAR = 2.0**10
-"""Ratio above which float32 leaves only 14 of 24 bits to the differences of rows."""
+"""Ratio above which float32 has at most 14 of its 24 bits for the differences of rows."""
 _IN_DOUBT = 2.0**-6
-"""Squared lengths, times γ and relative to most rows, above which a row is in doubt anyway."""
+"""γ times the squared length, relative to most rows, above which a row is in doubt anyway."""
 _QUARTILES = 1.349
 """Interquartile range of the standard normal distribution."""
 _HARMFUL = 2.0**-14
-"""γ times the squared lengths, relative to most rows, below which products are precise enough."""
+"""γ times the squared length, relative to most rows, below which products are precise enough."""
 
 
 class DistinctRows:
-    """The distinct rows with the smallest hashes, at most `size`.
+    """Sample of at most `size` distinct rows: the rows with the smallest hashes.
 
     Rows with equal 64-bit hashes count as one row.
 
@@ -57,7 +57,7 @@ class DistinctRows:
     ----------
     n_features : int
     dtype : numpy dtype
-        Compute dtype: that of the rows that are kept.
+        Compute dtype, which is also the type of the sampled rows.
     """
 
     __slots__ = ("_hashes", "_places", "_recent", "_rows", "size")
@@ -68,7 +68,7 @@ class DistinctRows:
         # Index of each hash's row, so that rows need not be moved.
         self._places = np.empty(0, np.int64)
         self._rows = np.empty((self.size, n_features), dtype)
-        # Hashes met lately: tables of few distinct rows have each of them often.
+        # Recent hashes: in tables with few distinct rows, each row is repeated often.
         self._recent = np.full(_RECENT, _ALL)
 
     @property
@@ -77,7 +77,7 @@ class DistinctRows:
         return self._rows[self._places]
 
     def add(self, x: NDArray[Any]) -> None:
-        """Add (n, d) finite rows that count."""
+        """Add (n, d) finite rows of positive weight."""
         for _, block in native_blocks(x):
             block = readonly(np.ascontiguousarray(block))
             words = block.view(_WORDS[block.itemsize])
@@ -92,7 +92,7 @@ class DistinctRows:
                     self._keep(hashes[:count], block[at[:count]])
 
     def merge(self, other: DistinctRows) -> None:
-        """Add another sample's rows into this one."""
+        """Add another sample's rows to this one."""
         self._keep(other._hashes, other.rows)
 
     def _keep(self, hashes: NDArray[np.uint64], rows: NDArray[Any]) -> None:
@@ -114,34 +114,34 @@ class Middle:
     Parameters
     ----------
     rows : (m, d)
-        At least `FEWEST_ROWS`, distinct.
+        At least `FEWEST_ROWS` distinct rows.
     """
 
     __slots__ = ("_rows", "point", "square")
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self._rows = readonly(rows)
-        # A value that occurs, not the mean of two, so that it is an integer for integer data.
+        # Use a value that occurs, not the mean of two values: integer data need an integer.
         self.point = readonly(np.sort(rows, axis=0)[(len(rows) - 1) // 2] + rows.dtype.type(0))
         """(d,) median of each feature."""
         self.square = float(np.sort(row_squares(self._rows, self.point))[len(rows) // 2])
-        """Median of the squared distances of the rows to it."""
+        """Median of the squared distances of the rows to ``point``."""
 
     @property
     def spread(self) -> float:
-        """Median distance of the rows to the point, per feature."""
+        """Median distance of the rows to ``point``, over the root of the number of features."""
         return math.sqrt(self.square / self._rows.shape[1])
 
     def serves_better(self, origin: NDArray[Any]) -> bool:
-        """Return True if products about the median resolve rows that those about `origin` do not.
+        """Return True if the product form resolves more rows about the median than about `origin`.
 
-        The sum of squared lengths is smallest about the mean, so the median replaces it only if
-        outliers dominate the mean: with lengths capped where rows are in doubt anyway, lengths
-        about the median must be less than half as large.
+        The sum of squared lengths is smallest about the mean, so the median replaces the mean only
+        if outliers dominate it: after capping lengths where rows are in doubt anyway, lengths about
+        the median must be less than half as large.
         """
         d, dtype = self._rows.shape[1], self._rows.dtype
         if d <= DIRECT_FEATURES:
-            # There are no products; only sums about the origin may lose digits.
+            # The direct form has no products; only sums about the origin may lose digits.
             dtype = np.dtype(np.float64)
         gamma = (d + 6) * float(np.finfo(dtype).eps) / 2
         most = self.square * _IN_DOUBT / gamma
@@ -153,10 +153,10 @@ class Middle:
 
 
 def is_far(rows: NDArray[Any]) -> bool:
-    """Return True if a feature of some rows is more than `FAR` times as far from 0 as it is wide.
+    """Return True if a feature lies more than `FAR` times its spread away from 0.
 
-    That is by mean and standard deviation, or by median and interquartile range, so that outliers
-    do not hide it. A constant feature is exact in any type.
+    Compares the mean with the standard deviation, and the median with the interquartile range, so
+    that outliers hide nothing. A constant feature is exact in any type.
 
     Parameters
     ----------
@@ -165,7 +165,7 @@ def is_far(rows: NDArray[Any]) -> bool:
     """
     if not len(rows):
         return False
-    # Scale, so that no square overflows.
+    # Scale the values so that no square overflows.
     exponent = int(np.frexp(float(np.abs(rows).max()))[1])
     x = np.ldexp(np.sort(rows, axis=0).astype(np.float64), -exponent)
     low, middle, high = (x[(len(x) - 1) * quarter // 4] for quarter in (1, 2, 3))
@@ -179,7 +179,7 @@ def is_far(rows: NDArray[Any]) -> bool:
 
 @lru_cache(maxsize=16)
 def _factors(n_words: int) -> NDArray[np.uint64]:
-    """Return odd 64-bit factors of the words of a row, drawn by splitmix64."""
+    """Return odd 64-bit factors for the words of a row, drawn by splitmix64."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n_words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -189,9 +189,9 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
 
 @njit
 def _find(words, begin, factors, limit, recent, hashes, at):
-    """Find rows from `begin` on whose hash is below the limit, until `hashes` is full.
+    """Find rows from `begin` on whose hashes are below the limit, until `hashes` is full.
 
-    Return how many there are, and the first row that has not been hashed.
+    Return the number of rows found, and the first row that has not been hashed.
     """
     n, width = words.shape
     count = 0

@@ -1,4 +1,4 @@
-"""Compiled loops of the first scan: extent and exact sums of columns."""
+"""Compiled loops of the first scan: minimum, maximum and exact sum of each column."""
 
 from __future__ import annotations
 
@@ -17,22 +17,23 @@ from largek_dask.kernels.jit import njit
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _SIZE_BITS = np.int32(0x7FFFFFFF)
-"""Bits of a float32 without its sign: in the order of the sizes."""
+"""Bits of a float32 without its sign; as integers, they are in the order of absolute values."""
 _ONE = np.int32(1)
 _ZERO = np.float32(0)
 _PART_BITS = 38
-"""Bits of each of the two parts in which float32 values are added."""
+"""Bits of each of the two parts into which float32 values are split for addition."""
 
 
 @njit
 def scan_float32(x, limbs, low, high):
-    """Add column extent and exact sums of finite (n, w) float32 rows, near the speed of memory.
+    """Add the column extents and exact sums of finite (n, w) float32 rows, near memory speed.
 
-    Among at most 2^15 rows with values below 2^e, a value is the sum of a multiple of
-    2^(e - 38) and of a rest below half of that. A column's 2^15 first parts stay below 2^53 units
-    and add without rounding in float64; so do the rests, if all are multiples of 2^(e - 76). The
-    last bit of a float32 is at least 2^-24 times its leading one, so this fails only where some
-    value is 2^51 times smaller than another: such a block is added one value at a time.
+    In a block of at most 2^15 rows with values below 2^e, a value is the sum of a multiple of
+    2^(e - 38) and of a remainder below half of that. The sum of a column's 2^15 first parts stays
+    below 2^53 units and is exact in float64; so is the sum of the remainders, if all are multiples
+    of 2^(e - 76). The last bit of a float32 is at least 2^-24 times its leading bit, so this fails
+    only if some value is 2^51 times smaller than another: values of such a block are added one at a
+    time.
     """
     n, width = x.shape
     step = min(BLOCK_ROWS, max(4, BLOCK_VALUES // width))
@@ -43,7 +44,7 @@ def scan_float32(x, limbs, low, high):
         least = _extent_of_float32(block, block.view(np.int32), low, high)
         for f in range(width):
             largest = max(largest, max(high[f], -low[f]))
-        # values are below 2^exponent, and multiples of 2^last
+        # values are below 2^exponent and are multiples of 2^last
         exponent = (np.float64(largest).view(np.int64) >> 52) - 1022
         last = max((np.int64(least) + 1) >> 23, np.int64(1)) - 150
         if largest == _ZERO or last < exponent - 2 * _PART_BITS:
@@ -56,7 +57,7 @@ def scan_float32(x, limbs, low, high):
             first[:] = 0.0
             rest[:] = 0.0
             was, added = exponent, len(block)
-        # 1.5 * 2^52 units: sums with it are rounded to whole units
+        # 1.5 * 2^52 units: adding it rounds a value to whole units
         magic = np.int64((exponent - _PART_BITS + 52 + 1023) << 52).view(np.float64) * 1.5
         _add_parts(block, magic, first, rest)
     _add_each(first, limbs)
@@ -65,12 +66,12 @@ def scan_float32(x, limbs, low, high):
 
 @njit
 def _extent_of_float32(x, bits, low, high):
-    """Widen the columns' extent; return the bits of the smallest nonzero size, less one.
+    """Widen the columns' extents; return the bits of the smallest nonzero magnitude, minus one.
 
-    Four rows at a time, so that the extent is loaded and stored once for all of them.
+    Four rows are processed at a time, so that the extents are loaded and stored once for all four.
     """
     n, width = x.shape
-    least = _SIZE_BITS  # zero, less one and without its sign, is the largest of all
+    least = _SIZE_BITS  # the bits of zero, minus one and without sign, are the largest value
     whole = n // 4 * 4
     for i in range(0, whole, 4):
         for f in range(width):
@@ -93,7 +94,7 @@ def _extent_of_float32(x, bits, low, high):
 
 @njit
 def _add_parts(x, magic, first, rest):
-    """Add the two parts of every value to the sums of its column; nothing is rounded."""
+    """Add both parts of every value to the sums of its column, without rounding."""
     n, width = x.shape
     whole = n // 4 * 4
     for i in range(0, whole, 4):
@@ -124,7 +125,7 @@ def _add_each(values, limbs):
 
 @njit
 def scan_floats(x, limbs, low, high):
-    """Add column extent and exact sums of finite (n, w) rows."""
+    """Add the column extents and exact sums of finite (n, w) rows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     values = np.empty((min(step, n), width))
@@ -144,7 +145,7 @@ def scan_floats(x, limbs, low, high):
 
 @njit
 def scan_weighted(x, weight, limbs, low, high):
-    """Add column extent and exact weighted sums of finite rows; return how many overflowed."""
+    """Add column extents and exact weighted sums of finite rows; return the overflow count."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     products = np.empty((min(step, n), width))
@@ -174,11 +175,11 @@ def scan_weighted(x, weight, limbs, low, high):
 
 @njit
 def scan_integers(x, sums, low, high):
-    """Add column extent and sums of (n, w) integers of at most 16 bits."""
+    """Add the column extents and sums of (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)
     for begin in range(0, n, BLOCK_ROWS):
-        block[:] = 0  # 2^15 times less than 2^16
+        block[:] = 0  # sums of 2^15 values below 2^16
         for i in range(begin, min(n, begin + BLOCK_ROWS)):
             for f in range(width):
                 value = x[i, f]

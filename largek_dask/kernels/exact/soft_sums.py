@@ -1,6 +1,6 @@
-"""Exact sums of rows that belong to several components of a mixture, each by a share.
+"""Exact sums of rows, each shared between several components of a mixture.
 
-One pass over the rows gives everything that an M-step needs, and the free energy of the E-step.
+One pass over the rows computes everything that an M-step needs, and the free energy of the E-step.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from largek_dask.kernels.exact.sum_loops import (
 from largek_dask.kernels.rows import native_blocks
 
 SHARE_BITS = {4: 24, 8: 44}
-"""Bits of a responsibility, by bytes of the compute dtype."""
+"""Number of bits of a responsibility, by bytes of the compute dtype."""
 MOST_CANDIDATES = 4096
-"""Maximum candidates of a row: with more, rounding could exceed the largest responsibility."""
+"""Maximum candidates per row: with more, rounding could exceed the largest responsibility."""
 _ENTRIES = 1 << 15
-"""Responsibilities of a block of rows."""
+"""Number of responsibilities in a block of rows."""
 _DIGITS = 34
-"""Bits below its extent that a grid of up to 2^27 rows has; with fewer, sums are wide."""
+"""Bits below the extent that a grid for up to 2^27 rows has; with fewer bits, sums are wide."""
 
 
 class SoftSums:
-    """Sums over rows of everything that an M-step of a Gaussian mixture needs.
+    """All sums over rows that an M-step of a Gaussian mixture needs.
 
-    No order of adding or merging changes a bit, and a row of integer weight w is w equal rows.
+    The bits do not depend on the order of adding or merging, and a row of integer weight w counts
+    as w equal rows.
 
     Parameters
     ----------
@@ -54,45 +55,45 @@ class SoftSums:
     grid : FixedPoint
         Chosen for the rows that will be added.
     covariance : {"iso", "isoflex", "diag"}
-        One variance in all, one per component, or one per component and feature.
+        One common variance, one per component, or one per component and feature.
 
     Notes
     -----
     *Responsibilities* of a row for its candidates are rounded to whole multiples of h = 2^-B, and
-    the most responsible candidate takes the rounding error, so that they add up to exactly 1.
-    Then every sum here is that of an M-step for responsibilities s' instead of the true s. It
-    raises ``F(s', model) = F(s, model) - sum gamma KL(s' || s)``, so at most the divergence
-    is lost. With C' candidates that is at most ``(C' - 1) h / 2`` per row, and a second-order term
-    below ``C'^3 h^2 / 4``: a candidate at s >= h / 2 loses at most ``delta^2 / s <= h / 2`` for its
-    error delta <= h / 2, one below is rounded to 0 and loses s < h / 2, and the most responsible
-    one has s >= 1 / C'. F may fall by 2^-18 of its size in float32 and by 1e-12 in float64. B = 24
-    keeps the loss at C' = 5 below 2^-23, and B = 44 below 1.2e-13, per row: enough as long as F is
-    above 1/32 and 1/8 nats per row.
+    the most responsible candidate absorbs the rounding error, so that they add up to exactly 1.
+    So every sum belongs to an M-step for responsibilities s' instead of the true s. This M-step
+    raises ``F(s', model) = F(s, model) - sum gamma KL(s' || s)``, so at most the divergence is
+    lost. With C' candidates it is at most ``(C' - 1) h / 2`` per row, plus a second-order term
+    below ``C'^3 h^2 / 4``: a candidate with s >= h / 2 and error delta <= h / 2 loses at most
+    ``delta^2 / s <= h / 2``, a candidate with s < h / 2 is rounded to 0 and loses s, and the most
+    responsible candidate has s >= 1 / C'. F may fall by 2^-18 of its size in float32 and by 1e-12
+    in float64. For C' = 5, B = 24 keeps the loss per row below 2^-23, and B = 44 below 1.2e-13:
+    enough as long as F is above 1/32 and 1/8 nats per row, respectively.
 
-    *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds to each sum at most what
-    it would add as a whole, so the grid's proof holds as it is. Those of float64 data always have
-    a low limb, for shares down to 2^-44, and so have those of any grid of fewer than 34 bits below
-    its extent: of integer data, whose steps are 1, and of large weights. The error of a mean is at
-    most half a step times the number of its rows over its mass.
+    *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds no more to each sum than
+    it would add without a share, so the grid's proof still holds. Sums have a low limb for float64
+    data, whose shares go down to 2^-44, and for any grid with fewer than 34 bits below its extent:
+    with integer data, whose step is 1, or with large weights. The error of a mean is at most half a
+    step times the number of rows of the component divided by its mass.
 
-    If the grid has extents of features (``FixedPoint.extents``), each feature has as many bits
-    below its own extent as the grid has below that of all: its step is 2^-(bits + extent - e_f),
-    and the proof is that of the grid, whose bounds depend on ``bits + extent`` alone. Columns of
-    other units leave a feature as many digits as if it were the only one.
+    If features have extents of their own (``FixedPoint.extents``), each feature has as many bits
+    below its own extent as the grid has below the common extent: its step is
+    2^-(bits + extent - e_f). The proof is that of the grid, whose bounds depend only on
+    ``bits + extent``. So the units of other features do not affect the precision of a feature.
 
-    *Masses* of rows of integer weights are exact: two digits of base 2^22, whose sums remain below
-    2^58 since the total weight is at most 2^36. Those of other weights have two limbs.
+    *Masses* are exact if weights are integers: two digits of base 2^22, whose sums remain below
+    2^58 since the total weight is at most 2^36. Otherwise masses have two limbs.
 
-    *Squares*, for variances, are those about the old means. One per component and
-    feature is a sum of two limbs with its own step 2^-b: rows and means lie within 2^e of the shift
-    (the grid's extent; means further out are replaced by the nearest point within, since any
-    reference serves), so squares are at most ``2^(2e + 2)``, their sum at most
+    *Squares*, for variances, are relative to the old means. For "diag", the sum for each component
+    and feature has two limbs and its own step 2^-b: rows and means lie within 2^e of the shift (the
+    grid's extent; a mean outside is replaced by the nearest point inside, since any reference
+    point will do), so squares are at most ``2^(2e + 2)``, and their sum is at most
     ``W 2^(2e + 2) <= 2^(64 + e - bits)``, as ``W <= 2^(62 - e - bits)`` on every grid. With
-    ``b = bits - e - 3`` it remains below 2^61, and a single one, since ``bits <= 50 - e`` (less the
-    bits of the largest weight, if that is real), within the 2^50 that can be rounded by adding
-    1.5 * 2^52. The low limb reaches 50 bits further: with 10^6 rows, one of them 10^6 away, to
-    2^-48 in squares of the others' units. The fewer ones of "iso" and "isoflex" are sums without
-    any rounding.
+    ``b = bits - e - 3`` the sum remains below 2^61, and a single square is within the 2^50 that can
+    be rounded by adding 1.5 * 2^52, since ``bits <= 50 - e`` (minus the bits of the largest weight,
+    if weights are real). The low limb adds 50 bits: with 10^6 rows of unit size, one of them 10^6
+    away, squares are resolved to 2^-48. The sums of squares of "iso" and "isoflex", which are
+    fewer, are not rounded at all.
     """
 
     __slots__ = (
@@ -151,19 +152,19 @@ class SoftSums:
         ----------
         x : (n, d)
         weight : (n,) float64, optional
-            Rows of weight 0 are absent.
+            Rows of weight 0 are ignored.
         candidates : (n, C') int32
-            Components that a row may belong to, each at most once; -1 is none.
+            Components to which a row may belong, without duplicates; -1 for no component.
         squares : (n, C') float64
-            Their squared distances, for "diag" divided by the variances.
+            Squared distances to the candidates, for "diag" divided by the variances.
         packed : PackedMixture
-            Mixture that gives the responsibilities; its means, constants and halves are used.
+            Mixture that determines the responsibilities; its means, constants and halves are used.
 
         Raises
         ------
         ValueError
-            A weight that the grid cannot represent (as in ``ClusterSums.add``), or more than
-            ``MOST_CANDIDATES``. Nothing is added then.
+            If the grid cannot represent a weight (as in ``ClusterSums.add``), or if there are more
+            than ``MOST_CANDIDATES`` candidates. Then nothing is added.
         """
         grid, n_candidates = self.grid, candidates.shape[1]
         if n_candidates > MOST_CANDIDATES:
@@ -241,7 +242,7 @@ class SoftSums:
 
     @property
     def squares(self) -> float:
-        """Weighted sum of squared distances from the old means, by responsibility.
+        """Sum of squared distances from the old means, weighted by responsibility.
 
         For "diag" it is not divided by variances.
         """
@@ -254,9 +255,9 @@ class SoftSums:
         return float(total)
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
-        """Return (k, d) means in the coordinates of the data, compute dtype.
+        """Return (k, d) means in data coordinates, in the compute dtype.
 
-        Components without mass keep their row of ``fallback``.
+        Components without mass get their row of ``fallback``.
         """
         masses = self.masses
         means: NDArray[np.float64] = self._totals / np.where(masses > 0, masses, 1)[:, None]
@@ -267,14 +268,14 @@ class SoftSums:
         return means.astype(self.grid.shift.dtype)
 
     def variances(self, old_means: NDArray[Any], new_means: NDArray[Any]) -> NDArray[np.float64]:
-        """Return sums of weighted squares about ``new_means``, by responsibility; not yet divided.
+        """Return sums of squares about ``new_means``, weighted by responsibility, not yet divided.
 
         Parameters
         ----------
         old_means : (k, d)
-            Means of the mixture by which rows were added.
+            Means of the mixture with which rows were added.
         new_means : (k, d)
-            As they are stored, rounded: they need not be the exact means.
+            New means as stored: they are rounded, and need not be the exact means.
 
         Returns
         -------
@@ -283,9 +284,9 @@ class SoftSums:
 
         Notes
         -----
-        From squares R about the old means m, with S and N the sums and masses:
-        ``R - 2 (mu - m) (S - N m) + N (mu - m)^2``, never from ``E x^2 - mu^2``, which cancels
-        if components are tight compared with the data's extent.
+        With R the squares about the old means m, and S and N the sums and masses, the result is
+        ``R - 2 (mu - m) (S - N m) + N (mu - m)^2``. It is not ``E x^2 - mu^2``, which would lose
+        digits by cancellation if components are tight compared with the data's extent.
         """
         diag = self.covariance == "diag"
         old = self._reference(old_means) if diag else readonly(old_means.astype(np.float64))
@@ -313,32 +314,32 @@ class SoftSums:
 
     @property
     def _finer(self) -> NDArray[np.int64]:
-        """(d,) bits by which a feature's own extent is below that of the grid."""
+        """(d,) number of bits by which a feature's extent is below the grid's extent."""
         own, d = self.grid.extents, len(self.grid.shift)
         return np.zeros(d, np.int64) if own is None else self.grid.extent - own
 
     @property
     def _bits(self) -> NDArray[np.int64]:
-        """(d,) sums of a feature count steps of 2^-bits."""
+        """(d,) bits: sums of a feature are counted in steps of 2^-bits."""
         return np.minimum(self.grid.bits + self._finer, 1000)
 
     @property
     def _unit(self) -> float:
-        """A responsibility of 1, in steps."""
+        """Number of steps in a responsibility of 1."""
         return 2.0 ** SHARE_BITS[self.grid.shift.itemsize]
 
     @property
     def _own_square_bits(self) -> NDArray[np.int64]:
-        """(d,) squares of a feature count steps of 2^-bits.
+        """(d,) bits: squares of a feature are counted in steps of 2^-bits.
 
-        As many steps as cannot overflow; fewer only if squares are below 2^-800. Above
-        -1000, as no sum of squares overflows float64.
+        This is the finest step that cannot overflow, unless squares are below 2^-800. The bits are
+        above -1000, as no sum of squares overflows float64.
         """
         return np.minimum(self.grid.bits - self.grid.extent - 3 + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:
-        """Bits of the low part of a mass, and the value of its last one."""
+        """Number of bits of the low part of a mass, and the value of its last bit."""
         if self.grid.integer_weights:
             return DIGIT, 1 / self._unit
         return LOW_BITS, 2.0 ** -(LOW_BITS + self.grid.weight_bits)
@@ -352,13 +353,13 @@ class SoftSums:
         return out
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
-        """Return what squares of "diag" are about: the old means, moved to within the extent."""
+        """Return the reference of the squares of "diag": old means, clipped to the extent."""
         shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
 
 def resolved_bits(grid: FixedPoint, weight: float) -> int:
-    """Return the bits below its extent of the mean of a feature of rows of this weight."""
+    """Return the bits below the extent in a feature's mean, for rows of this total weight."""
     lost = 0 if grid.integer_weights else 1 - power_above(weight)
     digits = grid.bits + grid.extent - lost + LOW_BITS * _is_wide(grid)
     return min(np.finfo(np.float64).nmant, digits)
@@ -375,7 +376,7 @@ def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield at most ``n_rows`` rows at a time, in a type that kernels are compiled for."""
+    """Yield at most ``n_rows`` rows at a time, in a type for which kernels are compiled."""
     for at, block in native_blocks(x):
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]
@@ -383,6 +384,6 @@ def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]
 
 
 def _exact_sum(values: NDArray[np.int64]) -> int:
-    """Return the sum of any number of integers, of any size."""
+    """Return the sum of any number of integers as a Python integer, which cannot overflow."""
     half = (1 << 32) - 1
     return (int((values >> 32).sum()) << 32) + int((values & half).sum())

@@ -17,7 +17,7 @@ _ALL = readonly(np.empty(0, np.int64))
 
 
 class FeatureSquares:
-    """Exact weighted sums of ``(x - shift)^2`` of each feature of dense rows, and the largest."""
+    """Exact weighted sum, and maximum, of ``(x - shift)^2`` for each feature of dense rows."""
 
     __slots__ = ("largest", "shift", "sums")
 
@@ -25,7 +25,7 @@ class FeatureSquares:
         self.shift = shift.astype(np.float64)
         self.sums = ExactSums(len(shift))
         self.largest: NDArray[np.float64] = np.zeros(len(shift))
-        """(d,) of the rows that count."""
+        """(d,) largest square of each feature, among rows of positive weight."""
 
     @property
     def nbytes(self) -> int:
@@ -33,7 +33,7 @@ class FeatureSquares:
         return int(self.sums.nbytes + self.largest.nbytes + self.shift.nbytes)
 
     def add(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add (n, d) rows; those of weight 0 are absent."""
+        """Add (n, d) rows; rows of weight 0 are ignored."""
         if weight is not None and not weight.all():
             x, weight = x[weight > 0], weight[weight > 0]
         limbs = np.zeros((N_LIMBS, len(self.shift)), np.int64)
@@ -49,7 +49,7 @@ class FeatureSquares:
         self.sums.add_table(limbs)
 
     def merge(self, other: FeatureSquares) -> FeatureSquares:
-        """Add sums of other rows about the same point to this object, and return it."""
+        """Add the sums of other rows about the same ``shift`` to this object, and return it."""
         self.sums.merge(other.sums)
         self.largest = np.maximum(self.largest, other.largest)
         return self
@@ -58,10 +58,10 @@ class FeatureSquares:
 def row_squares(
     x: Table, shift: NDArray[Any], rows: NDArray[np.int64] | None = None
 ) -> NDArray[np.float64]:
-    """Return (n,) squared norms of ``x - shift`` in float64, of all rows or of ``rows``.
+    """Return (n,) float64 squared norms of ``x - shift``, for all rows or only for ``rows``.
 
-    Features are added in order to eight sums, by their number modulo eight: one sum would wait
-    for the addition before, feature after feature.
+    Features are added in order to eight sums, by index modulo eight: with a single sum, every
+    addition would wait for the previous one.
     """
     chosen = _ALL if rows is None else readonly(rows)
     out = np.empty(len(x) if rows is None else len(rows))
@@ -78,7 +78,7 @@ def row_squares(
 
 
 def check_origin(shift: NDArray[Any]) -> None:
-    """Refuse any origin but 0, about which numbers that sparse rows do not store would not be 0."""
+    """Raise unless the origin is 0: otherwise values that sparse rows omit would not be 0."""
     if shift.any():
         raise ValueError("sums of sparse rows must be about 0")
 
@@ -96,12 +96,12 @@ def _sparse_squares(data, indices, indptr, rows, out):
 
 @njit
 def _row_squares(x, shift, rows, out):
-    """Add up four rows side by side, in 0.4 of the time: sums do not wait for each other."""
+    """Process four rows side by side, in 0.4 of the time: additions do not wait for each other."""
     n, d = out.shape[0], x.shape[1]
     whole = d // 8 * 8
     lanes = np.empty((4, 8))
     for begin in range(0, n, 4):
-        # After the last row it is read again.
+        # In an incomplete group of four, the last row is read repeatedly.
         i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
         if rows.shape[0] > 0:
             i, j, k, m = rows[i], rows[j], rows[k], rows[m]

@@ -1,6 +1,6 @@
-"""Statistics of one scan over the rows: extent, mean, weight, bad rows, and the grid of sums.
+"""Statistics from one scan over the rows: extent, mean, weight, bad rows, and the grid of sums.
 
-No figure depends on the chunking or order: minima, maxima and sums are exact, and the mean is
+No result depends on the chunking or order: minima, maxima and sums are exact, and the mean is
 rounded once.
 """
 
@@ -24,10 +24,10 @@ from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
 _MAX_WEIGHT = 2.0**500
 WIDE = 64
-"""Rows of fewer features are scanned several at once."""
+"""Several rows are scanned together if they have fewer features than this."""
 _MANY_VALUES = 1 << 18
-"""Chunks of float32 rows with fewer values are scanned by the kernel of all floats: the fast one
-takes longer to compile than it can save there."""
+"""Chunks of float32 rows with fewer values are scanned by the general kernel: compiling the fast
+kernel would take longer than it could save."""
 
 _PLAIN = (
     "n_rows", "n_total", "n_features", "integer_weights", "n_bad", "first_bad", "first_bad_weight"
@@ -38,43 +38,44 @@ _OF_GRID = ("bits", "weight_bits", "integer_weights", "wide")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Statistics:
-    """Statistics of the rows before any clustering."""
+    """Statistics of all rows, computed before any clustering."""
 
     n_rows: int
-    """Rows that count: finite, with a weight above 0."""
+    """Number of rows that count: finite rows with a weight above 0."""
     n_total: int
-    """All rows."""
+    """Number of all rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, float32 or float64: that of the rows, but float64 if they are far from 0
-    (:func:`.origin.is_far`). Centres are kept in it."""
+    """Compute dtype, which is also the type of centres: float32 or float64, by the type of the
+    rows, but always float64 if the rows are far from 0 (:func:`.origin.is_far`)."""
     mean: NDArray[np.float64]
     """(d,) weighted mean of the rows that count, rounded once."""
     shift: NDArray[Any]
-    """(d,) origin of all computing: the mean in the compute dtype, rounded to integers for integer
-    data; the median of a sample (:mod:`.origin`) if outliers dominate it; 0 for sparse rows."""
+    """(d,) origin of all computation, in the compute dtype: the mean, rounded to integers for
+    integer data; the median of a sample (:mod:`.origin`) if outliers dominate the mean; 0 for
+    sparse rows."""
     max_abs: float
-    """Largest ``|x - shift|`` of a feature."""
+    """Largest ``|x - shift|`` of any feature."""
     total_weight: float
-    """Sum of the weights of the rows that count, rounded once; their number without weights."""
+    """Sum of the weights of the rows that count, rounded once; ``n_rows`` without weights."""
     max_weight: float
     min_weight: float
-    """Lightest row that counts."""
+    """Smallest weight of a row that counts."""
     integer_weights: bool
-    """Every weight is an integer (or there are none)."""
+    """True if every weight is an integer, or if there are no weights."""
     n_bad: int
-    """Rows with NaN or infinity among those of weight above 0."""
+    """Number of rows of positive weight that contain NaN or infinity."""
     first_bad: int | None
-    """Lowest global index of such a row."""
+    """Lowest global index of a row counted in ``n_bad``; None if there is none."""
     first_bad_weight: int | None
-    """Lowest global index of a row whose weight is negative, NaN or infinite."""
+    """Lowest global index of a row with negative, NaN or infinite weight; None if there is none."""
     grid: FixedPoint
     """Fixed-point grid of the sums of these rows."""
 
     def of_weights(self, weight: NDArray[np.float64]) -> Statistics:
-        """Return the statistics of some of the rows with other weights (m,), none of them 0.
+        """Return the statistics of a subset of the rows with new weights (m,), none of them 0.
 
-        The extent is kept; figures of weights, and the grid, are replaced.
+        The extent stays the same; the statistics of weights, and the grid, are replaced.
         """
         total = ExactSums(1)
         total.add(weight)
@@ -88,12 +89,12 @@ class Statistics:
             "integer_weights": whole,
         }
         grid = FixedPoint.choose(self.shift, self.max_abs, **weights)
-        # Outliers leave all other rows few steps, whatever the weights.
+        # With outliers the grid is too coarse for the other rows, whatever the weights.
         grid = replace(grid, wide=grid.wide or self.grid.wide)
         return replace(self, **weights, n_total=len(weight), grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON values from which :meth:`from_dict` restores the same bits."""
+        """Return JSON-compatible values from which :meth:`from_dict` restores the same bits."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self, name).hex() for name in _REALS},
@@ -110,12 +111,12 @@ class Statistics:
         Raises
         ------
         KeyError, TypeError, ValueError
-            The values were not written by :meth:`to_dict`.
+            If the values were not written by :meth:`to_dict`.
         """
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
         shift = readonly(own.astype(dtype))
-        # Older stores, which have no weights, lack it.
+        # Missing in older stores, which have no weights.
         values = {"min_weight": values["max_weight"], **values}
         reals: dict[str, Any] = {name: float.fromhex(values[name]) for name in _REALS}
         figures = [reals[name] for name in _REALS[:3]]
@@ -180,8 +181,8 @@ class RowScan:
         ----------
         x : (n, d), C-contiguous, of the scan's type; or sparse in all chunks
         weight : (n,) float64, optional
-            Rows of weight 0 are absent. Rows whose weight is negative, infinite or NaN are left
-            out; the first of them is recorded.
+            Rows of weight 0 are ignored. Rows whose weight is negative, infinite or NaN are
+            skipped, and the index of the first such row is recorded.
         start_row : int
             Global index of the first row.
         """
@@ -232,11 +233,11 @@ class RowScan:
             self._weights.add(weight)
 
     def _add_dense(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add extent and sums of finite rows of positive weight."""
+        """Add the extents and sums of finite rows of positive weight."""
         if weight is not None:
             self._scan(readonly(np.ascontiguousarray(x)), weight)
             return
-        # Rows of few features are joined: several are scanned as if they were one.
+        # Several rows of few features are scanned as if they were one row.
         group = min(len(x), max(1, WIDE // self.n_features))
         whole = len(x) // group * group
         for piece in (np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]):
@@ -244,7 +245,7 @@ class RowScan:
                 self._scan(readonly(np.ascontiguousarray(piece)), None)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
-        """Add sums of stored numbers; all columns have one extent, which includes 0."""
+        """Add the sums of stored values; all columns share one extent, which includes 0."""
         values = x.data[x.stored].astype(np.float64)
         of_rows = None if weight is None else weight[x.row_numbers()]
         self._sums.add(values, of_rows, x.indices[x.stored])
@@ -252,7 +253,7 @@ class RowScan:
         self._high = np.maximum(self._high, values.max(initial=0.0))
 
     def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add extent and sums of rows, or of several rows one after the other."""
+        """Add the extents and sums of rows, each of which may be several rows joined."""
         width, d = x.shape[1], self.n_features
         if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
             low, high = x[0].copy(), x[0].copy()
@@ -297,7 +298,7 @@ class RowScan:
         Raises
         ------
         DataError
-            The values are so large that squared distances overflow the compute dtype.
+            If values are so large that squared distances overflow the compute dtype.
         """
         sample, dtype = self._sample.rows, self.compute_dtype
         if not self._sparse and is_far(sample):

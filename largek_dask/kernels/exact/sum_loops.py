@@ -1,4 +1,4 @@
-"""Compiled loops of exact sums: rows are rounded to a grid and move between clusters."""
+"""Compiled loops of exact sums, which round rows to a grid and move them between clusters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
 _MAX_STEPS = 2.0**50
-"""Steps of one weight: sums of up to 2^51 with `MAGIC` are rounded to whole numbers."""
+"""Maximum steps of one weight: adding `MAGIC` to a value up to 2^51 rounds it to an integer."""
 _HALF = LOW_BITS // 2
 _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
 """Kinds of row weights."""
 AHEAD = 1 << 10
-"""Features to add before the prefetched row and sums are needed."""
+"""Number of features to add before the prefetched row and sums are needed."""
 _NO_WEIGHT = readonly(np.empty(0))
 
 
 def weights_of(
     weight: NDArray[np.float64] | None, n: int, grid: FixedPoint
 ) -> tuple[NDArray[np.float64], int]:
-    """Return the weights of n rows, empty if each is one step of the grid, and their kind."""
+    """Return the weights of n rows (empty if each is one step of the grid), and their kind."""
     if weight is None and grid.integer_weights:
         return _NO_WEIGHT, ONES
     weight = np.ones(n) if weight is None else weight
@@ -36,7 +36,7 @@ def weights_of(
 
 
 def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueError:
-    """Return the error of a weight that the grid cannot represent."""
+    """Return the error for a weight that the grid cannot represent."""
     return ValueError(
         f"row {row} weighs {weight[row]!r}, and the grid of these sums was chosen for "
         f"{'integer' if grid.integer_weights else 'other'} weights"
@@ -44,7 +44,7 @@ def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueErr
 
 
 def merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
-    """Add another accumulator's low limbs, and carry."""
+    """Add another accumulator's low limbs, and carry to the high limbs."""
     low += other
     high += low >> LOW_BITS
     low &= LOW_MASK
@@ -72,7 +72,7 @@ def whole_steps(value):
 
 @njit
 def steps_below(value):
-    """Return the rest of a value below whole steps, in steps of a low limb."""
+    """Return the fraction of a value below whole steps, in steps of a low limb."""
     rest = value - ((value + MAGIC) - MAGIC)
     return np.float64(rest * LOW_SCALE + MAGIC).view(np.int64) - MAGIC_BITS
 
@@ -98,7 +98,7 @@ def _is_held(value):
 
 @njit
 def carry(high, low, at, steps, low_steps):
-    """Add to one sum of two limbs; its lower one stays in [0, 2^50)."""
+    """Add to one sum of two limbs; the low limb stays in [0, 2^50)."""
     t = low[at] + low_steps
     high[at] += steps + (t >> LOW_BITS)
     low[at] = t & LOW_MASK
@@ -106,14 +106,14 @@ def carry(high, low, at, steps, low_steps):
 
 @njit
 def times(steps, low_steps, weight):
-    """Return both limbs of a value times an integer weight, as far as the lower may be carried."""
+    """Return both limbs of a value times an integer weight; the low limb may need a carry."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
 
 
 @njit
 def _add_weight(weight, kind, scale, a, b, high, low):
-    """Move a row's weight from one cluster to another; return integer weights in steps, or -1."""
+    """Move a row's weight to another cluster; return its steps (1 if real), or -1 if refused."""
     if kind != REALS:
         w = _steps(weight, kind, scale)
         if w >= 0:
@@ -134,7 +134,7 @@ def _add_weight(weight, kind, scale, a, b, high, low):
 
 @njit
 def _change_ones(x, old, new, shift, scale, w, sums, weights):
-    """Move dense rows of `w` steps of weight each, in one limb."""
+    """Move dense rows, each with a weight of `w` steps, in sums of one limb."""
     n, d = x.shape
     soon = 1 + AHEAD // max(d, 1)
     for i in range(n):
@@ -158,7 +158,7 @@ def _change_ones(x, old, new, shift, scale, w, sums, weights):
 
 @njit
 def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _):
-    """Take dense rows out of their old clusters and put them into their new ones, in one limb."""
+    """Move dense rows from their old to their new clusters, in sums of one limb."""
     (x, shift), (sums, weights) = rows, totals
     n, d = x.shape
     if kind == ONES:
@@ -172,7 +172,7 @@ def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _)
         w = _steps(weight[i], kind, weight_scale)
         if w < 0:
             return i
-        # a row at a time, so that the loops run in vector registers
+        # one row at a time, so that the loops are vectorized
         if kind == REALS:
             for f in range(d):
                 row[f] = whole_steps(weight[i] * (np.float64(x[i, f]) - shift[f]) * scale)
@@ -192,16 +192,16 @@ def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _)
 
 @cache
 def changes(sparse: bool, wide: bool) -> Any:
-    """Compile moving rows from their old clusters to their new ones.
+    """Compile a kernel that moves rows from their old to their new clusters.
 
     Returns
     -------
     callable
         ``run(rows, old, new, weight, kind, scale, weight_scale, totals, low)``. Dense `rows` are
-        ``(x, shift)``; sparse ones ``(data, indices, indptr)``, about the origin, where numbers
-        that are not stored add nothing. `totals` and `low` are sums and weights of either limb.
-        Returns the first row whose weight the grid cannot represent, or -1: neither that row nor
-        any after it has been moved.
+        ``(x, shift)``; sparse `rows` are ``(data, indices, indptr)``, with a shift of 0, so that
+        values that are not stored add nothing. `totals` and `low` are pairs of sums and weights, of
+        the high and of the low limb. Returns -1, or the first row whose weight the grid cannot
+        represent: then neither this row nor any later row has been moved.
     """
     if not sparse and not wide:
         return _change_narrow

@@ -1,7 +1,7 @@
-"""Exact sums of rows per cluster, whose bits do not depend on the order of adding.
+"""Exact sums of rows per cluster, whose bits do not depend on the order of addition.
 
 Sums are integers on one fixed-point grid, which is chosen once per job. So removing a row undoes
-adding it, and no result depends on chunking, the number of workers or a restart.
+adding it, and no result depends on chunking, the number of workers or restarts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ClusterSums:
         self.sums: NDArray[np.int64] = np.zeros((n_clusters, n_features), np.int64)
         """(k, d) sums of ``weight * (x - shift)`` in whole steps of 2^-grid.bits."""
         self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
-        # low limb of wide sums, in [0, 2^50)
+        # low limbs of wide sums, in [0, 2^50)
         n_low = n_clusters if grid.wide else 0
         self._low: NDArray[np.int64] = np.zeros((n_low, n_features), np.int64)
         self._low_weights: NDArray[np.int64] = np.zeros(n_low, np.int64)
@@ -49,7 +49,7 @@ class ClusterSums:
     def of(
         cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
     ) -> ClusterSums:
-        """Return an accumulator that starts from copies of another one's :meth:`limbs`."""
+        """Return an accumulator that starts from copies of another accumulator's :meth:`limbs`."""
         out = cls(sums.shape[-2], sums.shape[-1], grid)
         if grid.wide:
             out.sums[:], out._low[:] = sums
@@ -65,18 +65,18 @@ class ClusterSums:
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
 
     def part(self, clusters: slice) -> ClusterSums:
-        """Return a copy for some of the clusters."""
+        """Return a copy with only some of the clusters."""
         sums, weights = self.limbs()
         return ClusterSums.of(sums[..., clusters, :], weights[..., clusters], self.grid)
 
     @property
     def totals(self) -> NDArray[Any]:
-        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits; wide ones rounded."""
+        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits, rounded if wide."""
         return _joined(self.sums, self._low) if self.grid.wide else self.sums
 
     @property
     def weights(self) -> NDArray[Any]:
-        """(k,) total weights in steps of 2^-grid.weight_bits; wide ones rounded."""
+        """(k,) total weights in steps of 2^-grid.weight_bits, rounded if wide."""
         return _joined(self._weights, self._low_weights) if self.grid.wide else self._weights
 
     @property
@@ -93,14 +93,14 @@ class ClusterSums:
     def add(
         self, x: Table, labels: NDArray[np.int32], weight: NDArray[np.float64] | None = None
     ) -> None:
-        """Add (n, d) rows to the clusters of their labels; label -1 leaves a row out.
+        """Add (n, d) rows to the clusters of their labels; rows with label -1 are skipped.
 
         Raises
         ------
         ValueError
-            A weight that the grid cannot represent: a fraction on a grid of integer weights,
-            otherwise one that is too large or too small. Nothing is added then. The same holds for
-            ``move``.
+            If the grid cannot represent a weight: a fraction on a grid of integer weights, or a
+            weight that is too large or too small for other grids. Then nothing is added. The same
+            holds for ``move``.
         """
         nowhere = np.full(len(labels), -1, np.int32)
         self.move(x, nowhere, labels, weight)
@@ -112,7 +112,7 @@ class ClusterSums:
         new_labels: NDArray[np.int32],
         weight: NDArray[np.float64] | None = None,
     ) -> None:
-        """Move the rows whose label differs; the others are not read."""
+        """Move the rows whose old and new labels differ; other rows are not read."""
         grid = self.grid
         known, kind = weights_of(weight, len(x), grid)
         old, new = readonly(old_labels), readonly(new_labels)
@@ -146,14 +146,14 @@ class ClusterSums:
         return self
 
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
-        """Return (k, d) means in the coordinates of the data, compute dtype.
+        """Return (k, d) means in data coordinates, in the compute dtype.
 
-        Empty clusters keep their row of ``fallback``.
+        Empty clusters get their row of ``fallback``.
         """
         return self._means(fallback, self.grid.shift.dtype)
 
     def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
-        """Return (k, d) means before they are rounded to the compute dtype."""
+        """Return (k, d) means in float64, not rounded to the compute dtype."""
         return self._means(fallback, np.dtype(np.float64))
 
     def _means(self, fallback: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -168,20 +168,20 @@ class ClusterSums:
         return out
 
     def cost(self, centers: NDArray[Any], squares: float) -> float:
-        """Return the inertia of the rows added here if each belongs to its label's ``centers``.
+        """Return the inertia of the added rows, each relative to the centre of its label.
 
         Parameters
         ----------
         centers : (k, d)
-            In the coordinates of the data; they need not be the means.
+            Centres in data coordinates; they need not be the means.
         squares : float
             Sum of ``weight * ||x - shift||^2`` of the same rows.
 
         Notes
         -----
         ``sum w ||x - shift||^2 - 2 sum_j c_j . S_j + sum_j W_j ||c_j||^2`` loses digits if
-        clusters are tight compared with the extent of the data; the exact figure is the sum of the
-        distances themselves.
+        clusters are tight compared with the extent of the data; the sum of the squared distances
+        themselves is more precise.
         """
         dot, norm = center_terms(centers, self.grid.shift, self.totals)
         # (added in order)
@@ -190,14 +190,14 @@ class ClusterSums:
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return both limbs as one number."""
+    """Return the values of two limbs as floats."""
     out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
     return out
 
 
 @njit
 def _write_means(totals, weights, step, shift, out):
-    """Write means of all clusters with weight: with sparse rows, centres are the large arrays."""
+    """Write the means of all clusters that have weight."""
     for j in range(out.shape[0]):
         if weights[j] > 0:
             weight = np.float64(weights[j])

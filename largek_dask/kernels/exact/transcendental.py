@@ -1,11 +1,11 @@
 """Exponentials and logarithms with the same bits on every machine.
 
-Results of numpy and the C library differ in the last bit by processor and version. Here every
-operation is an addition, multiplication or division of float64 in a fixed order, none of them
-fused, so that IEEE 754 determines the bits. Without branches, loops over these functions run in
-vector registers.
+The last bit of results of numpy and the C library depends on the processor and version. Here every
+operation is an addition, multiplication or division of float64 in a fixed order, and none of them
+is fused, so that IEEE 754 determines the bits. There are no branches, so loops over these functions
+are vectorized.
 
-Errors are below 1 ulp of the result (0.9 of it in all tests).
+Errors are below 1 ulp of the result (0.9 ulp in all tests).
 
 Sources: W. J. Cody and W. Waite, "Software manual for the elementary functions" (1980), for the
 reduction; the polynomial of the logarithm is that of Sun Microsystems' fdlibm (1993).
@@ -24,7 +24,7 @@ from largek_dask.kernels.jit import njit
 
 _LEAST = -708.396418532264  # results below are subnormal
 _LOG2_E = 1.4426950408889634
-# log 2 in two parts; up to 2^20 times the first one is exact
+# log 2 in two parts; multiples of the first part, up to 2^20 times, are exact
 _LOG_2_HIGH, _LOG_2_LOW = 6.93147180369123816490e-01, 1.90821492927058770002e-10
 _SUBNORMAL, _LIFT = 2.0**-1022, 2.0**54
 _ROOT_HALF_BITS = 0x3FE6A09E667F3BCD  # of sqrt(1/2)
@@ -36,7 +36,7 @@ _L7 = 1.479819860511658591e-01
 
 @njit
 def exp_of(t):
-    """Return ``exp(t)`` of a number up to 0; 0 if the result would be subnormal."""
+    """Return ``exp(t)`` for t <= 0; 0 if the result would be subnormal."""
     s = _LEAST if t < _LEAST else t
     z = s * _LOG2_E + MAGIC
     n = z - MAGIC
@@ -45,7 +45,7 @@ def exp_of(t):
     r = high - low
     rest = (high - r) - low
     r2 = r * r
-    # (exp(r) - 1 - r) / r^2 by its series; even and odd powers apart halve the latency
+    # (exp(r) - 1 - r) / r^2 by its series; separate even and odd powers halve the latency
     even = 1 / 3628800 + r2 * (1 / 479001600)
     even = 0.5 + r2 * (1 / 24 + r2 * (1 / 720 + r2 * (1 / 40320 + r2 * even)))
     odd = 1 / 39916800 + r2 * (1 / 6227020800)
@@ -57,7 +57,7 @@ def exp_of(t):
 
 @njit
 def log_of(v):
-    """Return the natural logarithm of a positive number, also subnormal; -inf of 0, NaN below."""
+    """Return the natural logarithm; -inf for 0, NaN for negative numbers; v may be subnormal."""
     size = abs(v)
     tiny = size < _SUBNORMAL
     # |v| = 2^n (1 + f) with sqrt(1/2) <= 1 + f < sqrt(2)
@@ -78,14 +78,14 @@ def log_of(v):
 
 
 def exp(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return :func:`exp_of` for each number of an array of any shape."""
+    """Return :func:`exp_of` of each number in an array of any shape."""
     out = np.empty(values.shape)
     _exp(readonly(np.asarray(values, np.float64, order="C").reshape(-1)), out.reshape(-1))
     return out
 
 
 def log(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return :func:`log_of` for each number of an array of any shape."""
+    """Return :func:`log_of` of each number in an array of any shape."""
     out = np.empty(values.shape)
     _log(readonly(np.asarray(values, np.float64, order="C").reshape(-1)), out.reshape(-1))
     return out
