@@ -11,8 +11,9 @@ from benchmarks.tables import table_of
 def table(result: dict[str, Any]) -> str:
     """The markdown tables: a line for each kind of fault, and for each scenario.
 
-    ``result["faults"]`` has for each kind its description, what follows, the moments at which it
-    struck, and for every job what was done again (``redone``) and the seconds until it went on.
+    ``result["faults"]`` has for each kind of fault its description, its consequence, the points at
+    which it was injected, and for every job the amount of repeated work (``redone``) and the
+    seconds until the job continued.
     """
     rows = []
     for kind in result["faults"]:

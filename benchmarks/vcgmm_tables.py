@@ -97,7 +97,7 @@ def on_others(result: Result) -> str:
 
 
 def of_when(whole: Result) -> str:
-    """The ends of the curves: a line for each method."""
+    """The last points of the curves: a line for each method."""
     result = whole["when"]
     runs = result["runs"]
     rows = []
@@ -108,11 +108,11 @@ def of_when(whole: Result) -> str:
             cells.append(f"{several[label]['seconds']:.2f}")
             cells += [f"{curve[key][-1]:.3f}" for key in ("log_likelihood", "energy")]
         rows.append(cells)
-    learnt = ", ".join(f"{m:,} at {int(k):,}" for k, m in result["learnt"].items())
+    learnt = ", ".join(f"{m:,} for k = {int(k):,}" for k, m in result["learnt"].items())
     text = (
         "Log-likelihood and energy per row of 20,000 held-out rows of set A. The k-means models "
         "are read as mixtures of one common variance. scikit-learn's mixtures are fitted to fewer "
-        f"rows ({learnt} components)."
+        f"rows ({learnt})."
     )
     head = ["method"]
     for k in runs:
