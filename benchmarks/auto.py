@@ -218,11 +218,11 @@ def behind_table(result: dict[str, Any]) -> str:
         "A point is one call of another library. The target is that the default reaches its "
         f"inertia {AIM:g} times sooner, and {REFINED_AIM:g} times sooner than the hierarchical "
         f"method with {' and '.join(REFINED)} refinements; {n_behind} of {len(every)} points miss "
-        "it. The geometric mean over all points is "
+        "it. The geometric mean of these factors over all points is "
         f"{geometric_mean([factor for _, factor in every]):.1f}. Over the {len(long)} calls that "
         f"take {LONG:g} s or more it is {geometric_mean(long):.1f}: "
-        f"{sum(factor >= LONG_AIM for factor in long)} of them are beaten by a factor of "
-        f"{LONG_AIM:g} or more, and {later_long} are faster than the default. {MADE}"
+        f"for {sum(factor >= LONG_AIM for factor in long)} of them the factor is {LONG_AIM:g} or "
+        f"more, and {later_long} are faster than the default. {MADE}"
     )
     head = ["other library", "points", "points that miss the target", "points where it is faster",
             "geometric mean"]  # fmt: skip

@@ -269,8 +269,8 @@ def submitted_apart() -> Iterator[None]:
 # --- table ----------------------------------------------------------------------------------------
 
 SHOWN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("a pass without rows", "tasks", ("driver", "scheduler", "a worker")),
-    ("the same, tasks submitted one by one", "apart", ("driver", "scheduler", "a worker")),
+    ("an empty pass", "tasks", ("driver", "scheduler", "a worker")),
+    ("an empty pass, tasks submitted one by one", "apart", ("driver", "scheduler", "a worker")),
     ("a broadcast of 8 MB", "broadcast", ("driver", "scheduler", "the first worker", "a worker")),
     ("totals of 8 MB, added up on workers", "tree", ("driver", "scheduler", "a worker")),
 )  # fmt: skip

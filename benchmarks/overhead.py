@@ -198,7 +198,11 @@ def table(result: dict[str, Any]) -> str:
         if name in result["found"]:
             value = f"{result['found'][name]:.2f} {unit}"
             rows.append([what, value, f"{'≤' if sign == '<=' else '≥'} {target:g} {unit}"])
-    note = f"{result['cpu']}. Made by `python -m benchmarks.overhead --write`."
+    note = (
+        "An empty pass visits all chunks and computes nothing; its time is wall time. Speeds are "
+        f"ratios of rows per second. {result['cpu']}. Made by "
+        "`python -m benchmarks.overhead --write`."
+    )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 
 
