@@ -34,7 +34,7 @@ TARGETS = {
     "first_pass": ("time from submission to the first pass", "s", "<=", 1.0),
     "p99": ("p99 latency of another client's calls to the scheduler meanwhile", "ms", "<=", 25.0),
     "slowest": ("slowest trivial task of that client on the busy workers", "s", "<=", 2.5),
-    "killed": ("time of a job with kill -9 of a worker every 10 passes, over none", "x", "<=", 2.0),
+    "killed": ("time with kill -9 of a worker every 10 passes, relative to none", "x", "<=", 2.0),
 }
 K, PASSES = 1000, 40
 KILLED_K, KILLED_PASSES, EVERY = 2000, 100, 10
