@@ -143,12 +143,12 @@ def full_table(result: dict[str, Any]) -> str:
         cells = [record["case"].split("-")[0], f"{record['n']:,} × {record['d']}"]
         rows.append([*cells, f"{record['k']:,}", *_factor_cells(record, NAMES)])
         rows[-1].append(f"{100 * end_of(record)[1]:+.2f} %")
-    head = ["set", "rows × features", "k", *NAMES, "their lowest inertia"]
+    head = ["set", "rows × features", "k", *NAMES, "lowest inertia of the others"]
     note = (
-        "How many times sooner the default reaches the inertia of another library's call: the "
-        "median over calls of all lengths from 50 ms on, and the least in brackets. Last column: "
-        f"the lowest inertia of the others above ours. CPU seconds on one thread; {result['cpu']}. "
-        f"{MADE}"
+        "How many times sooner the default reaches the inertia that another library's call ends "
+        "at: the median over calls of different lengths, from 50 ms on, and the least in brackets. "
+        "The last column is the lowest inertia of the other libraries, relative to our final "
+        f"inertia. CPU seconds on one thread; {result['cpu']}. {MADE}"
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -215,14 +215,17 @@ def behind_table(result: dict[str, Any]) -> str:
     long = [factor for seconds, factor in every if seconds >= LONG]
     later_long = sum(factor < 1 for factor in long)
     note = (
-        f"{n_behind} of {len(every)} points are below the aim, which is {AIM:g}x, and "
-        f"{REFINED_AIM:g}x at {' and '.join(REFINED)} refinements of the hierarchical method. At "
-        f"all points we are {geometric_mean([factor for _, factor in every]):.1f} times sooner in "
-        f"the geometric mean. Where a rival needs {LONG:g} s or more ({len(long)} points) we are "
-        f"{geometric_mean(long):.1f} times sooner, {LONG_AIM:g} times or more at "
-        f"{sum(factor >= LONG_AIM for factor in long)}, and later at {later_long}. {MADE}"
+        "A point is one call of another library. The target is that the default reaches its "
+        f"inertia {AIM:g} times sooner, and {REFINED_AIM:g} times sooner than the hierarchical "
+        f"method with {' and '.join(REFINED)} refinements; {n_behind} of {len(every)} points miss "
+        "it. The geometric mean of these factors over all points is "
+        f"{geometric_mean([factor for _, factor in every]):.1f}. Over the {len(long)} calls that "
+        f"take {LONG:g} s or more it is {geometric_mean(long):.1f}: "
+        f"for {sum(factor >= LONG_AIM for factor in long)} of them the factor is {LONG_AIM:g} or "
+        f"more, and {later_long} are faster than the default. {MADE}"
     )
-    head = ["rival", "points", "below the aim", "where it is sooner", "geometric mean"]
+    head = ["other library", "points", "points that miss the target", "points where it is faster",
+            "geometric mean"]  # fmt: skip
     return "\n".join([*table_of(head, rows), "", note])
 
 

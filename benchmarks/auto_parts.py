@@ -56,7 +56,7 @@ def table(result: dict[str, Any]) -> str:
             lowest = min(run["energies"][-1] for runs in case.values() for run in runs)
             times = []
             for excess in EXCESSES:
-                # A run that never comes there counts as longer than any.
+                # A run that never reaches the energy counts as infinitely long.
                 met = [time_to(run, lowest * (1 + excess)) for run in case[part]]
                 average = float(np.mean([np.inf if t is None else t for t in met]))
                 times.append("never" if np.isinf(average) else f"{average:.2f} s")
@@ -64,8 +64,10 @@ def table(result: dict[str, Any]) -> str:
             cells.append(f"{', '.join(times)}; {100 * (end / lowest - 1):.2f} %")
         rows.append([part, *cells])
     note = (
-        f"CPU seconds to {' and '.join(f'+{100 * excess:g} %' for excess in EXCESSES)} of the "
-        f"lowest end, and the end above it, cut after {result['seconds']:g} s. Means of two seeds; "
+        "CPU seconds until the energy is within "
+        f"{' and '.join(f'{100 * excess:g} %' for excess in EXCESSES)} of the lowest final energy "
+        "of all runs on the set; then the excess of the final energy over it. Runs stop after "
+        f"{result['seconds']:g} s. Means of two seeds; "
         f"{result['cpu']}. Made by `python -m benchmarks.auto_parts --write`."
     )
     head = ["", *(f"{name}, k = {CASES[name]:,}" for name in cases)]

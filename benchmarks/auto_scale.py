@@ -204,8 +204,8 @@ def storage_table(runs: dict[str, Any]) -> list[str]:
         steps = run["steps"][-1] / max(1, run["readings"][-1])
         ends = [f"{run['energies'][-1]:.5g}", f"{run['seconds'][-1]:.0f}", f"{steps:.1f}"]
         rows.append([name, *cells, *ends])
-    heads = [f"to +{100 * (near - 1):.2g} %: readings | steps | s" for near in NEAR]
-    head = " | ".join(["", *heads, "ends at", "s", "steps a reading"]).split(" | ")
+    heads = [f"to +{100 * (near - 1):.2g} %: reads | steps | seconds" for near in NEAR]
+    head = " | ".join(["", *heads, "final energy", "seconds", "steps per read"]).split(" | ")
     return table_of(head, rows)
 
 
@@ -227,9 +227,10 @@ def large_tables(records: list[dict[str, Any]]) -> list[str]:
         for name, p in points:
             there = in_seconds(time_to(run, p["energy"]))
             theirs.append([k, name, f"{p['energy']:.5g}", f"{p['seconds']:.0f}", there])
-    head = ["k", "to +1 % of the lowest, s", "ends at", "s", "MB beyond the rows", "aim"]
-    rivals = ["k", "rival", "comes to", "s", "we are there, s"]
-    between = ["", "Rivals on the same rows:", ""]
+    head = ["k", "seconds to +1 % of the lowest energy", "final energy", "seconds in all",
+            "memory, MB", "target, MB"]  # fmt: skip
+    rivals = ["k", "library", "its final energy", "its seconds", "our seconds to that energy"]
+    between = ["", "Other libraries on the same rows:", ""]
     return [*table_of(head, ours), *between, *table_of(rivals, theirs)]
 
 
@@ -239,20 +240,23 @@ def table(result: dict[str, Any]) -> str:
     if "workers" in result:
         one, two = (result["workers"][n] for n in ("1", "2"))
         lines = [
-            f"{result['workers']['rows']:,.0f} × 32 with k = 4,000 took {one:.1f} wall seconds on "
-            f"one worker and {two:.1f} on two, which is {one / two:.2f} times sooner (to reach: "
-            f"{WORKERS_AIM}).",
+            f"A fit of {result['workers']['rows']:,.0f} rows of 32 features with k = 4,000 took "
+            f"{one:.1f} seconds on one worker and {two:.1f} seconds on two, a speedup of "
+            f"{one / two:.2f} (target: {WORKERS_AIM}).",
             "",
         ]
     return "\n".join(
         [
             *lines,
-            f"{STORED_ROWS:,} × 32 from storage, a quarter of it in memory, k = "
-            f"{STORED_CLUSTERS:,}; wall seconds:",
+            f"{STORED_ROWS:,} stored rows of 32 features, a quarter of which fit into memory, with "
+            f"k = {STORED_CLUSTERS:,}. The columns show how often all rows were read, the number "
+            "of steps and the seconds of wall time until the energy was within 1 and 0.5 % of the "
+            "lowest; then the final energy, the seconds in all, and the steps per read:",
             "",
             *storage_table(result.get("storage", {})),
             "",
-            "Very many clusters, 2,000,000 × 32; CPU seconds:",
+            "Very many clusters, for 2,000,000 rows of 32 features, in CPU seconds. Memory is the "
+            "peak beyond that of the rows:",
             "",
             *large_tables(result.get("large", [])),
             "",

@@ -32,7 +32,7 @@ def child(n: int, k: int, steps: int) -> dict[str, Any]:
     # Rows are never held twice, which would be taken for memory of a fit.
     x = generate("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
     options = {"algorithm": lk.Truncated(), "seed": 0, "tol": 0.0}
-    # What most fits need is compiled and loaded.
+    # Compile and load what most fits need.
     few = lk.open_rows(x[: n // 20])
     fit(few, FitOptions(n_clusters=max(3, k // 100), max_iter=steps, **options), n_threads=1)
     before, begun, made = psutil.Process().memory_info().rss, time.process_time(), compiled()
@@ -48,11 +48,12 @@ def table(result: dict[str, Any]) -> str:
         for r in result["records"]
     ]
     note = (
-        f"{result['rows']:,} × {FEATURES}, {result['steps']} steps of `Truncated()` and the last "
-        f"pass; CPU time of one thread. {result['cpu']}. Made by "
+        f"{result['rows']:,} rows of {FEATURES} features, {result['steps']} steps of `Truncated()` "
+        "and the last pass, on one thread. Compilation is not counted. Memory is the peak beyond "
+        f"that of the process before the fit. {result['cpu']}. Made by "
         "`python -m benchmarks.clusters --write`."
     )
-    return "\n".join([*table_of(["k", "CPU seconds", "memory"], rows), "", note])
+    return "\n".join([*table_of(["clusters", "CPU time", "memory"], rows), "", note])
 
 
 def main() -> None:

@@ -95,11 +95,13 @@ def table(result: dict[str, Any]) -> str:
         )
     near = [f"to +{100 * excess:g} %" for excess in NEAR]
     note = (
-        f"Wall seconds on one thread → on two, to reach ≥ {AIM:g}x: medians of {ROUNDS} fits each, "
-        f"in turns, of one seed, with equal bits; CPU seconds. {result['cpu']}. Made by "
-        "`python -m benchmarks.cores --write`."
+        "Seconds of wall time on one thread → on two threads, and the speedup, until the energy is "
+        "within 1 or 0.2 % of the final energy, and until the end. The last column is CPU seconds "
+        f"of the whole fit. The target is a speedup of {AIM:g}. Medians of {ROUNDS} alternating "
+        "fits with one seed, whose results have the same bits. "
+        f"{result['cpu']}. Made by `python -m benchmarks.cores --write`."
     )
-    head = ["set", "n × d, k", *near, "to the end", "CPU s"]
+    head = ["set", "rows × features, k", *near, "to the end", "CPU seconds"]
     return "\n".join([*table_of(head, rows), "", note])
 
 

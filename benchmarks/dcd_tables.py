@@ -1,8 +1,8 @@
 """The table of `benchmarks.dcd`, computed from its result, and the lowest objectives known.
 
-Nothing says that these are optima. Those for 2, 3, 5, 10, 15, 20 and 25 clusters come from hundreds
-of starts, swaps of centres, single-row moves and recombination, the others from one short search
-each.
+These objectives need not be optimal. Those for 2, 3, 5, 10, 15, 20 and 25 clusters come from
+hundreds of starts, swaps of centres, single-row moves and recombination; each of the others comes
+from one short search.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ SETS = ("d15112", "eeg", "shuttle", "pla85900")
 TABLED = (2, 3, 5, 10, 15, 20, 25)
 """Numbers of clusters in the tables of the paper on DCD-Bundle (Karmitsa, Bagirov, Taheri)."""
 COUNTS = tuple(range(2, 26))
-"""Numbers of clusters up to the largest of them."""
+"""All numbers of clusters up to the largest."""
 _UNITS = (1e11, 1e8, 1e8, 1e15)
 _SEEN = """
 2    3.68403052     7845.09934     21.3432912     3.74908407
@@ -56,7 +56,7 @@ _SEEN = """
 24   0.264386416    0.265023817    0.799389004    0.293763913
 25   0.252999952    0.259481819    0.758896624    0.282215664
 """
-"""Clusters, and the lowest objective seen on each of the sets, in its unit."""
+"""Number of clusters, then the lowest objective found on each set, in the set's unit."""
 LOWEST: dict[str, dict[int, float]] = {
     name: {
         int(words[0]): float(f"{float(words[i]) * unit:.9g}")
@@ -64,9 +64,9 @@ LOWEST: dict[str, dict[int, float]] = {
     }
     for i, (name, unit) in enumerate(zip(SETS, _UNITS, strict=True), 1)
 }
-"""Lowest objectives seen, by set and number of clusters."""
+"""Lowest objectives found, by set and number of clusters."""
 IDLE = 0.2
-"""Cores that other processes take on a machine that is called idle."""
+"""Number of cores that other processes may use on an idle machine."""
 
 
 def values(record: Record, method: str) -> Array:
@@ -80,7 +80,7 @@ def seconds(record: Record, method: str) -> Array:
 
 
 def worst_errors(name: str, record: Record, method: str) -> Array:
-    """(seeds,) the worst objective of the tabled numbers above the lowest known, in per cent."""
+    """(seeds,) largest excess over the lowest known objective for k in TABLED, in per cent."""
     tabled = [COUNTS.index(k) for k in TABLED]
     lowest = np.array([LOWEST[name][k] for k in TABLED])
     found: Array = (100 * (values(record, method)[:, tabled] / lowest - 1)).max(axis=1)
@@ -88,12 +88,12 @@ def worst_errors(name: str, record: Record, method: str) -> Array:
 
 
 def percent(value: float) -> str:
-    """An error in per cent as it is written."""
+    """Format an error in per cent."""
     return f"{value:z.3f}" if abs(value) < 10 else f"{value:,.0f}"
 
 
 def of_short(result: Result) -> str:
-    """For a newcomer: a line a method, CPU seconds and the worst error of every set."""
+    """A line per method: CPU seconds and the worst error on each set."""
     sets = result["curves"]["sets"]
     rows = []
     for method in (*PEERS, *EFFORTS):
@@ -107,16 +107,17 @@ def of_short(result: Result) -> str:
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     text = (
-        "CPU seconds for all partitions into 2 to 25 clusters, one thread, and how far the worst "
-        f"of k = {', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]} ends above the lowest "
-        f"objective known. Rows: {sizes}. Medians of {seeds} seeds.{on_others(sets)} {machines}. "
-        "Made by `python -m benchmarks.dcd --write`."
+        "CPU seconds on one thread for all partitions into 2 to 25 clusters, and the largest "
+        "excess of the objective over the lowest known one among k = "
+        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Rows × features: {sizes}. Medians "
+        f"of {seeds} seeds.{on_others(sets)} {machines}. Made by "
+        "`python -m benchmarks.dcd --write`."
     )
     return "\n".join([*table_of(["", *sets], rows), "", text])
 
 
 def on_others(sets: dict[str, Record]) -> str:
-    """Load by other processes meanwhile, unless it is next to nothing."""
+    """Sentence about the load by other processes, or "" if it is small."""
     busy = {name: record["methods"][BEST]["others"] for name, record in sets.items()}
     parts = [f"{cores:.1f} on {name}" for name, cores in busy.items() if cores > IDLE]
-    return f" Cores that other processes took: {', '.join(parts)}." if parts else ""
+    return f" Cores used by other processes meanwhile: {', '.join(parts)}." if parts else ""

@@ -61,13 +61,14 @@ def table(result: dict[str, Any]) -> str:
             end = 100 * (float(np.median([run["energies"][-1] for run in ways[way]])) / low - 1)
             rows.append([*cells, f"+{end:.2f} %"])
     note = (
-        f"{K} clusters. CPU seconds, the directions found included, to shares above the lowest "
-        "energy that any run has come to, and how many times those of the search in few "
-        f"directions first; cut after {result['seconds']:g} s, with patches "
+        f"{K} clusters. CPU seconds until the energy is within a percentage of the lowest energy "
+        "of any run on the set, including the computation of the directions. In brackets: as a "
+        "multiple of the search in few directions first. The last column is the excess of the "
+        f"final energy. Runs stop after {result['seconds']:g} s, on patches after "
         f"{SETS['patches'] * result['seconds']:g} s. Medians of {len(SEEDS)} seeds; "
         f"{result['cpu']}. Made by `python -m benchmarks.directions --write`."
     )
-    head = ["set", "search in", *(f"+{100 * excess:g} %" for excess in EXCESSES), "end"]
+    head = ["set", "search in", *(f"to +{100 * excess:g} %" for excess in EXCESSES), "end"]
     return "\n".join([*table_of(head, rows), "", note])
 
 

@@ -203,8 +203,9 @@ def table(result: Record) -> str:
                 f"{peer['seconds'] + peer['silhouette_seconds']:.1f}",
             ]
         )
-    head = ["rows", "`suggest_k`", "on a sample", "knee", "silhouette", "CPU s", "on a sample",
-            "largest k once", "scikit-learn"]  # fmt: skip
+    head = ["rows", "`suggest_k`", "`suggest_k` on a sample", "knee", "silhouette",
+            "seconds", "seconds on a sample", "seconds of one fit",
+            "seconds of scikit-learn"]  # fmt: skip
     return "\n".join([*table_of(head, rows), "", summary(result)])
 
 
@@ -224,8 +225,8 @@ def summary(result: Record) -> str:
         wrong = sum(k_of(r) not in (None, r["true"]) for r in groups)
         false = sum(k_of(r) is not None for r in none)
         parts.append(
-            f"{title}: {right} of {len(groups)} right, {wrong} wrong; a number on {false} of the "
-            f"{len(none)} without groups."
+            f"{title}: {right} of {len(groups)} right, {wrong} wrong; it names a number for "
+            f"{false} of the {len(none)} sets without groups."
         )
     ratios = [
         (r["scikit-learn"]["seconds"] + r["scikit-learn"]["silhouette_seconds"])
@@ -235,13 +236,14 @@ def summary(result: Record) -> str:
     fits = [r["sample"]["seconds"] / r["largest"] for r in records]
     return (
         f"{' '.join(parts)} A sample has {SHARE:.0%} of the rows, and is searched by nested "
-        "partitions. Of planted groups the least distance of two centres in standard deviations. "
-        "The public sets have no true number. CPU seconds on one thread, one run each: "
-        f"scikit-learn's, of {MOST_COUNTS} to {ALL_COUNTS} fits with one start and their "
-        f"silhouettes, are {min(ratios):.1f} to {max(ratios):.1f} times those of `suggest_k` on a "
-        f"sample (median {np.median(ratios):.1f}), and these are {min(fits):.1f} to "
-        f"{max(fits):.1f} times those of one `KMeans` of all rows with the largest k (median "
-        f"{np.median(fits):.1f}). {result['cpu']}. Made by `python -m benchmarks.elbow --write`."
+        'partitions. "6 apart" is the least distance of two centres in standard deviations. The '
+        "true number of the public sets is unknown. CPU seconds on one thread, one run each. One "
+        "fit is a `KMeans` of all rows with the largest k; `suggest_k` on a sample takes "
+        f"{min(fits):.1f} to {max(fits):.1f} times as long (median {np.median(fits):.1f}). "
+        f"scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} fits with one start each and their "
+        f"silhouettes, and takes {min(ratios):.1f} to {max(ratios):.1f} times as long as "
+        f"`suggest_k` on a sample (median {np.median(ratios):.1f}). {result['cpu']}. Made by "
+        "`python -m benchmarks.elbow --write`."
     )
 
 

@@ -137,11 +137,12 @@ def table(result: dict[str, Any]) -> str:
         rows.append([name, f"{own[0]['n']:,} × {own[0]['d']}", *map(cell, own)])
     seeds = min(len(record["ours"]) for record in result["records"])
     note = (
-        f"Inertia above the lowest known, the worst and the median of {seeds} seeds or more; "
-        f"CPU seconds over those of scikit-learn's ten starts, one thread. {result['cpu']}. Made "
-        "by `python -m benchmarks.far --write`."
+        "Each cell has the excess of the inertia over the lowest known inertia, for the worst and "
+        f"for the median of at least {seeds} seeds; then the CPU seconds on one thread as a "
+        f"multiple of those of scikit-learn with ten starts. {result['cpu']}. Made by "
+        "`python -m benchmarks.far --write`."
     )
-    head = ["set", "n × d", *(f"k = {k}" for k in CLUSTERS)]
+    head = ["set", "rows × features", *(f"k = {k}" for k in CLUSTERS)]
     return "\n".join([*table_of(head, rows), "", note])
 
 

@@ -11,8 +11,9 @@ from benchmarks.tables import table_of
 def table(result: dict[str, Any]) -> str:
     """The markdown tables: a line for each kind of fault, and for each scenario.
 
-    ``result["faults"]`` has for each kind its description, what follows, the moments at which it
-    struck, and for every job what was done again (``redone``) and the seconds until it went on.
+    ``result["faults"]`` has for each kind of fault its description, its consequence, the points at
+    which it was injected, and for every job the amount of repeated work (``redone``) and the
+    seconds until the job continued.
     """
     rows = []
     for kind in result["faults"]:
@@ -20,14 +21,20 @@ def table(result: dict[str, Any]) -> str:
         cells = [kind["what"], kind["follows"], f"{len(kind['moments'])}", f"{len(seconds)}"]
         cells += [f"{median(kind['redone']):.0f}", f"{median(seconds):.2f}", f"{max(seconds):.2f}"]
         rows.append(cells)
-    head = ["fault", "what happens", "moments", "jobs", "done again", "s, median", "s, worst"]
-    done = f"; {result['left']} combinations were left for want of time" if result["left"] else ""
+    head = ["fault", "what happens", "moments", "jobs", "repeated", "median seconds",
+            "longest seconds"]  # fmt: skip
+    done = (
+        f" There was no time for {result['left']} combinations of fault, moment and algorithm."
+        if result["left"]
+        else ""
+    )
     note = (
-        f"Jobs of a second or two on {result['workers']} workers (all algorithms in turns); done "
-        "again: chunks handed out once more, row states rebuilt, runs taken up; seconds from the "
-        f"strike to the end of the next step{done}; load of the machine at the end: "
-        f"{result['load']:.0f}. {result['cpu']}. Made by "
+        f"Jobs take one or two seconds on {result['workers']} workers and use all algorithms in "
+        'turn. "Moments" is the number of points in a job at which the fault is injected. '
+        '"Repeated" is the median per job of chunks assigned again, row states rebuilt and runs '
+        f"resumed. Seconds are from the fault to the end of the next step.{done} The load average "
+        f"at the end was {result['load']:.0f}. {result['cpu']}. Made by "
         "`python -m tests.faults --minutes 60 --write`."
     )
-    scenarios = table_of(["scenario", "what came of it"], result["scenarios"])
+    scenarios = table_of(["scenario", "result"], result["scenarios"])
     return "\n".join([*table_of(head, rows), "", *scenarios, "", note])

@@ -163,7 +163,7 @@ def table(result: dict[str, Any]) -> str:
     ]
     note = "; ".join(f"{kind}: {found['cpu']}" for kind, found in machines.items())
     note += ". Made by `python -m benchmarks.guard --write`."
-    return "\n".join([*table_of(["times a product", *machines], rows), "", note])
+    return "\n".join([*table_of(["multiple of a matrix product", *machines], rows), "", note])
 
 
 def main() -> None:

@@ -172,10 +172,11 @@ def table(result: dict[str, Any]) -> str:
         f"{100 * r['share']:.1f} % ({r['n']:,} × {r['d']}, k = {r['k']})" for r in result["sums"]
     )
     note = (
-        "Share of the peak, rate, and how many times as fast as the better of faiss and "
-        f"scikit-learn. One thread, float32, packing of rows included; {result['cpu']}, measured "
-        f"peak {peak:.0f} GF/s. Exact sums of all rows, as a share of the dense pass over them: "
-        f"{exact}. Made by `python -m benchmarks.kernels --write`."
+        f"Each cell has the fraction of the processor's measured peak ({peak:.0f} GF/s), the rate "
+        "in GF/s (10⁹ floating-point operations per second), and the speedup over the faster of "
+        "faiss and scikit-learn. One thread, float32; packing of rows is included. Exact sums of "
+        f"all rows take this share of a dense pass over them: {exact}. {result['cpu']}. Made by "
+        "`python -m benchmarks.kernels --write`."
     )
     return "\n".join([*table_of(["d", *(f"k = {k:,}" for k in CLUSTERS)], rows), "", note])
 

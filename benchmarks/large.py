@@ -185,28 +185,29 @@ def table(result: dict[str, Any]) -> str:
     rows = [
         ["one dense pass over all rows and centres, on both workers",
          f"{dense:.1f} s; CPU {dense_cpu:.1f} s", ""],
-        ["the fit, exact labels written",
+        ["the fit, including writing exact labels",
          f"{fit['seconds']:.1f} s; CPU {cpu_of(fit):.1f} s", ""],
-        ["the same in dense passes",
+        ["the fit, in multiples of a dense pass",
          f"{fit['seconds'] / dense:.2f}; CPU {cpu_of(fit) / dense_cpu:.2f}", f"≤ {PASSES:g}"],
-        [f"its energy above that of the long run, of {long['seconds']:,.0f} s",
+        [f"excess of its energy over that of a long run of {long['seconds']:,.0f} s",
          f"{above:.2f} %", f"≤ {100 * NEAR:g} %"],
-        [f"the long run within {100 * NEAR:g} % of its end, and a last pass, in dense passes",
+        [f"the long run until {100 * NEAR:g} % above its final energy, plus a last pass, in "
+         "multiples of a dense pass",
          f"{wall / dense:.2f}; CPU {cpu / dense_cpu:.2f}", f"≤ {PASSES:g}"],
-        *([f"peak of a {kind}" if kind == "worker" else f"peak of the {kind}",
+        *([f"peak memory of {'a' if kind == 'worker' else 'the'} {kind}",
            f"{peaks[kind]:.2f} GB", f"≤ {most:g} GB"] for kind, most in MOST_GB.items()),
-        ["read or moved by workers before the last pass", f"{read:.2f} GB", ""],
-        [f"labels of {fit['share_rows']:,} rows against dense ones",
+        ["data read or moved by workers before the last pass", f"{read:.2f} GB", ""],
+        [f"labels of {fit['share_rows']:,} rows, compared with those of a dense pass",
          "the same" if result["same_labels"] else "OTHERS", "the same"],
         *struck_rows(result),
     ]  # fmt: skip
     note = (
-        f"{size['rows']:,} × {runs.N_FEATURES}, k = {size['clusters']:,}, two workers of one "
-        f"thread, {size['scale']:g} of the size aimed at (80,000,000 and 32,000) in both. Load of "
-        f"the machine {result['load'][0]:.1f} before, {result['load'][1]:.1f} in the end (its own "
-        f"part is about 2). {result['cpu']}. Made by `{result['command']}`."
+        f"{size['rows']:,} rows of {runs.N_FEATURES} features, k = {size['clusters']:,}, two "
+        f"workers of one thread each. The load average was {result['load'][0]:.1f} before and "
+        f"{result['load'][1]:.1f} at the end, of which about 2 are the benchmark's own. "
+        f"{result['cpu']}. Made by `{result['command']}`."
     )
-    return "\n".join([*table_of(["what", "measured", "aim"], rows), "", note])
+    return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 
 
 def struck_rows(result: dict[str, Any]) -> list[list[str]]:
@@ -215,8 +216,8 @@ def struck_rows(result: dict[str, Any]) -> list[list[str]]:
     if struck is None:
         return []
     same = "the same" if struck["same"] and struck["same_labels"] else "OTHERS"
-    what = "with kill -9 of a worker and of the scheduler: model and labels"
-    return [[what, same, "the same"], ["seconds of that fit", f"{struck['seconds']:.1f} s", ""]]
+    what = "model and labels after kill -9 of a worker and of the scheduler"
+    return [[what, same, "the same"], ["duration of that fit", f"{struck['seconds']:.1f} s", ""]]
 
 
 def draw(result: dict[str, Any], path: Path) -> None:

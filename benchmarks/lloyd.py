@@ -98,11 +98,13 @@ def table(result: dict[str, Any]) -> str:
         cells = [r["set"], f"{r['n']:,} × {r['d']}", f"{r['k']}", f"{ours:.3f}", f"{sk:.3f}"]
         rows.append([*cells, f"{fs:.3f}", f"{min(sk, fs) / ours:.2f}x"])
     note = (
-        f"One thread, float32, mean of {PASSES} passes from the same random rows, medians of "
-        f"{ROUNDS} interleaved runs; {result['cpu']}. Made by `python -m benchmarks.lloyd --write`."
+        f"CPU seconds per pass on one thread, float32: the mean of {PASSES} passes from the same "
+        f"random rows, and of these the median of {ROUNDS} interleaved runs. The speedup is over "
+        f"the faster of scikit-learn and faiss. {result['cpu']}. Made by "
+        "`python -m benchmarks.lloyd --write`."
     )
-    head = ["set", "rows × features", "k", "largek_dask, s a pass", "scikit-learn", "faiss",
-            "faster than the better peer"]  # fmt: skip
+    head = ["set", "rows × features", "k", "largek_dask, s", "scikit-learn, s", "faiss, s",
+            "speedup"]  # fmt: skip
     return "\n".join([*table_of(head, rows), "", note])
 
 

@@ -269,9 +269,9 @@ def submitted_apart() -> Iterator[None]:
 # --- table ----------------------------------------------------------------------------------------
 
 SHOWN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
-    ("a pass without rows", "tasks", ("driver", "scheduler", "a worker")),
-    ("the same, tasks submitted one by one", "apart", ("driver", "scheduler", "a worker")),
-    ("8 MB to all", "broadcast", ("driver", "scheduler", "the first worker", "a worker")),
+    ("an empty pass", "tasks", ("driver", "scheduler", "a worker")),
+    ("an empty pass, tasks submitted one by one", "apart", ("driver", "scheduler", "a worker")),
+    ("a broadcast of 8 MB", "broadcast", ("driver", "scheduler", "the first worker", "a worker")),
     ("totals of 8 MB, added up on workers", "tree", ("driver", "scheduler", "a worker")),
 )  # fmt: skip
 
@@ -292,14 +292,16 @@ def table(result: dict[str, Any]) -> str:
             rows.append([what, who, *(f"{cell:,.3g}" for cell in cells)])
             what = ""
     idle = [1e3 * found["idle"]["scheduler"] for found in measured.values()]
-    rows.append(["a second of rest", "scheduler", *(f"{ms:.3g}" for ms in idle)])
+    rows.append(["one idle second", "scheduler", *(f"{ms:.3g}" for ms in idle)])
     most = measured[str(max(map(int, measured)))]
     note = (
-        f"`dask worker` processes of one thread beside each other, {CHUNKS} chunks of 4 rows; what "
-        f"rest takes is taken off. A worker has {most['memory_mb']:.0f} MB, what processes share "
-        f"counted in each. {result['cpu']}. Made by `python -m benchmarks.many --write`."
+        "Milliseconds of CPU time per process. The workers are `dask worker` processes with one "
+        f"thread on one machine; there are {CHUNKS} chunks of 4 rows. The CPU time of idle "
+        f"processes is subtracted. A worker takes {most['memory_mb']:.0f} MB, including memory "
+        f"that it shares with others. {result['cpu']}. Made by "
+        "`python -m benchmarks.many --write`."
     )
-    head = ["what", "CPU ms of", *(f"{int(n):,} workers" for n in measured)]
+    head = ["what", "process", *(f"{int(n):,} worker{'s' * (int(n) > 1)}" for n in measured)]
     return "\n".join([*table_of(head, rows), "", note])
 
 

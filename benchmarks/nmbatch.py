@@ -139,13 +139,15 @@ def table(result: dict[str, Any]) -> str:
         rows.append([*cells, _end(r)])
     rounds = min((len(r["runs"][NMBATCH]) for r in result["records"]), default=0)
     levels = [f"to +{100 * excess:g} %" for excess in EXCESSES]
-    head = ["set", "rows × features", "k", *levels, "nmbatch ends"]
+    head = ["set", "rows × features", "k", *levels, "final energy"]
     note = (
-        "CPU seconds on one thread until the energy over all rows is within 2, 1 and 0.2 % of "
-        "where Lloyd's algorithm ends: the faster of scikit-learn's and faiss's Lloyd → nmbatch, "
-        "from the same random rows, set-up and first scan counted, medians of "
-        f"{rounds} interleaved runs. Ends of the first run, relative to Lloyd's; (cut): a limit "
-        f"of time came first. {result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
+        "CPU seconds on one thread until the energy of all rows is within 2, 1 or 0.2 % of the "
+        "final energy of Lloyd's algorithm: of Lloyd's algorithm (the faster of scikit-learn and "
+        "faiss) → of nmbatch, and in brackets the speedup. All start from the same random rows; "
+        f"set-up and the first scan are included. Medians of {rounds} interleaved runs. The last "
+        "column is the final energy of nmbatch in the first run, relative to that of Lloyd's "
+        "algorithm; (cut) means that the time limit ended the run. "
+        f"{result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

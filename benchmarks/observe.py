@@ -37,11 +37,11 @@ from benchmarks.tables import publish, table_of
 
 TARGETS = {
     "cpu": ("CPU of the scheduler for 10 viewers of a job of 1,000 steps", "% of a core", 15.0),
-    "open": ("longest stall of the event loop while 10 viewers open it at once", "ms", 100.0),
-    "stall": ("longest stall while they follow it", "ms", 20.0),
-    "p99": ("p99 of the event loop's delay with 10 viewers, above none", "ms", 5.0),
-    "update": ("one update of that job", "kB", 40.0),
-    "answer": ("opening a job of 100,000 steps to its first numbers", "s", 1.0),
+    "open": ("longest stall of the event loop while 10 viewers open the page", "ms", 100.0),
+    "stall": ("longest stall of the event loop while 10 viewers follow the job", "ms", 20.0),
+    "p99": ("p99 delay of the event loop: 10 viewers minus no viewer", "ms", 5.0),
+    "update": ("size of one update of the page", "kB", 40.0),
+    "answer": ("time from opening a job of 100,000 steps to its first numbers", "s", 1.0),
 }
 JOBS, VIEWERS, EVENTS_A_SECOND, STEPS, LONG_STEPS = 5, 10, 2.0, 1_000, 100_000
 LONG = "long"
@@ -279,10 +279,10 @@ def table(result: dict[str, Any]) -> str:
     for name, (what, unit, most) in TARGETS.items():
         rows.append([what, f"{found[name]:.3g} {unit}", f"{most:g} {unit}"])
     note = (
-        f"With no viewer the scheduler takes {found['cpu_without']:.1f} % of a core for events of "
-        f"{JOBS} jobs, and its longest stall is {found['stall_without']:.3g} ms. All of the job "
-        f"of 100,000 steps has been read after {found['read_all']:.1f} s. Kilobytes: 1,000 bytes, "
-        f"as they are sent. {result['cpu']}. Made by `python -m benchmarks.observe --write`."
+        f"Without viewers the scheduler takes {found['cpu_without']:.1f} % of a core for events of "
+        f"{JOBS} jobs, and its longest stall is {found['stall_without']:.3g} ms. All events of the "
+        f"job of 100,000 steps have been read after {found['read_all']:.1f} s. 1 kB is 1,000 bytes "
+        f"as sent. {result['cpu']}. Made by `python -m benchmarks.observe --write`."
     )
     return "\n".join([*table_of(["what", "measured", "at most"], rows), "", note])
 

@@ -69,13 +69,13 @@ def note(result: Result, part: str, text: str) -> list[str]:
     seeds = "one seed" if counts == [1] else f"medians of {many} seeds"
     return [
         "",
-        f"{text} Rows: {rows}. CPU seconds on one thread of a shared machine, {seeds}; "
+        f"{text} Rows × features: {rows}. CPU seconds on one thread of a shared machine, {seeds}; "
         f"{result['cpu']}. Made by `python -m benchmarks.papers --only {part} --write`.",
     ]
 
 
 def middle(records: Sequence[Record], get: Callable[[Record], float | None]) -> float:
-    """Median over seeds; infinite if most of them have no such figure."""
+    """Median over seeds; infinite if most of them lack the value."""
     found = [get(record) for record in records]
     return float(np.median([np.inf if value is None else value for value in found]))
 
@@ -109,12 +109,12 @@ def of_nmbatch(result: Result) -> str:
                 both = [to_level(records, f"rho {rho:g}, {b}", level) for b in ("lower", "None")]
                 cells.append(" → ".join(dict.fromkeys(both)))
             rows.append(cells)
-    head = ["to, by", *(name.replace("-", ", k = ") for name in sets)]
+    head = ["within, method", *(name.replace("-", ", k = ") for name in sets)]
     text = (
-        "Seconds and millions of distances to 2 and 1 % above the lowest energy that any of these "
-        "runs finds from the same random rows; of nested batches with bounds → with `bounds=None`. "
-        f"Batches begin with {BATCH:,} rows; runs are cut after {LIMITS['nmbatch']:g} seconds "
-        "(never)."
+        "CPU seconds and millions of distances until a run is within 2 or 1 % of the lowest energy "
+        "of all these runs, which start from the same random rows. Nested batches: with bounds → "
+        f"with `bounds=None`. The first batch has {BATCH:,} rows. Runs stop after "
+        f'{LIMITS["nmbatch"]:g} seconds; "never" means that they were not so near by then.'
     )
     return "\n".join(table_of(head, rows) + note(result, "nmbatch", text))
 
@@ -158,10 +158,11 @@ def of_vrkm(result: Result) -> str:
     for name in sets:
         head += [name.replace("-", ", k = ") + ": s (speedup), passes", "lowest energy"]
     text = (
-        f"Seconds to the energy of batch k-means after {PASSES} passes, from the same random rows, "
-        "and passes over rows: each is one distance per row and centre. The lowest energy before "
-        f"{LIMITS['vrkm']:g} seconds is relative to that one. Without position "
-        "correction: energies after epochs, as multiples of the first."
+        f"Seconds until a method reaches the energy of batch k-means after {PASSES} passes, from "
+        "the same random rows; in brackets the speedup over batch k-means; then the passes over "
+        "the rows, where a pass is one distance per row and centre. The lowest energy in "
+        f"{LIMITS['vrkm']:g} seconds is relative to that energy of batch k-means. Without position "
+        "correction: energies after successive epochs, as multiples of the first."
     )
     return "\n".join(table_of(head, rows) + note(result, "vrkm", text))
 
@@ -186,14 +187,14 @@ def of_vcgmm(result: Result) -> str:
                     "" if method == "LWCS" else f"{100 * (figures['energy'] / least - 1):+.1f} %",
                 ]
             )
-    head = ["set, C, method", "seconds (start)", "iterations", "10⁶ distances", "F", "energy",
-            "against LWCS"]  # fmt: skip
+    head = ["set, components, method", "seconds (of these: start)", "iterations", "10⁶ distances",
+            "F", "energy", "energy relative to LWCS"]  # fmt: skip
     text = (
-        f"LWCS is k-means on the coreset, from the same draws and seeds as vc-GMM: {DRAWS:,} "
-        f"independent draws, AFK-MC² with chains of {CHAIN}, until F changes by less than 1e-4. "
-        "F is per row that is learnt from; of LWCS that of hard assignments. Energies are over all "
-        f"rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; 3 + 1: `candidates=3, explore=1`; "
-        "var-GMM-S: `coreset=None`."
+        f"LWCS is k-means on the coreset. It has the same {DRAWS:,} independent draws and the same "
+        f"seeds (AFK-MC² with chains of {CHAIN}) as vc-GMM. Both stop when F changes by less than "
+        "1e-4. F is per training row; for LWCS it is the F of hard assignments. Energies refer to "
+        f"all rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; 3 + 1 adds `candidates=3, "
+        "explore=1`; var-GMM-S has `coreset=None`."
     )
     return "\n".join(table_of(head, rows) + note(result, "vcgmm", text))
 
@@ -220,12 +221,12 @@ def of_dcd(result: Result) -> str:
         ]
         cells.append(": ".join(percent(error) for error in errors))
         rows.append(cells)
-    head = ["set", "k", "bundle: plain, s", "ratio", "ratio in the paper", "values of f",
-            "worst error, %"]  # fmt: skip
+    head = ["set", "k", "seconds, bundle: plain", "ratio", "ratio in the paper",
+            "values of f, bundle: plain", "worst error in %, bundle: plain"]  # fmt: skip
     text = (
-        '`DCDBundle.paper()` beside the same with `descent="plain"`, our reading of DCClust: all '
-        f"partitions up to the k that both reached in about {LIMITS['dcd']:g} seconds each. A "
-        "value of f takes a distance per row and centre. Errors are against the lowest objectives "
-        "known, the worst of all partitions."
+        '"Bundle" is `DCDBundle.paper()`; "plain" is the same with `descent="plain"`, our reading '
+        "of DCClust. Seconds are for all partitions up to k clusters, the largest number that both "
+        f"reached in about {LIMITS['dcd']:g} seconds each. A value of f takes one distance per row "
+        "and centre. The worst error is the largest excess over the lowest known objective."
     )
     return "\n".join(table_of(head, rows) + note(result, "dcd", text))

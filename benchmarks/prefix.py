@@ -181,8 +181,8 @@ def table(result: dict[str, Any]) -> str:
             "distances per row", "directions"]  # fmt: skip
     missing = [library for library in EXACT if library not in result["records"][0]["peers"]]
     note = (
-        "CPU time of a pass, one thread, float32: of the dense search in seconds, of the others as "
-        f"a multiple of it; {result['cpu']}, the second core busy. "
+        "CPU time of a pass on one thread, float32: of the dense search in seconds, of the others "
+        f"as a multiple of it. {result['cpu']}; other processes used the second core. "
         + "".join(f"{library} was not installed. " for library in missing)
         + "Made by `python -m benchmarks.prefix --write`."
     )

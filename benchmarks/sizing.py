@@ -161,9 +161,9 @@ def table(result: dict[str, Any]) -> str:
                 ]
                 rows.append([f"{label} × {d}, {k:,}", size(4 * n * d), *cells])
     note = (
-        f"GB of RAM a worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
-        f"of float32 rows in chunks of {CHUNK_ROWS:,}; {size(base)} of it are the process itself. "
-        "Made by `python -m benchmarks.sizing --write`."
+        f"GB of RAM per worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
+        f"for float32 rows in chunks of {CHUNK_ROWS:,} rows. The process itself takes "
+        f"{size(base)} of it. Made by `python -m benchmarks.sizing --write`."
     )
     head = ["rows × features, clusters", "data", *ALGORITHMS]
     return "\n".join([*table_of(head, rows), "", note])
@@ -186,16 +186,17 @@ def storage_table(result: dict[str, Any]) -> str:
                 size(large["written"]),
             ]
         )
-    head = ["algorithm", "kept of a row", "of 80M × 32, k = 1,000",
-            f"a worker of {' / '.join(map(str, WORKERS))}",
-            "checkpoints and model, 32 × 1,000", "the same, 768 × 32,000"]  # fmt: skip
+    head = ["algorithm", "row state per row", "row state in all",
+            f"per worker, with {' / '.join(map(str, WORKERS))} workers",
+            "checkpoints and model", "checkpoints and model, d = 768, k = 32,000"]  # fmt: skip
     note = (
-        "Kept of a row is what the last pass has written, and what the one before has, which stays "
-        "while a pass is under way. Labels take 4 B a row: 320 MB of 80 million. A step sends "
-        "k × d numbers of 4 B to each worker and gets k × (d + 1) of 8 B from it: "
-        f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, "
-        f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 and 32,000. A worker needs no scratch. "
-        "Made by `python -m benchmarks.sizing --write`."
+        "For 80 million rows with d = 32 features and k = 1,000 clusters, unless the head names "
+        "others. Row state is that of the last two passes, because the older one is kept while a "
+        "pass runs. Labels take 4 B per row, 320 MB in all. In each step a worker receives k × d "
+        "numbers of 4 B and sends k × (d + 1) numbers of 8 B: together "
+        f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, and "
+        f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 features and 32,000 clusters. A worker "
+        "needs no scratch space. Made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -209,7 +210,7 @@ def trust_table(result: dict[str, Any]) -> str:
     # One column for each figure, so that the table is short.
     head, cells = ([row[i] for row in rows] for i in (0, 1))
     note = (
-        "Memory with 800,000 × 32 rows, 1,000 clusters and two workers of one thread each. "
+        "For 800,000 rows of 32 features, 1,000 clusters, and two workers of one thread each. "
         f"{result['cpu']}. Made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, [cells]), "", note])

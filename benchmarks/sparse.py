@@ -214,16 +214,19 @@ def curves_row(record: dict[str, Any]) -> list[str]:
 
 def table(result: dict[str, Any]) -> str:
     """The markdown tables of a result."""
-    exact = ["set", "rows × features", "numbers a row", "k", "Lloyd, s a pass", "scikit-learn",
-             "passes to no change", "Lloyd, s in all", "scikit-learn"]  # fmt: skip
-    curves = ["set", "k", *LIMITS, "scikit-learn KMeans", "lowest", "auto sooner"]
+    exact = ["set", "rows × features", "nonzeros per row", "k", "Lloyd, seconds per pass",
+             "scikit-learn, seconds per pass", "passes until no label changes",
+             "Lloyd, seconds in all", "scikit-learn, seconds in all"]  # fmt: skip
+    curves = ["set", "k", *LIMITS, "scikit-learn KMeans", "lowest energy", "speedup of auto"]
     between = (
-        "CPU seconds to within 2 % of where Lloyd's algorithm ends, and (in brackets) where each "
-        f"method ends relative to that. The lowest is that of {STARTS} starts of Lloyd's:"
+        "Seconds until the energy is within 2 % of the final energy of Lloyd's algorithm; in "
+        "brackets the final energy of each method, relative to that of Lloyd's algorithm. The "
+        f"lowest energy is that of {STARTS} runs of Lloyd's algorithm:"
     )
     note = (
-        "One thread, float32, the same random starting rows; the scan of the rows counts. "
-        f"{result['cpu']}. Made by `python -m benchmarks.sparse --write`."
+        "CPU seconds on one thread, float32, from the same random starting rows; they include the "
+        f"first scan of the rows. In the upper table the brackets are our speedup. {result['cpu']}."
+        " Made by `python -m benchmarks.sparse --write`."
     )
     records = result["records"]
     lines = [*table_of(exact, [passes_row(r) for r in records]), "", between, ""]

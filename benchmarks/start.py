@@ -27,7 +27,7 @@ from benchmarks.tables import publish, table_of
 TARGETS: dict[str, tuple[str, float | None]] = {
     "import": ("`import largek_dask`", 0.3),
     "estimator": ("`from largek_dask import KMeans`", None),
-    "peer": ("`from sklearn.cluster import KMeans`, which it imports most of", None),
+    "peer": ("`from sklearn.cluster import KMeans`, most of which ours imports, too", None),
     "help": ("`largek --help`", 0.5),
     "demo_cold": ("`largek demo`, nothing compiled yet", 60.0),
     "demo_warm": ("`largek demo`, kernels in the cache", 15.0),
@@ -135,7 +135,7 @@ def fits_table(fits: list[dict[str, Any]]) -> list[str]:
         ]
         for fit in fits
     ]
-    head = ["first fit", "seconds, nothing compiled", "CPU seconds", "functions",
+    head = ["first fit", "seconds, nothing compiled yet", "CPU seconds", "functions compiled",
             "seconds, kernels in the cache"]  # fmt: skip
     return table_of(head, rows)
 
@@ -147,10 +147,11 @@ def table(result: dict[str, Any]) -> str:
         for name, (what, target) in TARGETS.items()
     ]
     note = (
-        f"First fits are of {N_ROWS:,} × {N_FEATURES} rows; in brackets what is to be reached. "
+        f"The first fits have {N_ROWS:,} rows of {N_FEATURES} features. Seconds are wall time "
+        "unless they are called CPU seconds; values in brackets are targets. "
         f"{result['cpu']}. Made by `python -m benchmarks.start --write`."
     )
-    first = table_of(["what", "seconds", "to reach"], rows)
+    first = table_of(["what", "seconds", "target"], rows)
     return "\n".join([*first, "", *fits_table(result["fits"]), "", note])
 
 

@@ -18,9 +18,9 @@ AIMS: dict[tuple[str, str], tuple[float, float | None, float]] = {
     ("B", "all rows"): (4.0, -34.675, 23.51),
     ("B", "coreset"): (15.0, None, 24.05),
 }
-"""By set and rows: how many times sooner than the unit, F at least, energy at most."""
+"""By set and rows: least speedup over k-means, least F, and largest energy."""
 AUTHORS_AIM = {"all rows": 8.0, "coreset": 4.0}
-UNITS = {"A": "scikit-learn's Lloyd", "B": "faiss, 40 passes"}
+UNITS = {"A": "scikit-learn's Lloyd algorithm", "B": "faiss with 40 passes"}
 SLOPE, SEEDING = 0.3, 50.0
 
 
@@ -36,12 +36,12 @@ def note(result: Result, part: str, text: str, seeds: int | str | None = None) -
 
 
 def middle(records: Sequence[Record], key: str) -> float:
-    """Median of a figure."""
+    """Median of a value over records."""
     return float(np.median([record[key] for record in records]))
 
 
 def of_sets(whole: Result) -> str:
-    """A and B beside the units and the authors' programs."""
+    """Compare A and B with k-means and the authors' programs."""
     result, rows = whole["sets"], []
     for name, found in result["sets"].items():
         others = found["others"]
@@ -62,37 +62,42 @@ def of_sets(whole: Result) -> str:
                 theirs = others[f"authors, {kind}"]
                 factor = theirs["seconds"] / seconds
                 cells += [
-                    f"{theirs['seconds']:.2f}: {theirs['energy']:.3f}",
+                    f"{theirs['seconds']:.2f}, {theirs['energy']:.3f}",
                     against(factor, AUTHORS_AIM[kind], ".1f", least=True),
                 ]
             rows.append([*cells, *["–"] * (9 - len(cells))])
-    head = ["rows", "seconds (start)", "iterations", "sooner than the unit", "F a row",
-            "log-likelihood", "energy", "authors' C++, s: energy", "sooner"]  # fmt: skip
+    head = ["rows", "seconds (of these: start)", "iterations", "speedup over k-means",
+            "F per row", "log-likelihood", "energy", "authors' C++: seconds, energy",
+            "speedup over it"]  # fmt: skip
     text = (
-        "1,000 components of one variance; in brackets what is to be reached, bold where it is "
-        f"not. {on_others(result)} F is over the rows that are learnt from (a coreset of "
-        "65,536 draws), the exact log-likelihood and the energy over all rows."
+        "Models have 1,000 components and one common variance. Values after ≥ or ≤ are targets; "
+        f"bold values miss them. {on_others(result)} F refers to the training rows (all rows, or "
+        "a coreset of 65,536 draws). The exact log-likelihood per row and the energy refer to all "
+        "rows."
     )
     return "\n".join(table_of(head, rows) + note(result, "sets", text))
 
 
 def on_others(result: Result) -> str:
-    """Sentences about the units and the last pass."""
+    """Sentences about k-means and the last pass."""
     sets = result["sets"]
-    units = "; ".join(
-        f"{UNITS[name]} on {name}, {found['others']['unit']['seconds']:.1f} s, energy "
-        f"{found['others']['unit']['energy']:.3f}"
+    units = " and ".join(
+        f"{UNITS[name]} on {name} ({found['others']['unit']['seconds']:.1f} s, energy "
+        f"{found['others']['unit']['energy']:.3f})"
         for name, found in sets.items()
     )
     last = " and ".join(
         f"{found['all rows'][0]['seconds_of_last_pass']:.1f} s on {name}"
         for name, found in sets.items()
     )
-    return f"The unit: {units}. Labels and exact densities of all rows take {last} more."
+    return (
+        f"K-means is {units}. Labels and exact densities of all rows take another {last}, which "
+        "are not counted."
+    )
 
 
 def of_when(whole: Result) -> str:
-    """The ends of the curves: a line for each method."""
+    """The last points of the curves: a line for each method."""
     result = whole["when"]
     runs = result["runs"]
     rows = []
@@ -103,10 +108,11 @@ def of_when(whole: Result) -> str:
             cells.append(f"{several[label]['seconds']:.2f}")
             cells += [f"{curve[key][-1]:.3f}" for key in ("log_likelihood", "energy")]
         rows.append(cells)
-    learnt = ", ".join(f"{m:,} at {int(k):,}" for k, m in result["learnt"].items())
+    learnt = ", ".join(f"{m:,} for k = {int(k):,}" for k, m in result["learnt"].items())
     text = (
-        "Set A, 20,000 rows held out; log-likelihood and energy of these (of k-means as a mixture "
-        f"of one variance). scikit-learn's learn from fewer rows ({learnt} components)."
+        "Log-likelihood and energy per row of 20,000 held-out rows of set A. The k-means models "
+        "are read as mixtures of one common variance. scikit-learn's mixtures are fitted to fewer "
+        f"rows ({learnt})."
     )
     head = ["method"]
     for k in runs:
@@ -115,14 +121,14 @@ def of_when(whole: Result) -> str:
 
 
 def slope_of(records: Sequence[Record], start: str) -> float:
-    """Slope of seconds an iteration over components, both logarithmic."""
+    """Slope of the logarithm of seconds per iteration over that of the number of components."""
     seconds = [middle(record[start], "an_iteration") for record in records]
     components = [record["k"] for record in records]
     return float(np.polyfit(np.log(components), np.log(seconds), 1)[0])
 
 
 def of_sublinear(whole: Result) -> str:
-    """Seconds and evaluations an iteration over components."""
+    """Seconds and evaluations per iteration, by number of components."""
     result = whole["sublinear"]
     n, records, rows = result["n"], result["records"], []
     for record in records:
@@ -134,27 +140,29 @@ def of_sublinear(whole: Result) -> str:
                 f"{record['k']:,}",
                 f"{middle(two, 'an_iteration'):.3f}",
                 f"{evaluations:.1f}",
-                f"{middle(two, 'seconds_of_init'):.2f}: {middle(two, 'F'):.3f}",
-                f"{full['seconds_of_start']:.2f}: {full['F']:.3f}",
-                f"{afk['seconds_of_init']:.2f}: {afk['F']:.3f}",
+                f"{middle(two, 'seconds_of_init'):.2f} s, {middle(two, 'F'):.3f}",
+                f"{full['seconds_of_start']:.2f} s, {full['F']:.3f}",
+                f"{afk['seconds_of_init']:.2f} s, {afk['F']:.3f}",
                 against(seeding, SEEDING, ".0f", least=True)
                 if record is records[-1]
                 else f"{seeding:.0f}",
             ]
         )
-    head = ["components", "seconds an iteration", "evaluations a row", "two-level start: s, F",
-            "k-means start: s, F", "AFK-MC²: s, F", "two-level sooner"]  # fmt: skip
+    head = ["components", "seconds per iteration", "evaluations per row", "two-level start, F",
+            "k-means start, F", "AFK-MC² start, F", "speedup over AFK-MC²"]  # fmt: skip
     slope = against(slope_of(records, "two-level"), SLOPE, ".2f", least=False)
     text = (
-        f"{n:,} synthetic rows × {result['d']}; F a row after 10 iterations, tables of neighbours "
-        f"and searches over all components in the seconds. Slope, both logarithmic: {slope}."
+        f"{n:,} synthetic rows of {result['d']} features. For each start: its seconds, and F per "
+        "row after 10 iterations. An iteration includes neighbour tables and searches over all "
+        f"components; its seconds grow as the number of components to the power {slope}. Values "
+        "after ≥ or ≤ are targets; bold values miss them."
     )
-    seeds = f"medians of {result['seeds']} seeds for the start on two levels, one for others"
+    seeds = f"medians of {result['seeds']} seeds for the two-level start, one seed for the others"
     return "\n".join(table_of(head, rows) + note(result, "sublinear", text, seeds))
 
 
 def of_parts(whole: Result) -> str:
-    """Figures with a part changed."""
+    """Results with one part changed."""
     result = whole["parts"]
     cases = result["cases"]
     heads = {"A": "A, 1,000, iso", "isoflex": "planted, 500, isoflex", "diag": "planted, 500, diag"}
@@ -174,7 +182,8 @@ def of_parts(whole: Result) -> str:
         rows.append([part, *cells])
     head = ["", *(heads[name] for name in cases)]
     text = (
-        "Seconds, exact log-likelihood a row (of planted rows: held out), and energy or ARI; A: of "
-        "one seed. Searches over all components pay by a rule of their cost, here never."
+        "Seconds, exact log-likelihood per row, and energy (A) or adjusted Rand index (planted "
+        "rows, where the log-likelihood is that of held-out rows). The log-likelihood on A is of "
+        "one seed."
     )
     return "\n".join(table_of(head, rows) + note(result, "parts", text))
