@@ -47,7 +47,7 @@ SPLITS = 8
 MOST_GAPS = 1 << 22
 """Maximum number of cached distances between centres of sparse rows."""
 LOCKED = 8
-"""Number of nearest centres of a removed centre that are not removed at the same time."""
+"""Number of nearest centres of a removed centre that take over its rows, and so stay."""
 CANDIDATES = 8
 """Number of candidates for removal per possible move, if there is no table of near centres."""
 
