@@ -120,7 +120,7 @@ class Chunk(Protocol):
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return (n,) global indices of the rows, or of those at some positions in ``x``.
+        """Return (n,) global indices of the rows, or of the rows at some positions in ``x``.
 
         In a subset, indices refer to the table that the subset was taken from.
         """
@@ -187,7 +187,7 @@ class Passes(TableShape, Protocol):
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows; a subset has those of its whole table."""
+        """Mean, extent, weight and grid of the rows; a subset has the values of its table."""
 
     def reduce(
         self,
@@ -235,8 +235,8 @@ class Passes(TableShape, Protocol):
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
         """Return rows by global index, in the given order and the compute dtype; None: all rows.
 
-        Rows of a subset are numbered from 0. Nothing is copied if all rows lie in order in one
-        array in this process.
+        Rows of a subset are numbered from 0. Nothing is copied if this process already holds all
+        rows in order in one array.
         """
 
     def subset(

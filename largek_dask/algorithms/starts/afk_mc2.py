@@ -4,7 +4,7 @@ O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for 
 
 k-means++ draws each centre with probability proportional to ``w d2``, the row's weight times its
 squared distance to the nearest centre so far. Here a Metropolis chain of m states draws each centre
-instead. The states are rows proposed from a distribution q that is fixed beforehand, namely that of
+instead. The states are rows proposed from a fixed distribution q, which is the distribution of
 lightweight coresets about the first centre
 (:mod:`~largek_dask.algorithms.starts.weighted_sampling`), and only distances of proposed rows are
 computed. The chain moves from row x to row y with probability

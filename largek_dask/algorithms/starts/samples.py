@@ -93,7 +93,7 @@ def cost_of(x: Table, weight: Weights | None, centers: NDArray[Any], shift: NDAr
 
 
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
-    """Return (about sqrt(k), d) coarse centres of dense rows in random order."""
+    """Return (about sqrt(k), d) coarse centres of dense rows, given in random order."""
     m = max(1, min(isqrt(k), len(x)))
     n = min(len(x), COARSE_ROWS * m)
     order, starts = np.arange(n, dtype=np.int32), np.array([0, n])

@@ -243,7 +243,7 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
     centers = np.empty((k, passes.n_features), passes.statistics.dtype)
     centers[0] = _draw_by_weight(passes, rng, 0, "first", 1)[1][0]
     for t in range(1, k):
-        # D² is a function of all centres so far, so one broadcast rebuilds that of a lost chunk.
+        # D² is a function of all centres so far, so one broadcast rebuilds it for a lost chunk.
         replay = ((centers[: t - 1], shift, rng, t, 0),) if t > 1 else ()
         draws: ChunkResults = passes.reduce(
             d2_chunk,

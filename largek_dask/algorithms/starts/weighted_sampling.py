@@ -210,7 +210,7 @@ def look_up_chunk(
     lines: Sequence[MassLine],
     positions: Sequence[Integers],
 ) -> None:
-    """Find the rows at the positions that lie in this chunk, and their probabilities."""
+    """Find the rows at the positions within this chunk, and their probabilities."""
     shares = _shares(chunk, packed, bounds)
     masses = [_masses(*shares[line.which], line.scale).astype(np.int64) for line in lines]
     found = []

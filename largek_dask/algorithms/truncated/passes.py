@@ -82,7 +82,7 @@ class Pass(Recomputable):
     drift: NDArray[np.float64] | None = None
     """(k,) movement of each centre since the previous pass."""
     reach: NDArray[np.float64] | None = None
-    """(k,) largest movement of a centre in each list; infinity if rows have not met that list."""
+    """(k,) largest movement of a centre in each list; infinity if the list is new to the rows."""
     save: bool = False
     """Save the labels from before this pass, so that they can be restored."""
     restore: bool = False

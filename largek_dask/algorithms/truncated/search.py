@@ -226,7 +226,7 @@ class TruncatedSearch:
     # --- results ----------------------------------------------------------------------------------
 
     def model(self, state: TruncatedState) -> CenterArrays:
-        """Return the current centres, or those before the last moves if these have not paid yet."""
+        """Return the current centres, or, until moves lower the cost, the centres before them."""
         best = state.fallback or state
         return CenterArrays(best.centers, best.counts, state.shift)
 
