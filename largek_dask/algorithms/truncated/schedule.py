@@ -504,7 +504,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
-    """Return the limits on moves after a round, which admit more moves only after a success."""
+    """Return the limits on moves after a round; only a success admits moves of lower gain."""
     failed = not gained > 0.02 * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
