@@ -1,7 +1,7 @@
 """Default choice of an algorithm.
 
-It depends on the shape of the table and the number of clusters alone, so that the same data and
-seed give the same bits on every machine and cluster. The rules come from measurements
+The choice depends only on the shape of the table and the number of clusters, so the same data and
+seed give identical results on every machine and cluster. The rules come from measurements
 (``benchmarks/auto.py``) and are explained in DESIGN.md.
 """
 
@@ -21,40 +21,41 @@ from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 
 FEW_CLUSTERS = 8
-"""Clusters of sparse rows up to which several starts are made, as the start decides."""
+"""Maximum number of clusters for which sparse rows get several starts: with so few clusters the
+result depends mostly on the start."""
 MANY_ROWS = 100_000
-"""Sparse rows above which few clusters are found on nested batches, at a fraction of the cost of
-exact fits and with similar results."""
+"""Number of sparse rows above which few clusters are found by nested batches, at a fraction of the
+cost of exact fits and with similar results."""
 FEW_ROWS = 1_000
-"""Sparse rows up to which several exact fits are cheap."""
+"""Maximum number of sparse rows for which several exact fits are cheap."""
 EVERY_CLUSTERS = 25
-"""Clusters up to which the best effort searches every smaller number of clusters, too."""
+"""Maximum number of clusters for which ``effort="best"`` also searches every smaller number."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Number of starts on sparse rows, the best of which is kept."""
+"""Number of starts on sparse rows; the best result is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
-"""Rounds of moves."""
+"""Maximum number of rounds of moves."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
-"""Number of searches, the best of which is kept."""
+"""Number of searches; the best result is kept."""
 
 
 class Choice(NamedTuple):
-    """Algorithm to run, and how often."""
+    """Algorithm to run, and its number of starts."""
 
     algorithm: Algorithm[Any, Any]
     n_init: int
     """Minimum number of starts."""
     reason: str
-    """Explanation."""
+    """Explanation of the choice, for display."""
 
 
 @dataclass(frozen=True)
 class Auto:
-    """The algorithm that suits the data: truncated search, or another one for few sparse rows.
+    """Algorithm chosen by the data: the truncated search, except for some easy or small problems.
 
     Parameters
     ----------
     effort : {"fast", "balanced", "best"}
-        How long to look for a lower inertia once the first good result is there.
+        How long to look for a lower inertia after the first good result.
 
     Examples
     --------

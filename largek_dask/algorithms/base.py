@@ -1,9 +1,9 @@
 """Interface of algorithms, and of their access to the data.
 
-An algorithm is ``init`` and ``step`` over explicit state. It reads the data only through
-:class:`Passes`, whose ``reduce`` runs a function over every chunk and merges the totals, and knows
-no cluster, storage or clock. Loop, checkpoints, progress and stop rules are in
-``largek_dask.driver``.
+An algorithm is a pair of functions, ``init`` and ``step``, over explicit state. It reads the data
+only through :class:`Passes`, whose ``reduce`` runs a function over every chunk and merges the
+totals; it does not depend on the cluster, the storage or the clock. The loop, checkpoints, progress
+and stop rules are in ``largek_dask.driver``.
 """
 
 from __future__ import annotations
@@ -57,77 +57,79 @@ ChunkFunction = Callable[..., None]
 class RowState:
     """Values per row that a pass keeps on the worker that owns the chunk.
 
-    They are a cache: any worker can rebuild them. ``chunk.state`` has those of the previous
-    generation. If they are missing or of another one, the passes rebuild them: they call the chunk
-    function with each broadcast of ``replay`` in turn, from an empty state and without totals, and
-    then run the pass itself. For a state that is a function of chunk and model, ``replay`` is the
-    previous model, ``((model,),)``; for one that depends on the path, the broadcasts of all passes
-    since its last anchor. On the first pass (``replay=()``) ``chunk.state`` is None.
+    Row state is a cache: any worker can rebuild it. ``chunk.state`` holds the values of the
+    previous generation. If they are missing or belong to another generation, they are rebuilt: the
+    chunk function is called with each broadcast of ``replay`` in turn, starting from an empty state
+    and discarding totals, before the pass itself runs. If the state is a function of chunk and
+    model, ``replay`` is the previous model, ``((model,),)``; if it depends on earlier passes,
+    ``replay`` holds the broadcasts of all passes since the last anchor. On the first pass
+    (``replay=()``) ``chunk.state`` is None.
     """
 
     name: str
     generation: int
-    """Counter of the pass that writes the state; it reads that of ``generation - 1``."""
+    """Number of the pass that writes this state; the pass reads the state of ``generation - 1``."""
     replay: tuple[tuple[Any, ...], ...] = ()
     rebuild: ChunkFunction | None = None
-    """Function to replay with; None: the pass's own chunk function. For a pass that only reads a
-    state it is the function that writes it, on scratch totals of ``rebuild_start``."""
+    """Function called in a replay; None: the pass's own chunk function. A pass that only reads the
+    state names the function that writes it, which then adds to totals of ``rebuild_start``."""
     rebuild_start: Callable[[], Any] | None = None
-    """Makes the scratch total for ``rebuild``; None: the pass's own ``start``."""
+    """Function that makes a temporary total for ``rebuild``; None: the pass's own ``start``."""
     rebuild_rows: RowSlice | None = None
-    """Rows of the replayed broadcasts; None: those of the pass that wrote the previous generation,
-    which are unknown if it may have run in another process, as before a resume."""
+    """Rows that the replay covers; None: the rows of the pass that wrote the previous generation,
+    which are unknown if it ran in another process, for example before a resume."""
     retain: bool = False
-    """Keep the total between passes: if ``chunk.counted``, the total already holds this chunk as
-    its row state describes it, and the function adds differences only. The returned total is
+    """Keep the total between passes: if ``chunk.counted``, the total already includes this chunk as
+    described by its row state, and the function adds only differences. The returned total is
     read-only and valid until the next pass of this name."""
 
 
 class Chunk(Protocol):
-    """One chunk of rows as a chunk function sees it."""
+    """One chunk of rows, as passed to a chunk function."""
 
     index: int
     """Position in the chunk table."""
     start: int
     """Global index of the chunk's first row."""
     x: Any
-    """(n, d) rows, C-contiguous, read-only, float32 or float64 or a small integer type; or a
-    :class:`~largek_dask.kernels.blocks.SparseBlock`, which the kernels take as well."""
+    """(n, d) rows: a read-only C-contiguous array of float32, float64 or a small integer type, or a
+    :class:`~largek_dask.kernels.blocks.SparseBlock`."""
     weight: NDArray[np.float64] | None
     """(n,) row weights; None if every row weighs 1. Skipped rows weigh 0."""
     rows: NDArray[np.int64] | None
-    """(n,) positions inside the chunk if a ``RowSlice`` was requested, else None."""
+    """(n,) positions within the chunk if a ``RowSlice`` was requested, otherwise None."""
     bad: NDArray[np.bool_] | None
-    """(n,) rows with NaN or infinity (their ``x`` is replaced by the shift), None if none."""
+    """(n,) True for rows with NaN or infinity, whose ``x`` is replaced by the shift; None if there
+    are no such rows."""
     state: Mapping[str, NDArray[Any]] | None
-    """Row state that the previous generation kept, None on the first pass."""
+    """Row state kept by the previous generation; None on the first pass."""
     counted: bool
-    """The running total already holds this chunk as ``state`` describes it."""
+    """True if the running total already includes this chunk as described by ``state``."""
     threads: Threads
-    """Threads of this chunk: one, unless chunks are shown as one (``joined``)."""
+    """Threads for this chunk: one, unless several chunks are joined into one (``joined``)."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
 
     def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
-        """Yield ``x`` and ``weight`` of some rows, in pieces that fit a processor's cache.
+        """Yield ``x`` and ``weight`` of some rows, in pieces that fit into a processor's cache.
 
-        A share of a table that lies elsewhere in this process is copied piece by piece; each is
-        valid until the next one. If a pass asks for a share of the rows and ``joined``, only this
-        method shows the share, and ``x`` and ``weight`` are those of all rows.
+        Each piece may be a copy in a reused buffer, and is valid until the next one is requested.
+        In a pass with both ``rows`` and ``joined``, only this method is restricted to the requested
+        share; ``x`` and ``weight`` then hold all rows.
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return (n,) global indices of the rows, or of some rows of ``x``.
+        """Return (n,) global indices of the rows, or of the rows at some positions in ``x``.
 
-        In a subset they are those in the table that it was taken from.
+        In a subset, indices refer to the table that the subset was taken from.
         """
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Return positions in ``x`` of the rows of a share within the pass's, ascending."""
+        """Return the ascending positions in ``x`` of a slice that lies within the pass's rows."""
 
     def take_state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of ``state``, to be written to and kept; ``state`` is then invalid."""
+        """Return the writable arrays of ``state`` for reuse; ``state`` is invalid afterwards."""
 
     def keep(self, **arrays: NDArray[Any]) -> None:
         """Keep these arrays as the chunk's row state of this generation."""
@@ -146,11 +148,11 @@ class TableShape(Protocol):
 
     @property
     def row_values(self) -> int:
-        """Numbers per row in memory: features, or stored values of sparse rows."""
+        """Values per row in memory: the number of features, or of stored values of sparse rows."""
 
     @property
     def is_sparse(self) -> bool:
-        """True if only nonzero numbers are stored; 0 is then the origin of all computing."""
+        """True if only nonzero values are stored; the kernels then compute about the origin 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +164,7 @@ class PlannedTable:
     row_values: int
     is_sparse: bool
     itemsize: int
-    """Bytes per number of held rows."""
+    """Bytes per value of rows held in memory."""
     n_threads: int | None = None
     """As in ``Passes``."""
     state_limit: int | None = None
@@ -173,7 +175,7 @@ class Passes(TableShape, Protocol):
     """Access to the data, implemented by ``passes.local`` and ``passes.cluster``."""
 
     n_threads: int | None
-    """Threads that compute a pass; None if that may change (a cluster)."""
+    """Number of threads that compute a pass; None if it may change (on a cluster)."""
     state_limit: int | None
     """Maximum bytes of row state in all processes together; None if unknown."""
     chunk_table: NDArray[np.int64]
@@ -181,11 +183,11 @@ class Passes(TableShape, Protocol):
 
     @property
     def threads(self) -> Threads:
-        """Threads of the driver's process for work between passes; a stop ends them, too."""
+        """Threads of the driver's process for work between passes; a stop interrupts them."""
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows; of a subset, those of its whole table."""
+        """Mean, extent, weight and grid of the rows; a subset has the values of its table."""
 
     def reduce(
         self,
@@ -198,43 +200,43 @@ class Passes(TableShape, Protocol):
         chunks: Sequence[int] | None = None,
         joined: bool = False,
     ) -> Any:
-        """Run one distributed map-reduce; every chunk counts exactly once.
+        """Run one distributed map-reduce; every chunk is counted exactly once.
 
         Parameters
         ----------
         chunk_fn : callable
-            ``chunk_fn(chunk, total, *broadcast) -> None``; importable by name (it travels to
-            workers). It adds one chunk to ``total`` in place.
+            ``chunk_fn(chunk, total, *broadcast) -> None`` adds one chunk to ``total`` in place. It
+            must be importable by name on the workers.
         *broadcast : object
             Sent once to every worker and unpickled there once per pass.
         start : callable
-            Makes an empty total; called once per thread.
+            Function that makes an empty total; called once per thread.
         combine : callable
-            ``combine(a, b)`` adds ``b`` into ``a`` and returns ``a``; exact, so that the order
-            does not matter.
+            ``combine(a, b)`` adds ``b`` to ``a`` and returns ``a``. It must be exact, so that the
+            order does not matter.
         state : RowState, optional
             Row state that this pass reads and writes.
         rows : RowSlice, optional
-            Only a share of every chunk's rows.
+            Share of every chunk's rows to process; by default all rows.
         chunks : sequence of int, optional
-            Only these chunks.
+            Chunks to process; by default all chunks.
         joined : bool
-            ``chunk_fn`` does not depend on where chunks begin and end, and is faster on many rows:
-            those that lie in one piece in this process may be shown as one chunk, which has all
-            ``chunk.threads``. Rows of weight 0 may hold NaN or infinity in it. A share of them is
-            shown by ``chunk.pieces``.
+            True if ``chunk_fn`` does not depend on chunk boundaries and is faster on many rows.
+            Chunks that are contiguous in this process's memory may then be passed as one chunk with
+            several ``chunk.threads``. In it, rows of weight 0 may hold NaN or infinity, and the
+            share ``rows`` must be read by ``chunk.pieces``.
 
         Raises
         ------
         CancelledFit
-            The driver requested a stop, or the time limit has passed, inside this pass.
+            The driver requested a stop, or the time limit passed, during this pass.
         """
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """Return rows by global index, in this order, of the compute dtype; None: all rows.
+        """Return rows by global index, in the given order and the compute dtype; None: all rows.
 
-        Rows of a subset are numbered from 0. Nothing is copied if all rows lie in order in one
-        piece in this process.
+        Rows of a subset are numbered from 0. Nothing is copied if this process already holds all
+        rows in order in one array.
         """
 
     def subset(
@@ -247,30 +249,30 @@ class Passes(TableShape, Protocol):
     ) -> Passes:
         """Return passes over some of the rows, fetched once and held in the driver's process.
 
-        No result depends on whether rows are held, but the order of a subset's rows, unless it is
-        given, and its chunks may differ each time it is made.
+        Unless the order of the rows is given, it may differ each time a subset is made, and so may
+        the chunks.
 
-        The last subset of each kind of ``rows`` is cached and found by equality, until another one
-        is requested or it is closed; after a resume it is made again. A slice that begins with the
-        rows of the last one takes these over with their row state; its ``rebuild_rows`` name a
-        slice that was requested before.
+        The last subset of each kind of ``rows`` is cached until a different one is requested or it
+        is closed; after a resume it is made again. A slice that extends the previous slice reuses
+        its rows and their row state; ``rebuild_rows`` must then be a slice requested before.
 
         Parameters
         ----------
         rows : RowSlice, RowSample, SpacedRows, ProjectedRows or (m,) int64
-            Distinct global indices stay in their order. Projected rows have their own statistics.
+            Selection of rows. Global indices must be distinct, and keep their order. Projected rows
+            have their own statistics.
         weights : (m,) float64, optional
             With global indices: factors on the rows' weights.
         own_weights : bool
-            These weights are unlike those of the table (real numbers, or larger), so the subset has
-            its own statistics of weights and its own grid of sums. Otherwise it takes them from the
-            table, like all other statistics.
+            True if these weights are unlike those of the table (real numbers, or larger): the
+            subset then has its own statistics of weights and its own grid of sums. Otherwise it
+            takes them from the table, like all other statistics.
         cuts : sequence of int
-            With a slice: ends of shares, which no chunk crosses.
+            With a slice: ends of shares, which become chunk boundaries.
         """
 
     def close(self) -> None:
-        """Release everything that is kept."""
+        """Release cached rows and row state."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,63 +280,65 @@ class Info:
     """Record of one step, for events, history and stop rules."""
 
     cost: float
-    """Objective before this step's move (of k-means: weighted sum of squared distances)."""
+    """Objective before this step's update (k-means: the weighted sum of squared distances)."""
     rows: int
-    """Rows assigned in this step (nominal work)."""
+    """Number of rows assigned in this step."""
     n_changed: int | None = None
-    """Rows whose label changed; None if unknown."""
+    """Number of rows whose label changed; None if unknown."""
     shift: float | None = None
-    """Squared movement of the centres divided by the mean variance of the features. ``tol`` is
-    compared with it, unless ``Algorithm.change`` names a figure of ``extra``."""
+    """Squared movement of the centres divided by the mean variance of the features. It is compared
+    with ``tol``, unless ``Algorithm.change`` names a key of ``extra``."""
     converged: bool = False
-    """A fixed point: another step would change nothing."""
+    """True at a fixed point, where another step would change nothing."""
     extra: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory and passes of a fit, from which ``driver.plan`` and ``cli.plan`` compute the rest."""
+    """Memory and passes of a fit, as input to ``driver.plan`` and ``cli.plan``."""
 
     row_bytes: int = 0
-    """Maximum row state of one generation, in bytes per row."""
+    """Maximum size of the row state of one generation, in bytes per row."""
     fixed_row_bytes: int = 0
     """Part of ``row_bytes`` that no pass changes; two generations share it."""
     model_copies: int = 2
-    """Size of a checkpoint, in models (centres and weights)."""
+    """Size of a checkpoint, as a multiple of the size of a model (centres and weights)."""
     held_rows: int | None = None
-    """Rows of all steps, held in the driver's process; None if steps read all rows."""
+    """Number of rows held in the driver's process for all steps; None if steps read all rows."""
     held_bytes: int = 0
-    """Maximum bytes of rows in the driver's process, with their state and copies."""
+    """Maximum memory for rows in the driver's process, with their state and copies, in bytes."""
     passes_before: int = 1
-    """Passes over all rows before the first step, except that for statistics."""
+    """Passes over all rows before the first step, not counting the pass for statistics."""
     passes_after: int = 0
-    """Passes over all rows after the last step, except the last pass."""
+    """Passes over all rows after the last step, not counting the final labelling pass."""
     step_reads: int = 1
-    """Reads per step of rows that do not stay in memory, unless rows are shuffled."""
+    """Number of times that a step reads rows that do not stay in memory, unless rows are
+    shuffled."""
     steps: int | None = None
-    """Usual number of steps; None if it is unknown."""
+    """Usual number of steps; None if unknown."""
     searches: int = 0
     """Cost of a search in the driver's process, in calls of ``kernels.descent.label_rows``."""
     distances: float | None = None
-    """Cost of a row in a step, in distances; None: one per centre."""
+    """Cost of a step per row, in distance computations; None: one per centre."""
     full_search: str | None = None
-    """Text on when steps compare rows with all clusters, for display; None: in every step."""
+    """Display text that says when steps compare rows with all clusters; None: in every step."""
     label_share: float | None = None
-    """Maximum cost of ``Algorithm.labels``, in last passes; None: it has none."""
+    """Maximum cost of ``Algorithm.labels`` relative to the final labelling pass; None if the
+    algorithm does not implement it."""
 
 
 class ModelArrays(Protocol):
     """Arrays of a model, without provenance: a frozen dataclass.
 
-    Field names are those under which arrays are stored and sent; the class determines the kind of
-    model (``model.base.Model.holds``).
+    Arrays are stored and sent under their field names; the class determines the kind of model
+    (``model.base.Model.holds``).
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows of each cluster."""
+        """(k,) total weight of the rows of each cluster."""
 
 
 State = TypeVar("State")
@@ -342,25 +346,26 @@ Asked = TypeVar("Asked", bound=Problem)
 
 
 class Algorithm(ABC, Generic[State, Asked]):
-    """One paper, one file: ``init`` and ``step`` over a frozen dataclass ``State``.
+    """Base class of algorithms: ``init`` and ``step`` over a frozen dataclass ``State``.
 
-    A subclass is a frozen dataclass of the paper's parameters; :meth:`bind` gives it the problem
-    (``Asked``) that the methods below solve. Members after ``model`` have defaults.
+    A subclass is a frozen dataclass of the algorithm's parameters; :meth:`bind` sets the problem
+    (of type ``Asked``) that the methods below solve. Methods after ``model`` have defaults.
 
-    A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes
-    it into checkpoints as it is.
+    A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes it to
+    checkpoints unchanged.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     solves: ClassVar[type[Problem]]
-    """Kind of problem that it solves."""
+    """Kind of problem that the algorithm solves."""
     takes_starts: ClassVar[bool] = True
-    """True if it may be run several times (``n_init``), keeping the best."""
+    """True if the algorithm may be run several times (``n_init``) to keep the best result."""
     change: ClassVar[str] = "shift"
-    """Figure of a step that ``tol`` is compared with: ``Info.shift``, or this key of ``extra``."""
+    """Name of the value that is compared with ``tol``: "shift" for ``Info.shift``, or a key of
+    ``Info.extra``."""
     problem: Asked
-    """Problem to solve; set by :meth:`bind`, and no parameter."""
+    """Problem to solve; set by :meth:`bind`, not a parameter."""
 
     def bind(self, problem: Asked) -> Self:
         """Return a copy that solves this problem.
@@ -368,7 +373,7 @@ class Algorithm(ABC, Generic[State, Asked]):
         Raises
         ------
         ParameterError
-            Parameters do not suit the problem.
+            The parameters do not suit the problem.
         """
         bound = copy(self)
         object.__setattr__(bound, "problem", problem)
@@ -392,14 +397,14 @@ class Algorithm(ABC, Generic[State, Asked]):
         Raises
         ------
         ParameterError
-            It cannot handle such a table.
+            The algorithm cannot handle such a table.
         """
         return Footprint(passes_before=self.problem.passes_to_start())
 
     def labels(
         self, passes: Passes, rng: Rng, state: State
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Label rows by ``model(state)`` for a fit without time for the last pass.
+        """Label rows by ``model(state)``, for a fit that has no time for the last pass.
 
         Called only if ``Footprint.label_share`` is a number.
 
@@ -410,6 +415,6 @@ class Algorithm(ABC, Generic[State, Asked]):
         value : float
             Objective with these labels.
         counts : (k,)
-            Weight of the rows of each cluster.
+            Total weight of the rows of each cluster.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The algorithms by the names that users, command lines and job documents give them."""
+"""Names of the algorithms in the Python interface, on command lines and in job documents."""
 
 from __future__ import annotations
 
@@ -37,23 +37,23 @@ ALGORITHMS: dict[str, type[Any]] = {
 }
 """Algorithms by name."""
 OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
-"""Names in other libraries (scikit-learn, dask-ml), and here, of exact k-means, whose bounds save
-distances and change no label."""
+"""Names used by other libraries (scikit-learn, dask-ml) for variants of exact k-means that give the
+same labels, and the name used here."""
 MIXTURES = "vc-gmm"
-"""The algorithm for mixtures, with a field ``covariance``."""
+"""Name of the algorithm for mixtures, which has a field ``covariance``."""
 
 
 def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
-    """Return the name by which users choose an algorithm; its class name if there is none."""
+    """Return the public name of an algorithm, or its class name if it has none."""
     names = (name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
     return next(names, type(algorithm).__name__)
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any, Any] | Auto:
-    """Return the algorithm object of a name, with this effort, or the object itself.
+    """Return an algorithm object for a name and an effort; return an algorithm object unchanged.
 
-    Raises ``ParameterError`` for an unknown name, an object that is no algorithm, or a non-default
-    effort for an object or for an algorithm without one.
+    Raises ``ParameterError`` for an unknown name, an object that is not an algorithm, or a
+    non-default effort with an object or with an algorithm that has no effort.
     """
     names = ", ".join(map(repr, ALGORITHMS))
     if isinstance(algorithm, str):
@@ -76,9 +76,9 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
 def algorithm_of_mixture(
     algorithm: Any, covariance: Covariance, effort: Effort = DEFAULT_EFFORT
 ) -> Algorithm[Any, Any]:
-    """Return the algorithm object for a mixture with such covariances, by name or object.
+    """Return the algorithm object for a mixture with this kind of covariance, by name or object.
 
-    Raises ``ParameterError`` for other algorithms, and for a non-default effort.
+    Raises ``ParameterError`` for algorithms that fit no mixtures, and for a non-default effort.
     """
     kind = ALGORITHMS[MIXTURES]
     made: Algorithm[Any, Any]
@@ -99,12 +99,12 @@ def algorithm_of_mixture(
 
 
 def has_effort(kind: type[Any]) -> bool:
-    """Return True if an effort is a parameter of an algorithm."""
+    """Return True if the algorithm has a parameter ``effort``."""
     return any(f.name == "effort" for f in fields(kind))
 
 
 def check_effort(algorithm: Any, effort: Effort) -> None:
-    """Raise ``ParameterError`` for a non-default effort of an object, or of a class without one."""
+    """Raise ``ParameterError`` if a non-default effort cannot be applied to this algorithm."""
     if effort == DEFAULT_EFFORT:
         return
     if not isinstance(algorithm, type) and has_effort(type(algorithm)):

@@ -1,6 +1,6 @@
-"""Objective of a fit: its names, direction, and form in documents.
+"""Objective of a fit: its names, its direction, and its form in JSON documents.
 
-Views of a fit import this module, so it imports nothing heavy.
+Programs that only display a fit import this module, so its imports are light.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Objective:
     """Objective of a fit, by which starts are compared."""
 
     name: str
-    """Name of its exact value over all rows, which the last pass computes: a key in files,
+    """Name of the exact value over all rows, computed by the last pass. It is a key in files,
     results and provenance, with ``_`` between words."""
     of_step: str
-    """Name of the value in a step (``Info.cost``): often an estimate, a bound, or the value over a
-    batch."""
+    """Name of the value that a step reports (``Info.cost``), which is often an estimate, a bound,
+    or the value over a batch."""
     unit: str
     """Unit or formula, in symbols."""
     sense: Sense = "min"
@@ -35,15 +35,15 @@ class Objective:
         return self.name.replace("_", " ")
 
     def is_better(self, a: float | None, b: float | None) -> bool:
-        """Return True if ``a`` is known to be better than ``b``; None is unknown, never better."""
+        """Return True if ``a`` is better than ``b``; a known value is better than None."""
         if a is None or b is None:
             return a is not None
         return a < b if self.sense == "min" else a > b
 
     def describe(self, **value: float | None) -> dict[str, Any]:
-        """Return the fields of a document about this objective, and its ``value`` if given.
+        """Return the fields that describe this objective in a document, with ``value`` if given.
 
-        For k-means there is only the value, as "inertia".
+        For k-means the only field is the value, "inertia".
         """
         if self == INERTIA:
             return {self.name: value["value"]} if value else {}
@@ -51,14 +51,14 @@ class Objective:
 
 
 INERTIA = Objective("inertia", "cost", "Σ w d²")
-"""The objective of every k-means: the weighted sum of squared distances of the rows to their
-centres. Documents that name no objective mean this one."""
+"""Objective of k-means: the weighted sum of squared distances of the rows to their centres. It is
+the default for documents that name no objective."""
 
 
 def objective_in(document: Mapping[str, Any]) -> Objective:
     """Return the objective of a document (see :meth:`Objective.describe`).
 
-    An invalid one is ignored: the document may come from an untrusted file.
+    An invalid objective is ignored, because the document may come from an untrusted file.
     """
     given = document.get("objective")
     if not isinstance(given, Mapping):
@@ -70,7 +70,7 @@ def objective_in(document: Mapping[str, Any]) -> Objective:
 
 
 def value_in(document: Mapping[str, Any]) -> tuple[Objective, Any]:
-    """Return the objective of a document, and its value there, unchecked."""
+    """Return the objective of a document, and its value without checking it."""
     objective = objective_in(document)
     if objective == INERTIA:
         return objective, document.get(INERTIA.name)

@@ -1,4 +1,4 @@
-"""Selections of rows (shares, samples, projections), and randomness independent of order."""
+"""Selections of rows (slices, samples, projections), and order-independent random numbers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from largek_dask.kernels.projection import Directions
 
 @dataclass(frozen=True, slots=True)
 class Rng:
-    """Randomness derived by counter, so that it depends on no order of execution.
+    """Counter-based random numbers, independent of the order of execution.
 
     The same ``(seed, stream, step, purpose, chunk)`` gives the same numbers on any worker, in
     any process, before and after a resume.
@@ -21,10 +21,10 @@ class Rng:
 
     seed: int
     stream: int = 0
-    """Number of the start (``n_init``) that draws."""
+    """Index of the start (``n_init``)."""
 
     def generator(self, step: int, purpose: str, chunk: int = 0) -> np.random.Generator:
-        """Return a generator of its own for this step, purpose and chunk."""
+        """Return the generator for this step, purpose and chunk."""
         key = (self.stream, step, chunk, *purpose.encode())
         sequence = np.random.SeedSequence(self.seed, spawn_key=key)
         return np.random.Generator(np.random.Philox(sequence))
@@ -32,11 +32,11 @@ class Rng:
 
 @dataclass(frozen=True, slots=True)
 class RowSlice:
-    """A share of every chunk's rows, in the order of that chunk's one seeded permutation.
+    """Share of every chunk's rows, taken from a seeded permutation of each chunk.
 
     Chunk ``c`` with ``n_c`` rows contributes the rows ``permutation_c[a:b]`` with
-    ``a = begin * n_c // of`` and ``b = end * n_c // of``. A nested batch is ``begin=0``. Rows that
-    a store holds in random order are taken as they lie (``Rows.shuffled``).
+    ``a = begin * n_c // of`` and ``b = end * n_c // of``. Nested batches have ``begin=0``. Rows
+    that are stored in random order are not permuted again (``Rows.shuffled``).
     """
 
     rng: Rng
@@ -47,10 +47,10 @@ class RowSlice:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """About ``n`` rows drawn without replacement, independent of chunks.
+    """Sample of about ``n`` rows drawn without replacement, independently of chunks.
 
-    Rows of weight 0 are left out. Samples that differ in ``n`` alone are prefixes of one another,
-    so that rows have to be read only once.
+    Rows of weight 0 are left out. If two samples differ only in ``n``, the smaller one is a prefix
+    of the larger, so that rows have to be read only once.
     """
 
     rng: Rng
@@ -58,14 +58,14 @@ class RowSample:
     """Samples of different purposes are drawn independently."""
     n: int
     largest: int = 0
-    """Rows of the largest sample that will be requested, if more than ``n``."""
+    """Size of the largest sample that will be requested, if above ``n``."""
     ascending: bool = False
-    """By index, not in random order."""
+    """True if rows are in ascending order of index, not in random order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpacedRows:
-    """At most ``most`` rows of a slice, evenly spaced by index.
+    """Sample of at most ``most`` rows of a slice, evenly spaced by index.
 
     Rows of weight 0 are left out. (The first rows would all belong to the first chunks.)
     """
@@ -76,14 +76,14 @@ class SpacedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProjectedRows:
-    """Rows of positive weight, by index, projected onto some directions.
+    """Rows of positive weight in ascending order of index, projected onto some directions.
 
-    A table of one feature per direction, with statistics of its own.
+    They form a table with one feature per direction and its own statistics.
     """
 
     directions: Directions
     within: RowSample | None = None
-    """The rows; None: all."""
+    """Sample of rows to project; None: all rows."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -97,18 +97,18 @@ class ProjectedRows:
 
 
 class TakenRows(NamedTuple):
-    """Rows in one piece of memory, read-only."""
+    """Rows in contiguous, read-only memory."""
 
     x: Any
-    """(m, d)"""
+    """(m, d) rows."""
     weight: NDArray[np.float64] | None
-    """(m,); None if every row weighs 1."""
+    """(m,) weights; None if every row weighs 1."""
     rows: NDArray[np.int64]
-    """(m,) global indices; of a subset's rows, those in the table or subset it was taken from."""
+    """(m,) global indices; for a subset, indices in the table or subset it was taken from."""
 
 
 def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
-    """Return (n,) pseudorandom numbers in (0, 1] that depend on a row's index and the seed alone.
+    """Return (n,) pseudorandom numbers in (0, 1], each a function of row index and seed.
 
     G. Steele, D. Lea, C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014.
     """
@@ -120,7 +120,7 @@ def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 
 def draws_of(rows: NDArray[np.int64], key: int, n: int, k: int) -> NDArray[np.int32]:
-    """Draw n numbers below k for each row, (rows, n), by its index alone, not by chunks."""
+    """Return (rows, n) random integers below k; each row's depend only on its index and the key."""
     out = np.empty((len(rows), n), np.int32)
     for q in range(n):
         out[:, q] = np.minimum(numbers_of(rows, key + q) * k, k - 1)

@@ -1,18 +1,19 @@
-"""AFK-MC2: starting centres drawn approximately by D², in a few passes for all of them.
+"""AFK-MC2: draw starting centres approximately by D², in a few passes in total.
 
 O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for k-means, NIPS 2016.
 
-k-means++ draws each centre in proportion to ``w d2``, the row's weight times its squared distance
-to the centres so far. Here a Metropolis chain draws it instead: its m states are rows proposed by a
-law that is drawn from beforehand, that of lightweight coresets about the first centre
-(:mod:`~largek_dask.algorithms.starts.weighted_sampling`), and only their distances have to be
-known. From a row x to a row y it goes with probability
+k-means++ draws each centre with probability proportional to ``w d2``, the row's weight times its
+squared distance to the nearest centre so far. Here a Metropolis chain of m states draws each centre
+instead. The states are rows proposed from a fixed distribution q, which is the distribution of
+lightweight coresets about the first centre
+(:mod:`~largek_dask.algorithms.starts.weighted_sampling`), and only distances of proposed rows are
+computed. The chain moves from row x to row y with probability
 
     min(1, w_y d2_y q_x / (w_x d2_x q_y))
 
-so that the law of the drawn centre tends to D² with the length of the chain, including weights
-(without these in the ratio it would tend to that of rows of equal weight). That takes no pass over
-the rows, but ``k^2 m / 2`` distances: beyond some 10,000 centres most of a fit.
+so that the distribution of the drawn centre approaches weighted D² as the chain gets longer. The
+chains take no passes over the rows, but ``k^2 m / 2`` distances; above some 10,000 centres these
+take most of the time of a fit.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ from largek_dask.kernels.sampling import update_d2
 from largek_dask.kernels.threads import Threads
 
 CHAIN = 20
-"""States of a chain; 200 suits data in which a few clusters lie far from all others."""
+"""Number of states of a chain; 200 suits data in which a few clusters are far from all others."""
 AFK_MC2_PASSES = 6
-"""Two to draw the first centre, two to draw proposals, and one to fetch each."""
+"""Number of passes: for the first centre and for the proposals, two to draw and one to fetch."""
 
 
 def afk_mc2_start(
@@ -43,10 +44,10 @@ def afk_mc2_start(
 ) -> tuple[NDArray[Any], int]:
     """Return (k, d) rows as starting centres, and the number of distances computed.
 
-    They do not depend on chunks, threads or workers. The last state of each ``chain`` of that
-    length is a centre; if all proposals lie on centres already drawn, one of these is repeated.
-    ``n_clusters * chain`` rows are held, or all if there are fewer. Raises ``DataError`` if no row
-    has positive weight.
+    The result does not depend on chunks, threads or workers. ``chain`` is the length of the chains;
+    each centre is the last state of a chain. If all proposals coincide with earlier centres, one of
+    these is repeated. At most ``n_clusters * chain`` rows are held in memory. Raises ``DataError``
+    if no row has positive weight.
     """
     first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
@@ -57,14 +58,15 @@ def afk_mc2_start(
     drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, centers[0])
     uniforms = rng.generator(0, "afk-mc2-chain").random((n_clusters - 1, chain))
 
-    # Each proposed row once, those needed last first: so the first rows are those still needed.
+    # Fetch each proposed row once. Rows needed for the last centres come first, so that the rows
+    # still needed are always a prefix.
     distinct, last = np.unique(drawn.rows[::-1], return_index=True)
     order = np.argsort(last, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     places = place[np.searchsorted(distinct, drawn.rows)]
     x, weight, _ = passes.take(distinct[order])
-    # Over all rows w / q is below twice the weight of all: no product with d2 overflows.
+    # w / q is below twice the total weight for every row, so no product with d2 overflows.
     factors = (1.0 if weight is None else weight[places]) / drawn.probabilities
     factors /= factors.max()
     shape, shift = uniforms.shape, passes.statistics.shift
@@ -83,15 +85,16 @@ def _draw_centers(
     shift: NDArray[Any],
     threads: Threads,
 ) -> int:
-    """Write all centres (k, d) but the first; return the number of distances computed.
+    """Write all centres (k, d) except the first; return the number of distances computed.
 
-    ``x`` (u, d) has the proposed rows, each once; those still needed always come first. ``places``
-    (k - 1, m) are the rows of ``x`` in the chain of each further centre, ``factors`` their weights
-    divided by their probabilities, and ``uniforms`` random numbers; both of the same shape.
+    ``x`` (u, d) holds each proposed row once; rows that are still needed always come first.
+    ``places`` (k - 1, m) are the positions in ``x`` of the rows in the chain of each further
+    centre. ``factors`` (k - 1, m) are their weights divided by their probabilities, and
+    ``uniforms`` (k - 1, m) are random numbers.
     """
     k, chain = len(centers), places.shape[1]
-    # Some centres at a time: until the last of them is drawn only the proposals for these meet
-    # them one by one; after that all the rest meets them at once. Both take as long.
+    # Draw about sqrt(k) centres at a time. Within such a block, each new centre updates only the
+    # proposals of the block; afterwards all later proposals are updated for the whole block.
     step = isqrt(k)
     d2 = np.full(len(x), np.inf)
     evaluated = update_distances(x, pack_centers(centers[:1], shift), d2, threads)
@@ -118,14 +121,14 @@ def _draw_centers(
 
 
 def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
-    """Return the states of a chain, as positions among its proposals; the first is the first state.
+    """Return the states of a chain, as indices of its proposals; the first state is proposal 0.
 
-    ``gains`` (m) are ratios of target to proposal probability, ``w d2 / q``; of ``uniforms`` (m) in
-    [0, 1) the first is unused.
+    ``gains`` (m,) are ratios of target to proposal probability, ``w d2 / q``. ``uniforms`` (m,) are
+    random numbers in [0, 1), of which the first is unused.
     """
     state, states = 0, [0]
     for proposed in range(1, len(gains)):
-        # A row on a centre is always left, for another one as well.
+        # A state that coincides with a centre always changes to the next proposal.
         if gains[state] == 0 or uniforms[proposed] * gains[state] < gains[proposed]:
             state = proposed
         states.append(state)

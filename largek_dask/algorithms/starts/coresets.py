@@ -1,16 +1,16 @@
-"""Lightweight coresets: a few weighted rows on which the cost of any centres is about that on all.
+"""Lightweight coresets: weighted samples that approximate the cost of all rows for any centres.
 
 O. Bachem, M. Lucic, A. Krause, Scalable k-means clustering via lightweight coresets, KDD 2018,
 algorithm 1. Half of the draws are by weight, half by weight times squared distance to the mean:
 
     q = w / 2W + w |x - mean|^2 / 2 sum(w |x - mean|^2)
 
-and a row that was drawn weighs ``w / (n q)`` for each time, so that any sum over the coreset is an
-unbiased estimate of the sum over all rows. Rows far out, which a uniform sample may lack
-altogether, are drawn for certain as soon as they matter for the cost.
+Each time a row is drawn adds ``w / (n q)`` to its weight, so that any sum over the coreset is an
+unbiased estimate of the sum over all rows. Distant rows, which a uniform sample may miss, are
+certain to be drawn if they account for enough of the cost.
 
-Unlike there, draws are spaced evenly along the rows unless independent ones are requested: the
-estimates stay unbiased, and vary less.
+Unlike in the paper, draws are evenly spaced along the rows unless independent draws are requested.
+Estimates from spaced draws are unbiased, too, and vary less.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ from largek_dask.kernels.blocks import readonly
 class Coreset:
     """Weighted rows that represent all rows.
 
-    ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` are passes over them.
+    ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` returns passes over them.
     """
 
     rows: NDArray[np.int64]
-    """(m,) global indices, ascending, each once."""
+    """(m,) distinct global indices, ascending."""
     factors: NDArray[np.float64]
     """(m,) factors on the rows' weights."""
     n_draws: int
-    """At least m: a row drawn several times is one row of the summed weight."""
+    """Number of draws, at least m: a row drawn several times is listed once, with more weight."""
     uniform: bool
-    """Drawn by weight alone."""
+    """True if rows were drawn by weight alone."""
     independent: bool
-    """Draws were independent, not evenly spaced."""
+    """True if draws were independent, not evenly spaced."""
     n_evaluated: int
     """Number of distances to the mean that were computed."""
 
@@ -50,13 +50,13 @@ class Coreset:
 def draw_coreset(
     passes: Passes, rng: Rng, n: int, *, uniform: bool = False, independent: bool = False
 ) -> Coreset:
-    """Draw a coreset by n draws, which may be more than there are rows, in two passes.
+    """Draw a coreset by n draws in two passes; n may exceed the number of rows.
 
-    The second pass is only over chunks that hold drawn rows. The result does not depend on chunks,
-    threads or workers. ``uniform``: draw by weight alone, for comparison. ``independent``:
-    independent draws, as published; otherwise draw ``i`` is from the ``i``-th of n equal parts of
-    all rows' mass. Raises ``ParameterError`` if n is below 1, and ``DataError`` if no row has
-    positive weight.
+    The second pass reads only chunks with drawn rows. The result does not depend on chunks, threads
+    or workers. ``uniform``: draw by weight alone, for comparison. ``independent``: make independent
+    draws, as in the paper; otherwise draw ``i`` is from the ``i``-th of n equal parts of the total
+    mass. Raises ``ParameterError`` if n is below 1, and ``DataError`` if no row has positive
+    weight.
     """
     if n < 1:
         raise ParameterError(f"a coreset needs at least 1 row, got {n}.")

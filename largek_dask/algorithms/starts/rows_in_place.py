@@ -1,7 +1,7 @@
-"""Passes over some weighted rows of a table that stay where they are: large coresets on workers.
+"""Passes over selected rows of a table without moving them, for large coresets on workers.
 
-They are passes like any other, for chunk functions of dense rows. A chunk is the chosen rows of a
-chunk of the table, whose other rows are read, too, unless the chunk is still in memory.
+These passes support chunk functions on dense rows. Each chunk consists of the selected rows of a
+chunk of the table; the whole chunk of the table is read unless it is in memory.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.kernels.threads import Threads
 
 HELD_VALUES = 1 << 25
-"""Maximum values of a coreset that the driver's process holds; not tuned."""
+"""Maximum number of values of a coreset that the driver's process holds; not tuned."""
 
 
 def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Any:
-    """Return passes over a coreset, held here or, if it is large, where its rows are; None: all."""
+    """Return passes over a coreset, held in this process if it is small; None: over all rows."""
     if coreset is None:
         return passes
     if len(coreset.rows) * passes.n_features <= HELD_VALUES:
@@ -32,16 +32,18 @@ def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Any:
 
 
 class RowsInPlace:
-    """Implements what algorithms need of ``Passes``, but for shares and subsets.
+    """Implementation of ``Passes`` over selected rows, without slices and subsets.
+
+    It takes one pass to create if rows of the table have weights.
 
     Parameters
     ----------
     passes : Passes
-        Over the table.
+        Passes over the table.
     rows : (m,) int64
-        Global indices, ascending, each once.
+        Distinct global indices, ascending.
     factors : (m,) float64
-        Factors on the rows' weights. Takes a pass if rows of the table have weights.
+        Factors on the rows' weights.
     """
 
     def __init__(
@@ -87,7 +89,7 @@ class RowsInPlace:
         return self._of.reduce(_on_chosen, chunk_fn, self._chosen, *broadcast, **how)
 
     def take(self, rows: NDArray[np.int64]) -> TakenRows:
-        """Return some of the rows, numbered from 0."""
+        """Return some of the selected rows, which are numbered from 0."""
         x, weight, numbers = self._of.take(self._chosen.rows[rows])
         factors = self._chosen.factors[rows]
         return TakenRows(x, factors if weight is None else weight * factors, numbers)
@@ -101,7 +103,7 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkInPlace:
-    """The chosen rows of a chunk, as a chunk function sees them; see ``Chunk``."""
+    """Selected rows of a chunk, as an argument of chunk functions; see ``Chunk``."""
 
     of: Chunk
     start: int
@@ -122,7 +124,7 @@ class _ChunkInPlace:
 def _on_chosen(
     chunk: Chunk, total: Any, function: ChunkFunction, chosen: _Chosen, *broadcast: Any
 ) -> None:
-    """Show the chosen rows of a chunk to a chunk function."""
+    """Call a chunk function on the selected rows of a chunk."""
     begin, end = np.searchsorted(chosen.rows, [chunk.start, chunk.start + len(chunk)])
     places, weight = chosen.rows[begin:end] - chunk.start, chosen.factors[begin:end]
     if chunk.weight is not None:

@@ -1,20 +1,21 @@
-"""Starting centres of a sample of rows in the driver's process; sparse rows stay sparse.
+"""Starting centres from a sample of rows in the driver's process; sparse rows stay sparse.
 
-*On two levels*, about sqrt(k) coarse centres are found on a part of the sample. Every coarse cell
-gets a share of the k centres in proportion to its rows, found among these rows alone: that takes
-about 2 sqrt(k) distances per row and step where Lloyd's steps on k centres take k.
+*Two levels*: about sqrt(k) coarse centres are found on a part of the sample. Each coarse cell gets
+a share of the k centres in proportion to its number of rows, and these are found on the rows of the
+cell alone. This takes about 2 sqrt(k) distances per row and step, instead of k.
 
-*The best of several*: with few clusters of dense rows the start decides, and costs next to nothing
-compared with passes over all rows; then several greedy k-means++ starts are made.
+*Best of several*: with few clusters of dense rows, the result depends mostly on the start, and a
+start costs little compared with passes over all rows. So several greedy k-means++ starts are made.
 
-*In rounds*, for sparse rows, each row is drawn in proportion to its squared distance to the rows
-drawn before, as by k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but as many in a round as
-there are already: so the sample meets k rows in all, in log k passes over it. Sparse rows meet many
-centres for little more than a pass over the same rows takes, and rows of few numbers in common have
-no coarse cells: if such a pass is affordable, this is the better start.
+*Rounds*, for sparse rows: rows are drawn in proportion to their squared distance to the nearest row
+drawn before, as in k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but each round doubles the
+number of drawn rows. So there are log k passes over the sample, with k distances per row in total.
+Comparing sparse rows with many centres costs little more than reading them, and rows with few
+common features do not form coarse cells; so this is the better start if these passes are
+affordable.
 
-Rows are given as ``x`` (n, d), at least one, and ``weight`` (n,) or None; if there are no more than
-k, rows are repeated. No result depends on the number of threads.
+Rows are given as ``x`` (n, d) with n >= 1, and ``weight`` (n,) or None; if n <= k, rows are
+repeated. No result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -39,23 +40,23 @@ from largek_dask.kernels.sampling import draw_by_d2, update_d2
 from largek_dask.kernels.threads import Threads, on_threads
 
 COARSE_ROWS = 100
-"""Rows of the sample per coarse centre."""
+"""Number of sampled rows per coarse centre."""
 LEVEL_STEPS = 5
-"""Lloyd steps on each level."""
+"""Number of Lloyd steps on each level."""
 FIRST_STEPS, BEST_STEPS = 3, 10
-"""Lloyd steps from every start, and from the best ones of these."""
+"""Number of Lloyd steps from every start to find the best ones, and then from each of these."""
 KEPT = 4
-"""One start in four is among the best."""
+"""One start out of this number is among the best."""
 MOST_STARTS = 64
 """Maximum number of starts."""
 PASSES, LEAST_WORK = 16, 1 << 25
-"""Maximum cost of all starts together, in passes over all rows; or in products, if that is more: a
-few hundredths of a second."""
+"""Maximum cost of all starts together: this number of passes over all rows, or, if that is more,
+this number of products (a few hundredths of a second)."""
 FAR_COST = 10.0
-"""Largest mean cost of the k costliest rows, relative to that of all rows, with which rows drawn
-by weight alone are a start. In texts it is 1.2, in counts of cells 4 to 8."""
+"""Maximum mean cost of the k costliest rows, relative to the mean cost of all rows, for a start of
+rows drawn by weight alone. It is 1.2 for texts, and 4 to 8 for counts of cells."""
 LEAST_PIECE = 2_048
-"""Minimum rows that one thread takes at a time."""
+"""Minimum number of rows that a thread processes at a time."""
 
 Labels = NDArray[np.int32]
 Weights = NDArray[np.float64]
@@ -76,7 +77,7 @@ def _nearest(x: Table, packed: PackedCenters, n_threads: int) -> Labels:
 
 
 def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Threads) -> int:
-    """Update the rows' squared distances for new centres; return the number computed."""
+    """Update rows' squared distances for new centres; return the number of distances computed."""
     threads.map(lambda at: update_d2(x[at], packed, d2[at]), _pieces(len(x), threads.n))
     return len(x) * packed.n_clusters
 
@@ -92,7 +93,7 @@ def cost_of(x: Table, weight: Weights | None, centers: NDArray[Any], shift: NDAr
 
 
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
-    """Return (about sqrt(k), d) coarse centres of dense rows in random order."""
+    """Return (about sqrt(k), d) coarse centres of dense rows, given in random order."""
     m = max(1, min(isqrt(k), len(x)))
     n = min(len(x), COARSE_ROWS * m)
     order, starts = np.arange(n, dtype=np.int32), np.array([0, n])
@@ -102,7 +103,7 @@ def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]
 def two_level_start(
     x: NDArray[Any], weight: Weights | None, k: int, shift: NDArray[Any], n_threads: int
 ) -> tuple[NDArray[Any], NDArray[Any], Labels]:
-    """Return starting centres of dense rows of any real type, in random order.
+    """Return starting centres of dense rows of any real type, given in random order.
 
     Returns
     -------
@@ -118,7 +119,7 @@ def two_level_start(
     cells = _nearest(x, pack_centers(coarse, shift), n_threads)
     order, starts = order_by_label(cells, len(coarse))
     sizes = shares(np.diff(starts), k)
-    # Rows lie in random order: the first ones of a cell are random ones.
+    # Rows are in random order, so the first rows of a cell are a random choice.
     first = np.repeat(starts[:-1], sizes)
     rank = np.arange(k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     centers, labels = cell_means(
@@ -130,9 +131,9 @@ def two_level_start(
 def sparse_start(
     x: SparseBlock, weight: Weights | None, k: int, grid: FixedPoint, n_threads: int
 ) -> NDArray[Any]:
-    """Return (k, d) starting centres of sparse rows of the compute dtype, in random order.
+    """Return (k, d) starting centres of sparse rows of the compute dtype, given in random order.
 
-    ``grid`` is that of the rows that the sample is from.
+    ``grid`` is the grid of exact sums of the sampled table.
     """
     n, d = x.shape
     if n <= k:
@@ -167,8 +168,8 @@ def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoi
         if len(empty):
             packed = pack_centers(centers, grid.shift)
             costs = squared_distances(x, packed, labels).astype(np.float64)
-            # The costliest rows, without those of cost 0. Equal rows have equal costs at one
-            # centre; one of them is enough.
+            # Fill empty clusters with the costliest rows of positive cost. Rows of equal cost in a
+            # cluster are usually equal rows, so use one of them.
             _, rows = np.unique(np.stack([labels, costs], axis=1), axis=0, return_index=True)
             rows = rows[costs[rows] > 0]
             mass = costs[rows] if weight is None else costs[rows] * weight[rows]
@@ -178,10 +179,10 @@ def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoi
 
 
 def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """Return (m,) integers that add up to k, in proportion to counts by largest remainders.
+    """Divide k in proportion to counts by largest remainders; return (m,) integers.
 
-    None exceeds its count; a count that is not 0 gets at least 1, as far as k allows. k is at most
-    the sum of the counts.
+    No share exceeds its count, and every positive count gets at least 1, if k is large enough. k
+    must not exceed the sum of the counts.
     """
     wanted = counts * (k / int(counts.sum()))
     sizes = np.minimum(np.maximum(np.floor(wanted), counts > 0), counts).astype(np.int64)
@@ -200,7 +201,7 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
-    """Return the number of starts that pay on a sample of a table."""
+    """Return the number of starts to make on a sample of a table."""
     a_row = n_features * k
     one = n_sampled * a_row * (FIRST_STEPS + BEST_STEPS // KEPT + _candidates(k))
     return max(1, min(MOST_STARTS, max(PASSES * n_rows * a_row, LEAST_WORK) // max(one, 1)))
@@ -215,7 +216,7 @@ def greedy_start(
     n_starts: int,
     n_threads: int,
 ) -> tuple[NDArray[Any], float]:
-    """Return (k, d) starting centres of dense rows, and the weighted cost of the rows with them."""
+    """Return (k, d) starting centres of dense rows, and the weighted cost of these rows."""
     dtype, n = compute_dtype(x.dtype), len(x)
     if n <= k:
         return np.resize(x.astype(dtype), (k, x.shape[1])), 0.0
@@ -227,8 +228,8 @@ def greedy_start(
         return greedy_rows(columns, mass, rng.generator(start, "greedy").random(shape))
 
     def after_lloyd(picks: list[NDArray[np.int64]], n_steps: int) -> list[NDArray[Any]]:
-        """Return centres after Lloyd steps from each of several starts at rows."""
-        # The starts are as many cells, all of the same rows.
+        """Return the centres after Lloyd steps from each start."""
+        # Each start is handled as a cell; all cells have the same rows.
         m = len(picks)
         order = np.tile(np.arange(n, dtype=np.int32), m)
         places = np.concatenate([start * n + rows for start, rows in enumerate(picks)])
@@ -247,7 +248,7 @@ def greedy_start(
 
 
 def _candidates(k: int) -> int:
-    """Return the number of rows tried for each centre, as in scikit-learn."""
+    """Return the number of candidate rows for each centre, as in scikit-learn."""
     return 2 + int(log(k))
 
 
@@ -262,10 +263,10 @@ def rounds_start(
     generator: np.random.Generator,
     n_threads: int,
 ) -> NDArray[Any]:
-    """Return (k, d) starting centres of sparse rows: draw in rounds, then one Lloyd step.
+    """Return (k, d) starting centres of sparse rows: draw rows in rounds, then run one Lloyd step.
 
     Rows have positive weight, the compute dtype, and an order independent of chunks. ``grid`` is
-    that of the rows that the sample is from.
+    the grid of exact sums of the sampled table.
     """
     n, d = x.shape
     if n <= k:
@@ -278,7 +279,7 @@ def rounds_start(
         most = min(len(drawn), k - len(drawn))
         picks, _ = draw_by_d2(d2, weight, generator.random(most))
         if not len(picks):
-            # Every row lies on a centre: some are repeated, empty clusters are moved later.
+            # Every row coincides with a centre, so repeat some; empty clusters are moved later.
             break
         new = _different(x, picks)
         drawn = np.concatenate([drawn, new])
@@ -296,10 +297,11 @@ def different_rows(
     generator: np.random.Generator,
     n_threads: int,
 ) -> tuple[NDArray[Any], Labels] | None:
-    """Return k different sparse rows, drawn by weight, and labels (n,): the nearest of them.
+    """Return k different sparse rows, drawn by weight, and (n,) labels of the nearest of these.
 
-    Parameters are those of :func:`rounds_start`. None if such a start will not do: too many rows
-    are alike, or a few, which drawing by D² would find, cost far more than others.
+    For the parameters see :func:`rounds_start`. Returns None if this start is not good enough:
+    because too many rows are equal, or because a few rows, which drawing by D² would find, cost far
+    more than others.
     """
     picks, _ = draw_by_d2(weight, None, generator.random(4 * k))
     rows = _different(x, picks)[:k]
@@ -310,7 +312,7 @@ def different_rows(
     labels = _nearest(x, packed, n_threads)
     costs = squared_distances(x, packed, labels) * weight
     highest = np.partition(costs, len(x) - k)[-k:]
-    # In this order: means of nothing but zeros are alike.
+    # Do not divide: both means may be 0.
     if highest.mean() > FAR_COST * costs.mean():
         return None
     return centers, labels

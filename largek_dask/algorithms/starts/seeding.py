@@ -1,14 +1,14 @@
-"""Starting centres: random rows, two levels, k-means++ and its relatives, or an array.
+"""Starting centres: random rows, two levels, k-means++ and its variants, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
-Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as scikit-learn.
-AFK-MC2 (:mod:`~largek_dask.algorithms.starts.afk_mc2`) comes near k-means++ in few passes.
+Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as in scikit-learn.
+AFK-MC2 (:mod:`~largek_dask.algorithms.starts.afk_mc2`) approximates k-means++ in few passes.
 
-Every other draw is by D²: a row is chosen with probability in proportion to its weight times its
-squared distance to the nearest centre so far. On chunks this takes one pass per centre: every
-chunk draws candidates of its own by D², with uniforms derived from (step, chunk), and reports
-its mass; then the chunk is drawn by mass.
+k-means++ and its variants draw by D²: a row is drawn with probability proportional to its weight
+times its squared distance to the nearest centre so far. This takes one pass per centre: every chunk
+draws its own candidates by D², with random numbers derived from (step, chunk), and returns its
+mass (the sum of weights times squared distances). Then one of the chunks is drawn by mass.
 """
 
 from __future__ import annotations
@@ -35,20 +35,22 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.sampling import bernoulli_by_d2, draw_by_d2, potentials, update_d2
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
-"""`init="auto"` is k-means++ up to here and random rows above, where k passes cost too much."""
+"""Maximum number of clusters for which `init="auto"` is k-means++. Above it, k passes would take
+too long, and random rows are drawn."""
 
 TWO_LEVEL_ROWS = 64
 """Rows per centre of the sample for the two-level start."""
 
 PARALLEL_ROUNDS = 5
-"""Rounds of k-means||; each draws about k / 2 candidates (Bahmani et al., section 5.3)."""
+"""Number of rounds of k-means||, each of which draws about k / 2 candidates (Bahmani et al.,
+section 5.3)."""
 
 CANDIDATE_LLOYD_STEPS = 3
-"""Weighted Lloyd steps on the candidates of k-means|| after k-means++ among them."""
+"""Number of weighted Lloyd steps on the candidates of k-means||, after k-means++ on these."""
 
 
 def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> None:
-    """Raise ``ParameterError`` for an unknown ``init``, or an array that is no set of centres.
+    """Raise ``ParameterError`` for an unknown ``init``, or an array that cannot be used as centres.
 
     An array must have the shape (n_clusters, n_features) and finite real numbers.
     """
@@ -89,7 +91,7 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Return (n_clusters, n_features) starting centres; raises as :func:`check_init`."""
+    """Return (n_clusters, n_features) starting centres; raises the errors of :func:`check_init`."""
     check_init(init, n_clusters, passes.n_features)
     if not isinstance(init, str):
         return init.astype(passes.statistics.dtype)
@@ -120,9 +122,10 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
 def centers_of_sample(
     x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
-    """Return starting centres (k, d) of a sample (n, d): k-means++, or with many on two levels.
+    """Return (k, d) starting centres from a sample (n, d).
 
-    Many of sparse rows are drawn in rounds.
+    The method is k-means++ for few clusters. For many clusters it is the two-level start for dense
+    rows, and drawing in rounds for sparse rows.
     """
     shift, n_threads = passes.statistics.shift, passes.threads.n
     if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
@@ -140,17 +143,18 @@ def centers_of_sample(
 def choose(
     draws: ChunkResults, uniforms: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return candidate j of the chunk that ``uniforms[j]`` falls in: global rows, coordinates.
+    """Choose a chunk by mass for each of ``uniforms``, and return its candidate.
 
-    A chunk's result is its mass, and the rows and coordinates of its candidates. If no mass is
-    left, no rows are returned.
+    A chunk's result is its mass, and the global rows and coordinates of its candidates;
+    ``uniforms[j]`` selects the chunk of which candidate j is returned. Returns the global rows and
+    coordinates of the chosen candidates, or none if no chunk has any mass.
     """
     results = draws.in_order()
     heavy = [result for result in results if result[0] > 0]
     if not heavy:
         _, rows, x = results[0]
         return rows[:0], x[:0]
-    # Sequential sums in chunk order: the same bits wherever chunks were computed.
+    # Sequential sums in chunk order give identical results wherever chunks were computed.
     edges = np.cumsum([mass for mass, _, _ in heavy])
     places = np.searchsorted(edges, uniforms * edges[-1], side="right")
     picks = [heavy[min(p, len(heavy) - 1)] for p in places]
@@ -175,7 +179,7 @@ def d2_chunk(
     step: int,
     n: int,
 ) -> None:
-    """Account for new centres in the chunk's D², then draw ``n`` of its rows by D²."""
+    """Update the chunk's D² for new centres, then draw ``n`` of its rows by D²."""
     d2 = np.full(len(chunk.x), np.inf) if chunk.state is None else chunk.state["d2"].copy()
     update_d2(chunk.x, pack_centers(centers, shift), d2)
     uniforms = rng.generator(step, "d2", chunk.index).random(n)
@@ -187,7 +191,7 @@ def d2_chunk(
 def _draw_by_weight(
     passes: Passes, rng: Rng, attempt: int, purpose: str, n: int
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Return n rows drawn by weight, with replacement: global rows, coordinates."""
+    """Draw n rows by weight, with replacement; return their global indices and coordinates."""
     start, combine = ChunkResults, ChunkResults.combine
     draws: ChunkResults = passes.reduce(weight_chunk, rng, attempt, n, start=start, combine=combine)
     return choose(draws, rng.generator(attempt, purpose).random(n))
@@ -196,7 +200,7 @@ def _draw_by_weight(
 def potential_chunk(
     chunk: Chunk, total: ExactSums, centers: NDArray[Any], shift: NDArray[Any]
 ) -> None:
-    """Add the potential left by each candidate."""
+    """Add the remaining potential (sum of weighted D²) after adding each candidate."""
     assert chunk.state is not None
     total.merge(potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight))
 
@@ -205,15 +209,15 @@ def potential_chunk(
 
 
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Draw rows without replacement; by weight if rows are weighted."""
+    """Draw k rows without replacement; by weight if rows are weighted."""
     statistics = passes.statistics
     same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
         rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
         return dense_rows(passes.take(np.sort(rows)).x)
     chosen: dict[int, NDArray[Any]] = {}
-    # Draw with replacement, keep what is new: the law of successive draws without replacement.
-    # Chunks are drawn by mass, so rows of a small chunk may repeat: hence several rounds.
+    # Draw with replacement and skip repeated rows: the distribution is that of draws without
+    # replacement. Chunks are drawn by mass, so rows may repeat, and several rounds may be needed.
     attempt = 0
     while len(chosen) < k and attempt < 64:
         n = 2 * (k - len(chosen)) + 16
@@ -224,7 +228,7 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         attempt += 1
     picked = sorted(chosen)
     if len(picked) < k:
-        # Nearly all weight lies on a few rows: take the rest from any rows.
+        # Nearly all weight is on a few rows, so take any rows for the rest.
         others = (row for row in range(passes.n_rows) if row not in chosen)
         picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
     return dense_rows(passes.take(np.array(picked, np.int64)).x)
@@ -239,7 +243,7 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
     centers = np.empty((k, passes.n_features), passes.statistics.dtype)
     centers[0] = _draw_by_weight(passes, rng, 0, "first", 1)[1][0]
     for t in range(1, k):
-        # A lost chunk's D² is a function of all centres so far: one broadcast rebuilds it.
+        # D² is a function of all centres so far, so one broadcast rebuilds it for a lost chunk.
         replay = ((centers[: t - 1], shift, rng, t, 0),) if t > 1 else ()
         draws: ChunkResults = passes.reduce(
             d2_chunk,
@@ -250,7 +254,7 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
         )
         _, new = choose(draws, rng.generator(t, "choose").random(n_candidates))
         if not len(new):
-            # Every row lies on a centre: the data have only t distinct rows.
+            # Every row coincides with a centre: there are only t distinct rows.
             centers[t:] = centers[0]
             break
         best = 0
@@ -283,7 +287,7 @@ def sample_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, turn: int, factor:
 def nearest_candidate_chunk(
     chunk: Chunk, total: ExactSums, candidates: NDArray[Any], shift: NDArray[Any], offset: int
 ) -> None:
-    """Account for new candidates (numbered from ``offset``) in D² and nearest candidate."""
+    """Update D² and nearest candidates for new candidates (numbered from ``offset``)."""
     if chunk.state is None:
         d2, labels = np.full(len(chunk.x), np.inf), np.zeros(len(chunk.x), np.int32)
     else:
@@ -295,15 +299,15 @@ def nearest_candidate_chunk(
 
 
 def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
-    """Add the weight of the rows nearest to each candidate."""
+    """Add up the weight of the rows nearest to each candidate."""
     assert chunk.state is not None
     total.add(np.empty((len(chunk.x), 0), np.float32), chunk.state["labels"], chunk.weight)
 
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Run k-means||: a few rounds that sample about k / 2 rows each, then k-means++ among them."""
+    """Run k-means||: sample about k / 2 rows in each of some rounds, then run k-means++ on them."""
     shift = passes.statistics.shift
-    # Weights only, no coordinates: the grid of the rows without their features.
+    # Only weights are summed, not coordinates, so the grid has no features.
     grid = replace(passes.statistics.grid, shift=shift[:0])
     _, candidates = _draw_by_weight(passes, rng, 0, "first", 1)
     new, turn = candidates, 0
@@ -320,7 +324,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         )
         replay = ((candidates, shift, 0),)
         written = RowState("candidates", turn + 1, replay, nearest_candidate_chunk, ExactSums)
-        # More rounds than planned only while there are too few candidates to choose k from.
+        # Run more rounds than planned only while there are fewer than k candidates.
         enough = turn > PARALLEL_ROUNDS and len(candidates) >= k
         if enough or left.value <= 0 or turn > 20 * PARALLEL_ROUNDS:
             break
@@ -347,7 +351,7 @@ def choose_among(
 ) -> NDArray[Any]:
     """Run k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
-        # About as few distinct rows as clusters: repeat some, empty clusters are moved later.
+        # There are fewer points than clusters, so repeat some; empty clusters are moved later.
         return np.resize(dense_rows(points), (k, points.shape[1]))
     generator = rng.generator(0, "among")
     d2 = np.full(len(points), np.inf)
@@ -373,9 +377,9 @@ def choose_among(
 def drawn_centers(
     rows: TakenRows, k: int, init: str | NDArray[Any], dtype: Any, draws: np.random.Generator
 ) -> NDArray[Any]:
-    """Return (k, d) distinct rows drawn at random, or the given centres.
+    """Return (k, d) distinct rows drawn at random, or the centres ``init`` if given.
 
-    If there are fewer distinct rows than ``k``, some are repeated.
+    If there are fewer than ``k`` distinct rows, some are repeated.
     """
     if not isinstance(init, str):
         return np.asarray(init).astype(dtype)

@@ -1,16 +1,16 @@
 """Draw rows by their exact mass: by weight, or half of them by weight times squared distance.
 
-A draw is a position on a line along which the rows lie one after the other, each as long as its
-mass. Masses are integers, and each row's is rounded by itself: so their sums are exact, the line is
-the same however the rows are cut into chunks, and every process finds the same row at a position.
-With a centre there are two such lines of equal length, one by weight and one by weight times
-squared distance; a row's probability is its share of both. It is computed from the integers
-themselves: so estimates divided by it are unbiased in spite of the rounding.
+The rows are arranged on a line, where the length of each row is its mass; a draw is a position on
+this line. Masses are integers, rounded for each row separately. So their sums are exact, the line
+does not depend on chunks, and every process finds the same row at a position. With a centre, there
+are two such lines, one by weight and one by weight times squared distance; half of the draws are on
+each line, and a row's probability is the mean of its shares of both. Probabilities are computed
+from the integers, so estimates divided by them are unbiased in spite of the rounding.
 
-The sum of squares, and with it the scale of the integers, is unknown before the rows are read; so
-one pass adds masses up at a few scales, of which the finest that fits is then taken. A second pass
-finds the rows, only in the chunks that hold any. At most a chunk and the drawn rows are in
-memory.
+The sum of squares, and with it the scale of the integers, is unknown before the rows are read. So
+one pass adds up masses at several scales, and the finest scale that fits is then used. A second
+pass, over the chunks with drawn rows only, finds the rows. At most one chunk and the drawn rows are
+in memory.
 """
 
 from __future__ import annotations
@@ -29,16 +29,17 @@ from largek_dask.errors import DataError
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 
 COARSEST = 45
-"""Bits of the bound of all masses together at the coarsest scale."""
+"""Number of bits of the upper bound of the total mass at the coarsest scale."""
 SCALE_BITS = 16
-"""Bits from one scale to the next."""
+"""Number of bits between successive scales."""
 N_SCALES = 9
-"""Scales: the sum may lie 2^128 below its bound until less than 2^45 is left of it. Between them
-are the number of rows, and the squares of their extent relative to their spread."""
+"""Number of scales. At the finest scale, a total mass 2^128 below its bound still has 45 bits. The
+bound may be too high because of the number of rows and the square of the ratio of their extent to
+their spread."""
 FULL = 1 << 62
-"""Upper limit of the sum of all masses."""
+"""Upper limit of the total mass."""
 POSITION_BITS = 62
-"""Random bits of a position."""
+"""Number of random bits of a position."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -51,7 +52,7 @@ class DrawnRows:
     rows: Integers
     """(n,) global indices, in the order of the draws."""
     probabilities: Floats
-    """(n,) probability that one draw hits this row."""
+    """(n,) probability that a single draw selects this row."""
 
 
 def draw_by_mass(
@@ -64,18 +65,19 @@ def draw_by_mass(
 ) -> DrawnRows:
     """Draw ``n`` rows with replacement, in two passes.
 
-    Rows depend on the generator alone, not on chunks, threads or workers. With a ``center`` (d,),
-    a point among the rows, a row's probability is ``w / 2W + w d2 / 2 sum(w d2)`` with its squared
-    distance to it; without one, or if all rows lie on it, ``w / W``. ``spaced``: draw ``i`` is in
-    the ``i``-th of n equal parts of the line (of two lines one behind the other); otherwise all
-    draws are independent. Raises ``DataError`` if no row has positive weight.
+    The result depends on the generator, not on chunks, threads or workers. With a ``center`` (d,)
+    within the extent of the rows, a row's probability is ``w / 2W + w d2 / 2 sum(w d2)``, where
+    ``d2`` is its squared distance to the centre. Without a centre, or if all rows coincide with it,
+    the probability is ``w / W``. ``spaced``: draw ``i`` is in the ``i``-th of n equal parts of the
+    line (or of both lines joined); otherwise all draws are independent. Raises ``DataError`` if no
+    row has positive weight.
     """
     statistics = passes.statistics
     packed = None
     if center is not None:
         packed = pack_centers(center.astype(statistics.dtype)[None], statistics.shift)
-    # Bounds, as powers of two, of the weight of all rows and of the squared distance of any of them
-    # to a point among them: nothing overflows, and to multiply by them is exact.
+    # Bounds, as powers of two, of the total weight and of the squared distance of a row to the
+    # centre. Nothing overflows after division by these bounds, and the division is exact.
     bounds = (
         frexp(statistics.total_weight)[1],
         2 * frexp(2 * statistics.max_abs)[1] + passes.n_features.bit_length(),
@@ -97,11 +99,11 @@ def draw_by_mass(
 def _shares(
     chunk: Chunk, packed: PackedCenters | None, bounds: tuple[int, int]
 ) -> list[tuple[Floats, NDArray[np.bool_] | None]]:
-    """Return each row's share of the bound of each line, and the rows that must have a mass."""
+    """Return, for each line, rows' masses divided by the bound, and the rows that need a mass."""
     scales = [ldexp(1.0, max(-1074, min(-bound, 1023))) for bound in bounds]
     weight = np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
     by_weight = weight * scales[0]
-    # A row of any positive weight must be drawable, otherwise estimates would be biased.
+    # Every row of positive weight must have a positive mass, otherwise estimates are biased.
     out: list[tuple[Floats, NDArray[np.bool_] | None]] = [(by_weight, weight > 0)]
     if packed is not None:
         squares = squared_distances(chunk.x, packed, np.zeros(len(chunk.x), np.int32))
@@ -110,7 +112,7 @@ def _shares(
 
 
 def _masses(share: Floats, present: NDArray[np.bool_] | None, scale: int) -> Floats:
-    """Return masses as whole numbers."""
+    """Return masses as integers, at least 1 for the rows ``present``."""
     masses = np.rint(share * 2.0 ** (COARSEST + SCALE_BITS * scale))
     return masses if present is None else np.maximum(masses, present)
 
@@ -124,7 +126,7 @@ def mass_chunk(
         sums: list[int] = []
         for scale in range(N_SCALES):
             masses = _masses(share, present, scale)
-            # Rounded, but a sum this far above the limit does not fit with any rounding.
+            # The float sum is rounded, but a sum this far above the limit cannot fit.
             if not masses.sum() < 1.5 * FULL:
                 break
             sums.append(int(masses.astype(np.int64).sum()))
@@ -134,17 +136,17 @@ def mass_chunk(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MassLine:
-    """All rows one after the other, each as long as its mass at one scale."""
+    """Line of all rows, where the length of each row is its mass at one scale."""
 
     which: int
-    """0: by weight, 1: by squared distance."""
+    """Kind of mass; 0: weight, 1: weight times squared distance."""
     scale: int
     edges: Integers
-    """(n_chunks + 1,) borders of chunks."""
+    """(n_chunks + 1,) positions of the chunk boundaries."""
 
     @property
     def mass(self) -> int:
-        """Mass of all rows."""
+        """Total mass of all rows."""
         return int(self.edges[-1])
 
 
@@ -167,10 +169,10 @@ def _line(sums: ChunkResults, chunk_table: Integers, which: int) -> MassLine:
 def _positions(
     generator: np.random.Generator, n: int, masses: Sequence[int], *, spaced: bool
 ) -> list[tuple[Integers, Integers]]:
-    """Return the draws on each line by position: (m,) their numbers, (m,) their positions.
+    """Return, for each line, the (m,) indices of its draws and their (m,) ascending positions.
 
-    All lines together, each as long as the others, are cut into parts; a draw lies in one of them,
-    at the position given by its random bits.
+    The lines are scaled to equal lengths, joined and cut into equal parts. Each draw is in one of
+    these parts, at a position given by its random bits.
     """
     bits = generator.integers(1 << POSITION_BITS, size=n) * len(masses)
     parts = n if spaced else 1
@@ -179,7 +181,7 @@ def _positions(
     out = []
     for which, mass in enumerate(masses):
         draws = np.flatnonzero(part // parts == which)
-        # floor((part + bits / 2^62) mass / parts), whose products are longer than 64 bits
+        # floor((part + bits / 2^62) mass / parts), as its products exceed 64 bits
         own, rest = part[draws] - which * parts, _high_bits(bits[draws], mass)
         at = own * (mass // parts) + (own * (mass % parts) + rest) // parts
         order = np.argsort(at, kind="stable")
@@ -188,7 +190,7 @@ def _positions(
 
 
 def _high_bits(bits: Integers, mass: int) -> Integers:
-    """Return ``bits * mass >> POSITION_BITS`` of numbers of at most that many bits each."""
+    """Return ``bits * mass >> POSITION_BITS``, where both factors have at most 62 bits."""
     half, low = np.uint64(32), np.uint64((1 << 32) - 1)
     numbers = bits.astype(np.uint64)
     upper, lower = numbers >> half, numbers & low
@@ -208,7 +210,7 @@ def look_up_chunk(
     lines: Sequence[MassLine],
     positions: Sequence[Integers],
 ) -> None:
-    """Find the rows at the positions that lie in this chunk, and their probabilities."""
+    """Find the rows at the positions within this chunk, and their probabilities."""
     shares = _shares(chunk, packed, bounds)
     masses = [_masses(*shares[line.which], line.scale).astype(np.int64) for line in lines]
     found = []
@@ -249,7 +251,7 @@ def _look_up(
     n = sum(len(draws) for draws, _ in positions)
     rows, probabilities = np.empty(n, np.int64), np.empty(n)
     for which, (draws, _) in enumerate(positions):
-        # Chunks lie on a line in their order.
+        # Chunks are on the line in ascending order, like the positions.
         parts = [own[which] for own in found.in_order()]
         rows[draws] = np.concatenate([part[0] for part in parts])
         probabilities[draws] = np.concatenate([part[1] for part in parts])

@@ -1,4 +1,4 @@
-"""The truncated search: rows meet few centres, and centres are moved."""
+"""Truncated search: rows are compared with few centres, and centres are moved."""
 
 from largek_dask.algorithms.truncated.algorithm import Truncated
 from largek_dask.algorithms.truncated.state import TruncatedState

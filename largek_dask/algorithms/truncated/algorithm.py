@@ -1,30 +1,32 @@
 """Truncated search with moves of centres: the fastest method here for any given cost.
 
-Most distances that Lloyd's algorithm computes are needless: from one step to the next a row keeps
-its centre, or goes to one nearby. So each row meets only the centres nearest to its own
-(the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
+Most distances that Lloyd's algorithm computes are unnecessary: from one step to the next, a row
+keeps its centre or changes to one nearby. So each row is compared only with the centres nearest to
+its own (the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
 variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can clustering
-scale sublinearly with its clusters?, AISTATS 2018), and not even those while distances kept from
-earlier passes, widened by the movement of centres, prove that nothing can change (G. Hamerly,
-Making k-means even faster, SDM 2010). Sums are exact and only rows that change cluster touch them.
+scale sublinearly with its clusters?, AISTATS 2018). Even that is skipped while bounds, computed in
+earlier passes and widened by the movement of centres, prove that its label cannot change
+(G. Hamerly, Making k-means even faster, SDM 2010). Sums are exact, and only rows that change
+cluster update them.
 
-If clusters overlap, centres keep moving in the same direction for long; so between the passes of a
-round they overshoot the means of their rows.
+If clusters overlap, centres keep moving in the same direction for many passes. Therefore, between
+the passes of a round, centres overshoot the means of their rows.
 
-Such steps end in the nearest local optimum. Moves leave it: they remove the centres whose rows
-would lose least, and use them to split the clusters that gain most
-(the swap of centres: P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; many at a
-time here). They are tried in rounds: some passes after the moves the cost is compared with the one
-before, and if it is not lower, the round is undone.
+Such steps end in the nearest local optimum. Moves leave it: they remove the centres whose removal
+costs least, and use them to split the clusters that gain most from a split (swaps of centres:
+P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; here many at a time). Moves are
+tried in rounds: some passes after the moves, the cost is compared with the cost before them, and
+the round is undone if the cost is not lower.
 
-The next step is chosen by gain per work (:mod:`~largek_dask.algorithms.truncated.schedule`): the
-length of lists, when rows meet all centres, the number of passes in a round. The choice compares
-exact costs, counted distances and estimates on a seeded sample; so the same data and seed give the
-same steps on any machine. On data without structure, where a row's second choice may be anywhere,
-lists soon become long.
+The next step is chosen by its gain per unit of work
+(:mod:`~largek_dask.algorithms.truncated.schedule`). This determines the length of lists, when rows
+are compared with all centres, and the number of passes in a round. The choice depends on exact
+costs, counted distances and estimates on a seeded sample, so the same data and seed give the same
+steps on any machine. On data without structure, where a row's second nearest centre may be
+anywhere, lists soon become long.
 
-A row's state (label and two distances) depends on the passes since the last anchor: these are kept,
-and repeated where the state is lost (:mod:`~largek_dask.algorithms.truncated.passes`).
+A row's state (label and two distances) depends on the passes since the last anchor. These passes
+are stored, and repeated if row state is lost (:mod:`~largek_dask.algorithms.truncated.passes`).
 """
 
 from __future__ import annotations
@@ -57,58 +59,60 @@ from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.errors import ParameterError
 
 GATHERED = 2.0
-"""Cost of distances to lists for all rows at once, relative to those to all centres (measured)."""
+"""Cost of a distance in a search of lists, relative to a search of all centres (measured)."""
 COPIES, DENSE_COPIES = 72, 16
-"""Maximum models in a checkpoint: with lists of near centres, and without."""
+"""Maximum number of models in a checkpoint, with lists of near centres and without lists."""
 USUAL_STEPS = 120
-"""Approximate number of steps of a search, including those on samples: from 30 to 335 on the sets
-of ``benchmarks.auto``, half of them within 80 and 170."""
+"""Approximate number of steps of a search, including steps on samples. On the data sets of
+``benchmarks.auto`` searches took 30 to 335 steps, and half of them 80 to 170."""
 DISTANCES_PER_ROOT = 7.0
-"""Cost of a row in a step, in distances, divided by the root of the number of clusters (seconds of
-``benchmarks.auto`` and ``benchmarks.auto_scale``; 2 to 784 features, 500 to 32,000 clusters)."""
+"""Cost of a step per row, in distances, divided by the square root of the number of clusters (from
+times of ``benchmarks.auto`` and ``benchmarks.auto_scale``; 2 to 784 features, 500 to 32,000
+clusters)."""
 
 EitherState = TruncatedState | ProjectedState
-"""State of a search in all features, or in few directions before it."""
+"""State of a search in all features, or of the preceding search in few directions."""
 
 
 @dataclass(frozen=True)
 class Truncated(Algorithm[EitherState, KMeansProblem]):
     """Truncated search with moves of centres.
 
-    Rows meet only the centres near their own, in passes of a few distances per row; in between,
-    centres whose removal costs least are moved to where a split gains most, and moves that did not
-    pay are undone. It ends at a lower cost than Lloyd's algorithm, and much sooner.
+    Each row is compared only with the centres near its own, in passes of a few distances per row.
+    Between passes, centres whose removal costs least are moved to where a split gains most, and
+    moves that do not lower the cost are undone. The search ends at a lower cost than Lloyd's
+    algorithm, and much sooner.
 
     Parameters
     ----------
     neighbours : int or "auto"
-        Centres that a row meets in a pass, at least 2; "auto": as many as a probe finds best, and
-        all of them if there are at most 128, or rows are sparse. Some passes search all of
-        them in any case.
+        Number of centres that a row is compared with in a pass, at least 2. "auto": the number that
+        a probe finds best, or all centres if there are at most 128 or rows are sparse. Some
+        passes search all centres in any case.
     moves : bool
         Move centres.
     rounds : int or "auto"
-        Maximum rounds of moves (or of passes, without moves) over all rows; "auto": until they no
-        longer pay. Rounds over samples come first and end when more rows pay better; with 0 there
-        are none of them either.
+        Maximum number of rounds of moves (or of passes, without moves) over all rows; "auto":
+        continue until rounds no longer lower the cost. Rounds over samples come first; with 0 there
+        are no rounds over samples either.
     directions : int or "auto"
-        Number of principal directions in which the search begins, before it continues in more of
-        them and in all features. "auto": as few as hold most of the variance, with 128 features or
-        more and if that saves time; 0: begin in all features, as with given centres. Projected rows
-        are held in memory; if they have more than 2^26 values (256 MiB), a sample of them. If that
-        is fewer than 64 rows per cluster, the search begins in all features.
+        Number of principal directions in which the search begins; it continues in more directions
+        and then in all features. "auto": the smallest number that holds most of the variance, if
+        there are at least 128 features and this saves time. 0: begin in all features, as with given
+        centres. Projected rows are held in memory. If they have more than 2^26 values (256 MiB),
+        only a sample is used; if that has fewer than 64 rows per cluster, the search begins in all
+        features.
 
     Notes
     -----
-    A step is one pass. ``history_`` describes each in ``extra``: ``neighbours`` (the length of
-    the lists, k if all centres were searched), ``everywhere`` (0: on one of the samples
-    that the search begins on), ``moves`` (carried out in it), ``opens_round``, ``ends_round`` and
-    ``back`` (the round was undone); and ``steps_per_reading``, the number of steps so far per
-    reading of all rows. ``cost`` is computed from the present labels, and so is above the inertia:
-    not every row is at its nearest centre. ``features`` is the number of directions in which it was
-    found, or of all features. The search ends when five rounds have failed: they raised the cost,
-    or lowered it by a share of less than ``tol / 50``. Sparse rows meet all centres, in all
-    features.
+    A step is one pass. ``history_`` describes each step in ``extra``: ``neighbours`` (length of
+    the lists, or k if all centres were searched), ``everywhere`` (1 for a pass over all rows, 0 for
+    one over a sample), ``moves`` (number of moves carried out), ``opens_round``, ``ends_round``,
+    ``back`` (1 if the round was undone), ``features`` (number of directions or features of the
+    search) and ``steps_per_reading`` (steps so far per reading of all rows). ``cost`` is computed
+    from the current labels and is above the inertia, because not every row is at its nearest
+    centre. The search ends when five rounds have failed, that is, raised the cost or lowered it by
+    a share of less than ``tol / 50``. Sparse rows are compared with all centres, in all features.
 
     Examples
     --------
@@ -148,7 +152,7 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         return ProjectedSearch(self._search, self.directions)
 
     def init(self, passes: Passes, rng: Rng) -> EitherState:
-        """Return the state at the starting centres: by ``init``, or on two levels on a sample."""
+        """Return the state before the first step, with centres by ``init`` or from a sample."""
         return self._projected.init(passes, rng) or self._search.init(passes, rng)
 
     def step(self, passes: Passes, rng: Rng, state: EitherState) -> tuple[EitherState, Info]:
@@ -166,15 +170,15 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     def labels(
         self, passes: Passes, rng: Rng, state: EitherState
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Label rows by ``model(state)``, in one or two passes over few centres."""
+        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         if isinstance(state, ProjectedState):
             state = self._projected.in_all_features(passes, state)
         return self._search.labels(passes, rng, state)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and work: rows meet few centres in a step, all in the last pass.
+        """Estimate memory and work.
 
-        A checkpoint has the centres, and their movements, of the passes since the last anchor.
+        A checkpoint holds the centres and their movements for each pass since the last anchor.
         """
         k = self.problem.n_clusters
         full_search = "now and then, for rows whose bounds have become loose"
@@ -184,14 +188,15 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
             distances, full_search = float(k), "every row, at every step"
         else:
             distances = DISTANCES_PER_ROOT * sqrt(k)
-        # The largest sample that is searched with its state; and, held with it, another one for
-        # splits, or projected rows.
+        # Two tables are held: the largest sample that is searched, with its state, and either a
+        # sample for splits or projected rows.
         splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
         kept = row_bytes(table.itemsize)
         searched = bytes_of_held(table, largest, table.itemsize, 2 * kept, 2)
         others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
         others = max(others, self._projected.held_bytes(table, table.itemsize))
-        # In the labels' passes rows meet the centres of coarse cells, and then lists.
+        # ``labels`` compares rows with coarse centres, with the centres of near cells, and with
+        # lists.
         met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
         label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
@@ -202,6 +207,6 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
             full_search=full_search,
-            # Sparse rows meet all centres in any case.
+            # Sparse rows are compared with all centres in any case.
             label_share=None if table.is_sparse else label_share,
         )

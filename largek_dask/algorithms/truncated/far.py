@@ -1,17 +1,17 @@
-"""Samples that include the rows that carry the cost, if these are far from all centres and few.
+"""Samples that include the few rows far from all centres, if these account for much of the cost.
 
-A uniform sample of one row in a hundred may miss a group of much less than a hundred rows, however
-far away they are; and with centres from such a sample, the cost of all rows may be that of a few.
-If the first pass over all rows finds this, rows are drawn again: a row that the uniform sample may
-have missed, because it is far from its centre or because few rows share its centre, is more likely
-(sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and clustering data,
-STOC 2011). Each represents as many rows as it was likely to be passed over for, so sums over them
-approximate those over all rows, for any centres.
+A uniform sample of one row in a hundred may miss a group of far fewer than a hundred rows, however
+distant they are. With centres from such a sample, a few rows may account for most of the cost. If
+the first pass over all rows finds this, a new sample is drawn, in which rows that the uniform
+sample may have missed are more likely: rows that are far from their centres or share them with few
+other rows (sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and
+clustering data, STOC 2011). Each drawn row is weighted by the inverse of its probability, so sums
+over the sample approximate sums over all rows, for any centres.
 
-Which rows are drawn depends on the seed, their indices and the centres, not on chunks: every row
-has a pseudorandom number, a hash of its index, and those with the lowest ratio of number to chance
-are taken (N. Duffield, C. Lund, M. Thorup, Priority sampling for estimation of arbitrary subset
-sums, J. ACM 2007).
+The sample depends on the seed, the row indices and the centres, not on chunks: every row has a
+pseudorandom number, a hash of its index, and the rows with the lowest ratio of this number to the
+row's sampling weight are drawn (N. Duffield, C. Lund, M. Thorup, Priority sampling for estimation
+of arbitrary subset sums, J. ACM 2007).
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from largek_dask.algorithms.randomness import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, stored_state
 
 FAR_DISTANCE = 8.0
-"""Multiple of the mean squared distance, estimated by samples, beyond which rows are far. A uniform
-sample has some of every group that costs as much as a cluster with its rows nearer than that."""
+"""Multiple of the mean squared distance, estimated on samples, beyond which a row is far. A uniform
+sample contains some rows of any nearer group that costs as much as a cluster."""
 FAR_COST = 0.05
-"""Share of the cost above which far rows count."""
+"""Share of the cost above which far rows are sampled."""
 LEAST = 2_048
 """Minimum number of rows to draw."""
 
@@ -41,16 +41,16 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class FarSample:
-    """Drawn rows, including far ones."""
+    """Sample of rows, including far rows."""
 
     rows: Indices
     """(m,) global indices, ascending."""
     shares: Weights
-    """(m,) number of rows that each represents, itself included."""
+    """(m,) number of rows that each drawn row represents, itself included."""
 
 
 class PrioritySample:
-    """The ``size`` rows of the lowest keys so far."""
+    """The ``size`` rows with the lowest keys so far."""
 
     __slots__ = ("chances", "keys", "rows", "size")
 
@@ -61,15 +61,15 @@ class PrioritySample:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this total when it is sent."""
+        """Size of this total when sent between processes, in bytes."""
         return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
 
     def add(self, rows: Indices, keys: Weights, chances: Weights) -> None:
-        """Keep the first ``size`` of these and the present rows; of equal keys by index."""
+        """Add rows, and keep the ``size`` rows with the lowest keys; equal keys rank by index."""
         rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
         chances = np.concatenate([self.chances, chances])
         if len(rows) > self.size:
-            # Most rows are left out by one reading, and sorting is short.
+            # Partitioning first leaves few rows to sort.
             chosen = np.flatnonzero(keys <= np.partition(keys, self.size - 1)[self.size - 1])
             chosen = chosen[np.lexsort((rows[chosen], keys[chosen]))[: self.size]]
             rows, keys, chances = rows[chosen], keys[chosen], chances[chosen]
@@ -77,7 +77,7 @@ class PrioritySample:
 
     @staticmethod
     def combine(a: PrioritySample, b: PrioritySample) -> PrioritySample:
-        """Add ``b`` into ``a``."""
+        """Add ``b`` to ``a``."""
         a.add(b.rows, b.keys, b.chances)
         return a
 
@@ -85,10 +85,11 @@ class PrioritySample:
 def draw_rows(
     passes: Passes, rng: Rng, history: History[Pass], counts: Weights, mean: float
 ) -> FarSample:
-    """Draw rows, preferring those that are far from their centres or share theirs with few.
+    """Draw rows, preferring rows that are far from their centres or in small clusters.
 
-    ``history`` leads to the last pass over all rows, and ``counts`` (k,) are the weights of the
-    clusters after it. A squared distance of ``mean`` to its centre doubles a row's probability.
+    ``history`` ends with the last pass over all rows, and ``counts`` (k,) are the weights of the
+    clusters after it. ``mean`` is the mean squared distance of a row to its centre, by which
+    squared distances are divided.
     """
     n = max(LEAST, min(128 * len(counts), 1 << 18, (1 << 26) // passes.row_values))
     n = min(passes.n_rows, n)
@@ -106,16 +107,16 @@ def draw_rows(
         joined=True,
     )
     order = np.lexsort((drawn.rows, drawn.keys))
-    # Inclusion probabilities follow from the first key that was not drawn.
+    # The first key that was not drawn determines the inclusion probabilities.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
-    # Whole numbers: if weights are integers, sums hold nothing finer.
+    # Round to integers: if weights are integers, exact sums cannot represent fractions.
     shares = np.rint(np.maximum(1.0, 1.0 / (limit * drawn.chances[chosen])))
     return FarSample(drawn.rows[chosen], shares)
 
 
 def draw_chunk(chunk: Chunk, total: PrioritySample, seed: int, fewer: Weights, mean: float) -> None:
-    """Draw among the rows of a chunk."""
+    """Draw rows from a chunk."""
     assert chunk.state is not None
     labels, upper = chunk.state["labels"], chunk.state["upper"]
     present = np.flatnonzero(labels >= 0)

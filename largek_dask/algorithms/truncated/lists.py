@@ -1,7 +1,7 @@
-"""Lists of centres that rows meet, one per cluster or coarse cell, and how they are made.
+"""Lists of the centres that rows are compared with, one list per cluster or coarse cell.
 
-Lists take more memory than the centres. To repeat earlier passes, only the centres are kept from
-which neighbours were computed: these give the same lists anywhere.
+Lists take more memory than centres. Therefore earlier passes are stored without their lists, but
+with the centres from which the same lists can be computed again on any worker.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
 
 NEAR_CELLS = 3
-"""Nearest coarse cells whose centres a row of a cell meets at first, its own included."""
+"""Number of nearest coarse cells, including the row's own, whose centres a row is first compared
+with."""
 LISTED_AT_ONCE = 1 << 14
-"""Entries of lists that are processed at a time."""
+"""Number of list entries processed at a time."""
 
 Labels = NDArray[np.int32]
 Indices = NDArray[np.int64]
@@ -30,17 +31,17 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Neighbours(Recomputable):
-    """Nearest centres of each centre, as the centres that they are computed from."""
+    """Nearest centres of each centre, stored as the centres from which they are computed."""
 
     centers: NDArray[Any]
-    """(k, d)"""
+    """(k, d) centres."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     width: int
-    """Number of neighbours of each."""
+    """Number of neighbours of each centre, including itself."""
 
     def table(self, n_threads: int = 1) -> Labels:
-        """Return (k, width) neighbours by distance, each centre itself first."""
+        """Return (k, width) neighbours by distance; each centre is its own first neighbour."""
         return nearest_centers(pack_centers(self.centers, self.shift), self.width, n_threads)
 
     @cached_property
@@ -50,11 +51,11 @@ class Neighbours(Recomputable):
 
     @cached_property
     def last(self) -> dict[int, Labels]:
-        """Contents of the lists last made of the table, by length; passes often repeat them."""
+        """Contents of the last lists made from the table, by length; passes often reuse them."""
         return {}
 
     def lists(self, table: Labels, length: int) -> tuple[Indices, Labels]:
-        """Return :func:`lists_of` this object's table, cached."""
+        """Return :func:`lists_of` for this object's table, cached."""
         offsets = np.arange(len(table) + 1, dtype=np.int64) * min(length, table.shape[1])
         if length not in self.last:
             self.last.clear()
@@ -62,43 +63,43 @@ class Neighbours(Recomputable):
         return offsets, self.last[length]
 
     def forget(self) -> None:
-        """Drop the table, but keep the last lists while the search uses them."""
+        """Drop the cached table, but keep the last lists."""
         self.__dict__.pop("remade", None)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Recipe of the lists of a pass."""
+    """Inputs from which the lists of a pass are computed."""
 
     near: Neighbours
     length: int
     """Length of the lists of clusters without moves."""
     before: Neighbours | None = None
-    """Nearest centres before the moves of the pass; None: it has no moves."""
+    """Nearest centres before the moves of the pass; None if it has no moves."""
     split: Indices | None = None
     """(m,) clusters that are split."""
     removed: Indices | None = None
-    """(m,) centres that take over the other half of each."""
+    """(m,) removed centres, each of which takes over one half of the split cluster."""
 
     def make(self, table: Labels, before: Labels | None) -> tuple[Indices, Labels]:
-        """Return offsets (k + 1,) and centres of the lists, from tables ``near`` and ``before``."""
+        """Return offsets (k + 1,) and centres of the lists, given the tables of neighbours."""
         if before is None or self.split is None or self.removed is None:
             return lists_of(table, self.length)
         return lists_with_moves(table, self.length, before, self.split, self.removed)
 
     def remake(self) -> tuple[Indices, Labels]:
-        """Make the lists when their tables are not at hand."""
+        """Make the lists, and their tables if these are not cached."""
         return self.make(self.near.remade, None if self.before is None else self.before.remade)
 
     def forget(self) -> None:
-        """Drop tables."""
+        """Drop cached tables."""
         self.near.forget()
         if self.before is not None:
             self.before.forget()
 
 
 def lists_of(table: Labels, length: int) -> tuple[Indices, Labels]:
-    """Return offsets (k + 1,) and centres, flat, of lists of nearest centres, each ascending."""
+    """Return offsets (k + 1,) and the concatenated lists of nearest centres, each ascending."""
     k, width = table.shape
     length = min(length, width)
     flat = np.sort(table[:, :length], axis=1).reshape(-1)
@@ -108,9 +109,10 @@ def lists_of(table: Labels, length: int) -> tuple[Indices, Labels]:
 def lists_of_cells(
     centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
 ) -> tuple[Indices, Labels]:
-    """Return offsets (cells + 1,) and centres of coarse cells' lists: their own and nearby ones.
+    """Return offsets (cells + 1,) and centres of the lists of coarse cells.
 
-    If there are none, the nearest centre.
+    A list holds the centres in the cell and in the nearest cells, or, if there are no such centres,
+    the centre nearest to the coarse centre.
     """
     packed = pack_centers(coarse, shift)
     members, starts = order_by_label(nearest(centers, packed), len(coarse))
@@ -126,12 +128,12 @@ def lists_of_cells(
 def lists_with_moves(
     table: Labels, length: int, before: Labels, split: Indices, removed: Indices
 ) -> tuple[Indices, Labels]:
-    """Return lists for the pass that carries moves out.
+    """Return lists for the pass that carries out moves.
 
-    Rows of a split cluster meet its two halves: its own centre, and that of ``removed`` (m,) which
-    takes over the other half. Rows of a removed centre meet the 15 nearest ones that stay, and both
-    halves of those that are split. ``table`` and ``before`` (k, m) are the nearest centres after
-    the moves and before; other lists have the given length.
+    The list of a split cluster holds its own centre and the removed centre (``removed``, (m,)) that
+    takes over its other half. The list of a removed centre holds the 15 nearest centres that stay,
+    and both halves of those that are split. ``table`` and ``before`` (k, m) are the nearest centres
+    after and before the moves; other lists have the given length.
     """
     k = len(table)
     lists = list(lists_of(table, length)[1].reshape(k, -1))
@@ -157,10 +159,10 @@ def reach_of(
     unmet: NDArray[np.bool_] | None,
     moved: Indices | None,
 ) -> NDArray[np.float64]:
-    """Return (k,) largest movement of a centre in each list; without lists: of all centres.
+    """Return (k,) largest movement of a centre in each list, or of any centre without lists.
 
-    Infinity for clusters whose rows have not met that list: those of ``unmet``, and those whose
-    list holds one of the centres ``moved``, which have gone across the data.
+    It is infinity for clusters whose rows have not been compared with that list: the clusters
+    ``unmet``, and clusters whose list holds one of the relocated centres ``moved``.
     """
     if moved is not None:
         drift = drift.copy()
@@ -168,7 +170,7 @@ def reach_of(
     if offsets is None or listed is None:
         reach = np.full(len(drift), drift.max())
     else:
-        # Some lists at a time, which avoids allocating memory for all of them.
+        # Processing some lists at a time avoids allocating memory for all of them.
         reach, k = np.empty(len(drift)), len(drift)
         step = max(1, LISTED_AT_ONCE * k // max(1, len(listed)))
         for begin in range(0, k, step):

@@ -1,10 +1,11 @@
-"""Passes of the truncated search over rows, wherever these are.
+"""Passes of the truncated search over rows, in this process or on workers.
 
-A :class:`Pass` holds everything about it except the rows and their state. The result for a row
-depends on the row, its state and the passes since the last anchor, never on where it lies; and sums
-are exact, so that the order in which rows are added does not matter either.
+A :class:`Pass` describes one pass completely, except for the rows and their state. The result for a
+row depends on the row, its state and the passes since the last anchor, never on its chunk or
+worker. Sums are exact, so the order in which rows are added does not matter either.
 
-Row state is a cache: after a loss, or a resume, the passes since the last anchor are repeated.
+Row state is a cache: if it is lost, and after a resume, the passes since the last anchor are
+repeated.
 """
 
 from __future__ import annotations
@@ -38,16 +39,19 @@ from largek_dask.kernels.threads import ALONE, Threads
 STATE = "truncated"
 """Name of the row state."""
 PARTS_PER_THREAD = 8
-"""Shares of a pass per thread, so that threads end together and a stop takes effect early."""
+"""Number of parts of a pass per thread, so that threads end together and a stop takes effect
+early."""
 LAST_PARTS = 16
-"""Shares of lists per thread at their smallest, in the end. Each begins with cold caches, so the
-first ones are larger: with 16 equal ones on two threads passes took a tenth longer."""
+"""The smallest part of a search of lists, at its end, is one thread's share divided by this number.
+Every part begins with cold caches, so the first parts are larger: with 16 equal parts per thread,
+passes on two threads took a tenth longer."""
 SHORT_WORK = 1 << 24
-"""Maximum products before a stop takes effect: some hundredths of a second."""
+"""Amount of work, in products, that may be done before a stop takes effect: some hundredths of a
+second."""
 LEAST_ROWS = 1 << 18
-"""Rows above which a thread is worth waking for work of a nanosecond or two per row."""
+"""Minimum number of rows per thread for work of a nanosecond or two per row."""
 BLOCK_ROWS = 4_096
-"""Rows that a thread takes at a time when they meet all centres."""
+"""Number of rows that a thread processes at a time when it compares them with all centres."""
 
 Array = NDArray[Any]
 Weights = NDArray[np.float64]
@@ -55,62 +59,63 @@ Weights = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Pass(Recomputable):
-    """One pass: the centres that rows meet, and changes of row state before it.
+    """One pass: the centres that rows are compared with, and changes of row state before it.
 
-    Pickles leave out packed centres, which are packed again on access.
+    Pickles leave out packed centres, which are computed again on access.
     """
 
     kind: Literal["cells", "lists", "all", "unsettled"]
-    """"cells": every row meets the centres of its nearest coarse cell. "all": every row meets all
-    centres. Both are anchors, which do not depend on row state.
-    "lists": rows meet the list of their cluster. "unsettled": rows not settled meet all."""
+    """Centres that rows are compared with. "cells": the list of the nearest coarse cell. "all": all
+    centres. Both are anchors, which do not depend on row state. "lists": the list of the row's
+    cluster. "unsettled": all centres, for rows whose nearest centre is not proved by bounds."""
     centers: Array
     """(k, d) centres that rows are assigned to."""
     shift: Array
     """(d,) origin about which the kernels compute."""
     listed: Labels | None = None
-    """Centres of the lists, one list after the other, ascending in each."""
+    """Concatenated lists of centres, each ascending."""
     offsets: Indices | None = None
-    """Start of each list, one per cluster or cell; None: lists of clusters have equal length."""
+    """Start of each list, one per cluster or cell; None if there is one list of the same length for
+    every cluster."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
     drift: NDArray[np.float64] | None = None
-    """(k,) movement of each centre since the pass before."""
+    """(k,) movement of each centre since the previous pass."""
     reach: NDArray[np.float64] | None = None
-    """(k,) largest movement of a centre in each list; infinity: it is another list."""
+    """(k,) largest movement of a centre in each list; infinity if the list is new to the rows."""
     save: bool = False
-    """Keep the labels from before this pass, so that they can be restored."""
+    """Save the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """Go back to the labels that were kept."""
+    """Restore the saved labels before this pass."""
     max_loss: float = 0.0
-    """If positive, search settled rows, too, and find the cost of removing each cluster; limit of
-    the loss of one row."""
+    """Maximum loss of one row. If positive, also search settled rows, and compute the cost of
+    removing each cluster."""
     loss_steps: float = 0.0
-    """Integer steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
+    """Number of integer steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
-    """Recipe of the lists, if they are not stored here."""
+    """Inputs from which the lists are computed if they are not stored here."""
     far: float = 0.0
-    """Squared distance to its centre beyond which a row is far; 0: far rows are not counted."""
+    """Squared distance to its centre beyond which a row is far; 0: do not add up far rows."""
 
     @property
     def is_anchor(self) -> bool:
-        """True if the state after it depends on the rows and this pass alone."""
+        """True if the row state after this pass depends only on the rows and this pass."""
         return self.kind in ("cells", "all")
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """Centres, packed for the kernels."""
+        """Packed centres, for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """Coarse centres, packed for the kernels."""
+        """Packed coarse centres, for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """Lists for the kernels."""
+        """Lists of centres, for the kernels."""
         if self.listed is not None:
             equal = np.arange(len(self.centers) + 1) * (len(self.listed) // len(self.centers))
             return Lists(equal if self.offsets is None else self.offsets, self.listed)
@@ -124,12 +129,12 @@ class Pass(Recomputable):
         return state if self.listed is None else {**state, "recipe": None}
 
     def to_keep(self) -> Pass:
-        """Return the same pass without arrays that can be made again."""
+        """Return the same pass without arrays that can be computed again."""
         kept = replace(self, far=0.0) if self.far else self
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:
-        """Drop cached arrays, also those of the recipe."""
+        """Drop cached arrays, including those of the recipe."""
         super().forget()
         if self.recipe is not None:
             self.recipe.forget()
@@ -137,24 +142,24 @@ class Pass(Recomputable):
 
 @dataclass(slots=True)
 class RowArrays:
-    """Row state, as arrays."""
+    """Arrays of the row state."""
 
     labels: Labels
-    """(n,) cluster; -1: the row is absent (weight 0)."""
+    """(n,) cluster of each row; -1 for rows of weight 0."""
     upper: Array
-    """(n,) upper bound of the distance to the own centre."""
+    """(n,) upper bound of the distance to the row's centre."""
     lower: Array
-    """(n,) lower bound of the distance to the best other centre that the row has met."""
+    """(n,) lower bound of the distance to the nearest other centre the row was compared with."""
     saved: Labels | None = None
-    """(n,) labels that can be restored."""
+    """(n,) saved labels, which can be restored."""
 
     @classmethod
     def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
-        """Return the state of rows without a cluster."""
+        """Return the state of n rows that have no cluster yet."""
         return cls(np.full(n, -1, np.int32), np.zeros(n, dtype), np.zeros(n, dtype))
 
     def named(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays as named row state."""
+        """Return the arrays by name, for ``Chunk.keep``."""
         arrays = {"labels": self.labels, "upper": self.upper, "lower": self.lower}
         return arrays if self.saved is None else {**arrays, "saved": self.saved}
 
@@ -162,12 +167,12 @@ class RowArrays:
 def advance(
     x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry out a pass on the state of rows ``x`` (n, d), in place; rows of weight 0 are absent.
+    """Carry out a pass: update the state of rows ``x`` (n, d) in place, skipping weights of 0.
 
-    Before an anchor the state may be anything. An exception, such as a stop, leaves the rows half
-    done. Returns the number of distances computed, including those to coarse centres; and, if the
-    pass asks for them, (2, k) losses: the cost of removing each cluster, and the present cost of
-    its rows.
+    An anchor ignores the state before it. An exception, such as a stop, leaves the state of some
+    rows updated. Returns the number of distances computed, including distances to coarse centres,
+    and, if ``max_loss`` is positive, (2, k) losses: the cost of removing each cluster, and the
+    current cost of its rows.
     """
     before = None
     if pass_.is_anchor:
@@ -188,7 +193,8 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
-        # Kept until here: the best other centre belongs to another cluster's list.
+        # Not earlier, as the losses need these bounds. The nearest other centre of such a row comes
+        # from the list of its previous cluster.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
 
@@ -216,7 +222,7 @@ def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> i
     threads.map(lambda span: nearest(x[span], coarse, cells[span]), _spans(n, threads.n))
     rows.labels[:] = -1
     evaluated = _search_lists(x, cells, rows, pass_, threads)
-    # Rows met the list of their cell, not that of their cluster.
+    # Rows were compared with the list of their cell, not with the list of their cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
@@ -232,7 +238,7 @@ def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int
 
 
 def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
-    """Make row state valid for the present centres."""
+    """Update the bounds in the row state for the current centres."""
     if pass_.restore:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
@@ -250,7 +256,7 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
 
 
 def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    # NaN counts as not settled.
+    # Rows with NaN bounds are not settled either.
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
 
     def search(begin: int) -> None:
@@ -264,9 +270,9 @@ def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) 
 
 
 def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    """Search the list of each row's group, a cluster or a cell."""
+    """Search the list of each row's group, which is a cluster or a cell."""
     lists = pass_.lists
-    # Leaving out settled rows while sorting is faster than searching them.
+    # Leaving out settled rows in the sort is faster than leaving them out in the search.
     leaves_out = pass_.kind == "lists" and not pass_.max_loss > 0
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
@@ -278,7 +284,7 @@ def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, thread
 
 
 def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of shares of groups, cut between groups: large ones first, small last.
+    """Return (begin, end) of consecutive shares of the groups, from large shares to small ones.
 
     ``work`` (g,) is the cumulative work of the groups, in distances.
     """
@@ -296,21 +302,21 @@ def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int,
 def _spans(
     n: int, n_threads: int, per_thread: int = PARTS_PER_THREAD, least: int = BLOCK_ROWS
 ) -> list[slice]:
-    """Return shares of n rows, at most ``per_thread`` per thread."""
+    """Return slices of n rows, at most ``per_thread`` per thread."""
     step = max(least, -(-n // (n_threads * per_thread)))
     return [slice(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
 
 @dataclass
 class PassTally(Tally):
-    """Figures of one pass."""
+    """Counts and sums of one pass."""
 
     losses: NDArray[np.int64] | None = None
-    """(2, k) cost of removing each cluster, and present cost of its rows, in ``loss_steps``."""
+    """(2, k) cost of removing each cluster, and current cost of its rows, in ``loss_steps``."""
     picked: dict[int, Labels] = field(default_factory=dict)
-    """Labels of the requested rows, by chunk."""
+    """Labels of the requested rows, by index of the chunk."""
     far: ExactSums = field(default_factory=ExactSums)
-    """Cost of far rows."""
+    """Total cost of far rows."""
 
 
 PassTotal = AssignmentTotal[PassTally]
@@ -326,8 +332,8 @@ def pass_chunk(
 ) -> None:
     """Run one pass over a chunk.
 
-    ``wanted`` (m,) are the rows whose labels are requested: ascending global indices, or "all".
-    ``origin`` (n_rows,) are labels before the first pass, if it is no anchor.
+    ``wanted`` (m,) are the ascending global indices of rows whose labels are requested, or "all".
+    ``origin`` (n_rows,) are the labels before the first pass, if that is not an anchor.
     """
     old: Labels | None = None
     x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)
@@ -346,7 +352,7 @@ def pass_chunk(
     if losses is not None:
         tally.losses = losses if tally.losses is None else tally.losses + losses
     if pass_.far > 0:
-        # The comparison reads the distances once; usually nothing is found.
+        # Compare first and square afterwards: usually no row is far.
         limit = rows.upper.dtype.type(np.sqrt(pass_.far))
         far = np.flatnonzero((rows.upper > limit) & (rows.labels >= 0))
         squares = rows.upper[far].astype(np.float64) ** 2
@@ -362,24 +368,24 @@ def pass_chunk(
 
 @dataclass(frozen=True, slots=True)
 class PassDone:
-    """A pass and its results."""
+    """Results of a pass."""
 
     pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
-    """(m,) labels of the sample's rows, if there is a sample."""
+    """(m,) labels of the sample's rows; None if there is no sample."""
     n_rows: int
     """Number of rows of the pass."""
     scale: float
-    """Weight of all rows divided by that of these."""
+    """Weight of all rows divided by the weight of the rows of the pass."""
     history: History[Pass]
-    """Passes over these rows, this one included."""
+    """Passes over these rows, including this one."""
     centers: NDArray[Any]
-    """(k, d) means of the rows."""
+    """(k, d) means of the clusters after the pass."""
     cost: float
-    """Cost of all rows, as labelled, with these centres."""
+    """Cost of the current labels with these centres, scaled to all rows."""
     by_means: float
-    """Reduction of the cost by the means."""
+    """Reduction of the cost when the means replaced the previous centres."""
     work: float
     """Work of the pass, in distances."""
 
@@ -394,10 +400,10 @@ def pass_over(
     *,
     retain: bool = True,
 ) -> tuple[PassTotal, Labels | None]:
-    """Run one pass after those of ``history``.
+    """Run one pass after the passes of ``history``.
 
-    Parameters are those of :func:`pass_chunk`; ``retain`` keeps the totals, as the search continues
-    from this pass. Returns the total, read-only, and the labels of the requested rows.
+    See :func:`pass_chunk` for the other parameters; ``retain`` keeps the totals for a search that
+    continues from this pass. Returns the read-only total, and the labels of the requested rows.
     """
     total = passes.reduce(
         pass_chunk,
@@ -411,7 +417,7 @@ def pass_over(
         joined=True,
     )
     if history.last is not None and history.last.has_cached:
-        # All of these have been replayed.
+        # These passes have been replayed, and their cached arrays are no longer needed.
         for earlier in history.entries:
             earlier.forget()
     if wanted is None:
@@ -422,7 +428,7 @@ def pass_over(
 
 
 def stored_state(passes: Passes, history: History[Pass]) -> RowState:
-    """Return the rows' state after the last pass, for a pass that only reads it."""
+    """Return the row state after the last pass, for a pass that only reads it."""
     start = _empty_total(passes, history.entries[0])
     return history.read_state(STATE, _broadcast, pass_chunk, start)
 
@@ -433,5 +439,5 @@ def _empty_total(passes: Passes, pass_: Pass) -> partial[PassTotal]:
 
 
 def _broadcast(pass_: Pass) -> tuple[Any, ...]:
-    """Return the arguments that repeat a pass, without its figures."""
+    """Return the arguments of ``pass_chunk`` that replay a pass."""
     return pass_, -1, None

@@ -1,7 +1,7 @@
-"""Probe of a sample after a pass: moves that may pay, and the best length of lists.
+"""Probe after a pass: find promising moves and the best length of lists on a sample of rows.
 
-Both are estimated on a seeded sample of rows that lies in the driver's process, labelled by that
-pass, so they are the same wherever the other rows are.
+The sample is seeded, held in the driver's process and labelled by that pass, so the results do not
+depend on where the other rows are.
 """
 
 from __future__ import annotations
@@ -34,50 +34,50 @@ from largek_dask.kernels.sparse.splits import split_sparse
 from largek_dask.kernels.threads import Threads
 
 PROBE_ROWS, PROBE_BLOCK, PROBE_VALUES = 1_024, 128, 1 << 23
-"""Rows that are compared with all centres, in all and at a time; maximum distances of a probe."""
+"""Number of rows compared with all centres, in total and at a time; maximum number of distances."""
 LED_ROWS = 4_096
-"""Rows that are led to their centres by coarse cells."""
+"""Number of rows for which the search by coarse cells is tested."""
 SPLIT_ROWS, SPARSE_ROWS = 256, 8_192
-"""Maximum rows of a cluster on which a split is tried; the same for sparse rows: few of a large
-cluster have common features."""
+"""Maximum number of rows of a cluster on which a split is tried, for dense and for sparse rows. It
+is larger for sparse rows, as few rows of a large cluster have common features."""
 COSTLIEST = 64
-"""Number of costliest rows among these, if far rows matter."""
+"""Number of costliest rows among the rows on which a split is tried, if the sample has far rows."""
 SPLITS = 8
-"""Clusters in which a split is tried, per possible move."""
+"""Number of clusters in which a split is tried, per possible move."""
 MOST_GAPS = 1 << 22
-"""Maximum distances between centres of sparse rows that are cached."""
+"""Maximum number of cached distances between centres of sparse rows."""
 LOCKED = 8
-"""Nearest remaining centres of a removed one."""
+"""Number of nearest centres of a removed centre that take over its rows, and so stay."""
 CANDIDATES = 8
-"""Candidates for removal per centre that may be moved, if no table of near centres exists."""
+"""Number of candidates for removal per possible move, if there is no table of near centres."""
 
 
 @dataclass(frozen=True)
 class LabelledSample:
-    """Rows of the sample with their present labels, and the present centres."""
+    """Rows of the sample with their current labels, and the current centres."""
 
     x: Any
-    """(m, d)"""
+    """(m, d) rows."""
     weight: NDArray[np.float64] | None
     labels: NDArray[np.int32]
-    """(m,)"""
+    """(m,) labels."""
     scale: float
-    """Weight of all rows divided by that of these."""
+    """Weight of all rows divided by the weight of the sample."""
     centers: NDArray[Any]
-    """(k, d)"""
+    """(k, d) centres."""
     shift: NDArray[Any]
     """(d,) origin about which the kernels compute."""
     far: bool = False
-    """The sample includes rows that are far from all centres, some of them costly."""
+    """True if the sample includes costly rows that are far from all centres."""
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """Centres, packed for the kernels."""
+        """Packed centres, for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def stored_centers(self) -> SparseBlock:
-        """Centres without their zeros."""
+        """Centres as sparse rows."""
         return sparse_rows(self.centers)
 
     @cached_property
@@ -85,7 +85,7 @@ class LabelledSample:
         return scores(self.stored_centers, self.packed)
 
     def gaps(self, which: NDArray[np.int64]) -> NDArray[Any]:
-        """Return (m, k) squared distances of some centres of sparse rows to all."""
+        """Return (m, k) squared distances from some centres of sparse rows to all centres."""
         if len(self.centers) ** 2 > MOST_GAPS:
             return scores(self.stored_centers[which], self.packed)
         # Centres have far more values than rows, so distances are cached.
@@ -98,15 +98,15 @@ class Probe:
 
     moves: Moves | None = None
     curve: tuple[float, ...] = ()
-    """Reduction of the cost by lists of each length."""
+    """Estimated reduction of the cost by lists of each length."""
     misled: float = 0.0
-    """Relative extra cost of rows if coarse cells had led them."""
+    """Relative increase of the cost if rows had found their centres by coarse cells."""
 
 
 def probe_sample(
     passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
 ) -> Probe:
-    """Probe the sample for what the task needs."""
+    """Probe the sample, if the task asks for it."""
     schedule, threads = state.schedule, passes.threads
     if not schedule.task.probes:
         return Probe()
@@ -138,7 +138,7 @@ def _moves_to_try(
     schedule, k = state.schedule, len(rows.centers)
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
     most = schedule.most_moves
-    # Costly clusters have most to gain; if few moves were found last time, few will be.
+    # Splits of costly clusters gain most. If few moves were found last time, expect few now.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + 6), k // 16)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
@@ -160,7 +160,7 @@ def _moves_to_try(
 
 
 def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
-    """Return splits of some clusters, ascending, and their estimated gains on all rows."""
+    """Return splits of some clusters (in ascending order), with estimated gains on all rows."""
     order, starts = order_by_label(rows.labels, len(rows.centers), n_threads=n_threads)
     weight = rows.weight
     if rows.far:
@@ -174,11 +174,11 @@ def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int)
 def _with_costliest(
     rows: LabelledSample, order: NDArray[np.int32], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-    """Limit each cluster to the rows that a split is tried on, including the costliest ones.
+    """Limit each cluster to the rows on which a split is tried, including the costliest rows.
 
-    The others are evenly spaced, and stand for all others of the cluster by their weights. Returns
-    the chosen rows, cluster after cluster, where each begins, and (m,) weights of all rows of the
-    sample.
+    The other rows are evenly spaced, and weighted to represent all other rows of the cluster.
+    Returns the chosen rows in order of clusters, the start of each cluster, and the (m,) weights of
+    all rows of the sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
     squares = squared_distances(rows.x, rows.packed, rows.labels)
@@ -202,8 +202,8 @@ def _with_costliest(
 def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
     """Return the estimated reduction of the cost by lists of each length, and by all centres.
 
-    Some rows are compared with all centres. A row with a nearer one than its own would find it
-    in a list that is as long as that centre's rank among those nearest to its own.
+    Some rows are compared with all centres. If the nearest centre of a row is not its own, a list
+    contains it if it is longer than the rank of that centre by distance to the row's own centre.
     """
     k, packed = len(rows.centers), rows.packed
     present = np.flatnonzero(rows.labels >= 0)
@@ -228,14 +228,14 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= LONG)
     if len(beyond):
-        # One row alone does not justify comparing all rows with all centres.
+        # A single row does not justify comparing all rows with all centres.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
     lengths = (*LENGTHS, k)
-    # One after the other, unlike numpy's sums, which depend on the machine's vectors.
+    # bincount adds in sequence; numpy's sums depend on the vector width of the machine.
     gains = np.bincount(np.searchsorted(lengths[:-1], rank, "right"), saved, len(lengths))
     reached = np.cumsum(gains).tolist()
-    # Lists of k centres or more hold all of them.
+    # Lists of length k or more hold all centres.
     whole = [reached[-1] if n >= k else gain for n, gain in zip(lengths, reached, strict=True)]
     return tuple(scale * gain for gain in whole)
 
@@ -243,10 +243,10 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
 def share_misled(
     rows: LabelledSample, cells: Pass, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
-    """Return the relative extra cost of rows if coarse cells had led them to their centres.
+    """Return the relative increase of the cost if rows had found their centres by coarse cells.
 
-    That is how rows of a larger sample find their centres: in a pass ``cells``, and one with lists
-    of the ``length`` nearest centres of each centre in ``table`` (k, m).
+    Rows of a larger sample find their centres in this way: by the pass ``cells``, and by a pass
+    with lists of the ``length`` nearest centres of each centre, from ``table`` (k, m).
     """
     present = np.flatnonzero(rows.labels >= 0)
     n = min(LED_ROWS, len(present))

@@ -1,20 +1,21 @@
-"""Search among rows projected onto their first principal directions, before all features.
+"""Search on rows projected onto a few principal directions, before the search in all features.
 
-If a few directions hold most of the variance, distances in them approximate those in all features
-and take a fraction of the time. For an orthonormal projection P
+If a few directions hold most of the variance, distances between projected rows approximate
+distances in all features and take a fraction of the time. For an orthonormal projection P
 
     ||x - c||^2 = ||P x - P c||^2 + ||x' - c'||^2
 
-with x' and c' outside of it, so the cost of a partition is its cost in the projection plus that
-outside, which is ignored. The shares of the variance and of the cost outside show how much this
-loses: about a twentieth of their product. So the search begins in few directions, continues in
-twice as many when a round gains no more than that, and in all features at last.
+where x' and c' are the components orthogonal to the directions. So the cost of a partition is its
+cost in the projection plus an orthogonal ("outside") cost, which the search ignores. The relative
+loss is about a twentieth of the product of the shares of variance and cost that are outside. When a
+round gains no more than that, the search continues in twice as many directions, and finally in all
+features.
 
-Whenever a round begins, means in all features give the cost of the rows and the model.
+Whenever a round begins, the means in all features are computed; they give the cost and the model.
 
-All projected rows are held, or a sample of as many as there is room for. A sample is searched only
-as long as its rounds gain more than a twentieth of what all rows will take off the cost, as their
-means are better known.
+The projected rows are held in memory: all rows, or a sample if these do not fit. A sample is
+searched only as long as its rounds gain more than a twentieth of the reduction of the cost expected
+from all rows, whose means are more accurate.
 """
 
 from __future__ import annotations
@@ -59,46 +60,49 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
 NARROWEST = 32
-"""Initial directions. Sixteen of 784 leave out a quarter of set C's variance."""
+"""Initial number of directions. With 16 directions, a quarter of the variance of set C (784
+features) is outside."""
 LEAST_SAVED = 4
-"""Minimum features per direction: below that little is saved."""
+"""Minimum number of features per direction; with fewer, projection saves little time."""
 MOST_VARIANCE_OUTSIDE = 0.175
-"""Maximum share of the variance outside at the beginning. In sift200k, 128 features, 32 directions
-leave out 0.21, and such a search takes as long as that in all features."""
+"""Maximum share of the variance outside of the first directions. For sift200k (128 features) it is
+0.21 with 32 directions, and a search in these takes as long as one in all features."""
 LEAST_GAIN = 0.05
-"""Factor of the shares of variance and cost that are outside: a round that lowers the cost by a
-smaller share is the last one in these directions. Searches that continued to their ends in 32 to
-128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32 of
-the 3,072 features of photographs' patches. For a sample, also the factor of what the means of all
-rows will take off."""
+"""Minimum relative gain of a round, divided by the product of the shares of variance and cost that
+are outside; a lower gain ends the search in these directions. Searches that ran to the end in 32 to
+128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32
+directions of 3,072 features (patches of photographs). For a sample, the gain expected from the
+means of all rows is multiplied by the same factor."""
 MOST_COST_OUTSIDE = 0.85
-"""Maximum share of the cost outside; beyond it the search continues in all features. With 32
-directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where it pays most)."""
+"""Maximum share of the cost outside; above it, the search continues in all features. With 32
+directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where projection saves most time)."""
 MOST_VALUES = 1 << 26
-"""Maximum rows times directions, held in the driver's process. Of more rows, only as many are
-searched."""
+"""Maximum number of values (rows times directions) held in the driver's process; if there are more,
+a sample of rows is searched."""
 LEAST_ROWS = 64
 """Minimum rows per cluster of a sample that is searched. Not tuned."""
 FAR_OUT = 4.0
-"""Multiple of the largest value in 99 % of the rows: rows beyond are far out. Twenty of 20,000
-rows, of which 9,000 were searched, made a fit cost 10^5 times as much (a search cut short)."""
+"""Multiple of the 99th percentile of the rows' largest values, above which a row is far out. With
+20 such rows out of 20,000, a search on 9,000 of these that was cut short ended at 10^5 times the
+cost."""
 LEAST_VALUES = 1 << 22
-"""Rows times features above which projection can save time. Not measured."""
+"""Minimum number of values (rows times features) for which projection can save time. Not
+measured."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedLabels:
-    """Labels with which rows were last counted for means in all features."""
+    """Labels from which means in all features were last computed."""
 
     generation: int = 0
-    """Number of times that they were counted."""
+    """Number of times that means were computed."""
     labels: NDArray[np.int32] | None = field(default=None, init=False)
-    """(m,) cluster of each row that is searched. Rows that keep theirs are not counted again.
+    """(m,) cluster of each searched row. Rows that keep their cluster are not counted again.
 
-    None: unknown, as after a resume, since checkpoints have only fields of ``init``."""
+    None if unknown, as after a resume: checkpoints contain only ``init`` fields."""
 
     def then(self, labels: NDArray[np.int32]) -> CountedLabels:
-        """Return the record after counting these labels."""
+        """Return the record after computing means from these labels."""
         counted = CountedLabels(self.generation + 1)
         object.__setattr__(counted, "labels", labels)
         return counted
@@ -106,39 +110,41 @@ class CountedLabels:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedState:
-    """State between two steps among rows projected onto few directions."""
+    """State between two steps on rows projected onto few directions."""
 
     search: TruncatedState
-    """State of the search itself, of m features."""
+    """State of the search on the projected rows, which have m features."""
     vectors: NDArray[Any]
-    """(m, d) the directions."""
+    """(m, d) directions."""
     origin: NDArray[Any]
     """(d,) origin of the projection."""
     centers: NDArray[Any]
-    """(k, d) means in all features as of the last round; before it, of the last sample."""
+    """(k, d) means in all features after the last round, or of a sample before the first round."""
     counts: NDArray[np.float64]
-    """(k,) weight of their rows, scaled to all rows."""
+    """(k,) weight of the rows of each cluster, scaled to all rows."""
     coarse: NDArray[Any]
     """(about sqrt(k), d) coarse centres."""
     variance_outside: float
     """Share of the variance outside of the directions."""
     cost_outside: float
-    """Cost of rows outside, as of the last round; before it, by the sample of the directions."""
+    """Cost outside of the directions: computed at the last round, or estimated on a sample before
+    the first round."""
     cost: float = float("inf")
     """Cost of all rows with ``centers``."""
     round_cost: float = float("inf")
-    """The same when the last round began; infinity: there was none in these directions."""
+    """Value of ``cost`` when the last round began; infinity before the first round in these
+    directions."""
     counted: CountedLabels = CountedLabels()
-    """Labels that were counted when the last round began."""
+    """Labels from which means were computed when the last round began."""
     is_ahead: bool = False
-    """True if the search is better than the known means in all features, which is possible while
-    larger samples are searched, until means of all rows are known."""
+    """True if the centres of the search are better than ``centers``. This is possible while the
+    search is on samples, before the means of all rows are known."""
     expected: float = float("inf")
-    """Expected cost of all rows with the means of a sample; infinity: there are none."""
+    """Expected cost of all rows with the means of a sample; infinity if there are no such means."""
     n_rows: int = 0
-    """Rows of the searched sample; 0: all rows are searched."""
+    """Number of searched rows if these are a sample; 0: all rows are searched."""
     scale: float = 1.0
-    """Weight of all rows divided by that of the searched ones."""
+    """Weight of all rows divided by the weight of the searched rows."""
 
     @property
     def step(self) -> int:
@@ -147,27 +153,28 @@ class ProjectedState:
 
     @property
     def directions(self) -> Directions:
-        """The directions, for the kernels."""
+        """Directions, for the kernels."""
         return Directions.of(self.vectors, self.origin)
 
     @property
     def n_read(self) -> int:
-        """Number of readings of all rows: one for the projection, and one per round."""
+        """Number of times that all rows were read: once to project them, and once per round."""
         return 1 + self.counted.generation
 
     @property
     def is_mostly_outside(self) -> bool:
-        """True if most of the cost is outside: directions of variance do not separate rows."""
+        """True if most of the cost is outside, so that the directions do not separate clusters."""
         return self.cost_outside > MOST_COST_OUTSIDE * self.cost
 
 
 @dataclass(frozen=True)
 class ProjectedSearch:
-    """A search that begins in few directions of the rows, and ends in all features."""
+    """Search that begins in few directions and ends in all features."""
 
     search: TruncatedSearch
     directions: int | Literal["auto"]
-    """Number of directions; "auto": as few as hold most of the variance, if that saves time."""
+    """Number of directions; "auto": the smallest number that holds most of the variance, if
+    projection saves time."""
 
     @property
     def _k(self) -> int:
@@ -176,7 +183,7 @@ class ProjectedSearch:
     # --- directions -------------------------------------------------------------------------------
 
     def _first_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
-        """Return the first directions, and the variance outside; None: begin in all features."""
+        """Return the first directions and the variance outside; None: begin in all features."""
         init, known = self.search.problem.init, None
         if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
@@ -187,13 +194,14 @@ class ProjectedSearch:
         if passes.n_rows * passes.n_features < LEAST_VALUES:
             return None
         m = NARROWEST
-        # As few as hold most of the variance.
+        # Find the smallest number of directions that hold most of the variance.
         while saves(passes, m, self._k):
             found = self._more_directions(passes, rng, m, known)
             if found is None or found[1].share <= MOST_VARIANCE_OUTSIDE:
                 return found
             if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
-                # Twice as many are not enough either: of mnist 0.28 is left out, and then 0.15.
+                # Twice as many would not be enough either: doubling the number of directions lowers
+                # the share outside from 0.28 to 0.15 on mnist.
                 return None
             m, known = 2 * m, found[0]
         return None
@@ -201,16 +209,17 @@ class ProjectedSearch:
     def _more_directions(
         self, passes: Passes, rng: Rng, m: int, known: Directions | None = None
     ) -> tuple[Directions, LeftOut] | None:
-        """Return the first m directions, and the variance outside of them.
+        """Return the first m directions and the variance outside of them, or None.
 
-        None: there are fewer, or rows are so far out that a held sample may miss those that carry
-        the cost. ``known`` are the first directions.
+        None if there are fewer directions, or if a held sample may miss rows that are far out and
+        account for much of the cost. ``known`` are the first of these directions.
         """
         shift, first = passes.statistics.shift, sample_sizes_of(passes, self._k)[0]
         n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
         x, weight, _ = self.search.start_sample(passes, rng, n).take()
         if rows_to_hold(passes.n_rows, m, self._k):
-            # Few rows carry the cost only if they are many times as far away as others.
+            # Few rows can account for much of the cost only if they are many times as far away as
+            # other rows.
             seen = np.sort(np.abs(x - shift).max(axis=1))
             if passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100]:
                 return None
@@ -240,7 +249,8 @@ class ProjectedSearch:
             counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
             variance_outside=outside.share,
-            # Back-projected centres lie in the directions: rows cost their whole variance outside.
+            # Back-projected centres have no component outside, so the cost outside is the whole
+            # variance outside.
             cost_outside=outside.of_a_row * passes.statistics.total_weight,
             n_rows=n_held,
         )
@@ -248,18 +258,18 @@ class ProjectedSearch:
     def _begin(
         self, passes: Passes, rng: Rng, directions: Directions, n_held: int
     ) -> TruncatedState:
-        """Return the state of the search before its first step among projected rows."""
+        """Return the state of the search before its first step on projected rows."""
         k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
         setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(setting, sizes)
         if schedule.stage.name == "first":
-            # Fetching its rows takes longer than searching the next sample in few directions.
+            # Fetching the first sample takes longer than searching the next one in few directions.
             schedule = first_schedule(setting, sizes[1:])
         few = self._small_sample(passes, rng, schedule)
         view = _projected_rows(passes, rng, directions, n_held, few)
         sample = self.search.start_sample(view, rng, sizes[0]) if few is None else view
         if schedule.task.kind == "start":
-            # The first step makes better ones.
+            # The first step replaces these centres.
             centers = np.resize(sample.take().x[:k], (k, m))
             coarse = centers[:1]
         else:
@@ -267,7 +277,7 @@ class ProjectedSearch:
         return TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
 
     def _small_sample(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes | None:
-        """Return the rows of the next step, in all features, if these are a small sample."""
+        """Return the rows of the next step, in all features, if they are a small sample."""
         if schedule.searched or schedule.n_rows >= schedule.setting.n_rows:
             return None
         return self.search.start_sample(passes, rng, schedule.n_rows)
@@ -275,10 +285,10 @@ class ProjectedSearch:
     def step(
         self, passes: Passes, rng: Rng, state: ProjectedState
     ) -> tuple[ProjectedState | TruncatedState, Info]:
-        """Run one step; return a state of the search itself once it continues in all features.
+        """Run one step; the returned state is a ``TruncatedState`` once all features are used.
 
-        At the end of a round, means in all features are found. A step on a small sample projects
-        only that, and finds means at once.
+        Means in all features are computed at the end of a round. A step on a small sample projects
+        only the sample, and computes its means at once.
         """
         few = self._small_sample(passes, rng, state.search.schedule)
         view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
@@ -306,7 +316,7 @@ class ProjectedSearch:
         return state, info
 
     def model(self, state: ProjectedState) -> CenterArrays:
-        """Return the centres of the last round, or those of the search while these are better."""
+        """Return the centres of the last round, or the centres of the search if they are better."""
         if not state.is_ahead:
             return CenterArrays(state.centers, state.counts, state.origin)
         own = self.search.model(state.search)
@@ -314,7 +324,7 @@ class ProjectedSearch:
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
     def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
-        """Return the state of the search, continued in all features."""
+        """Return a state from which the search continues in all features."""
         schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
         return TruncatedState(
             state.step,
@@ -328,7 +338,7 @@ class ProjectedSearch:
         )
 
     def held_bytes(self, table: TableShape, itemsize: int) -> int:
-        """Return the bytes of projected rows and their state, in ``directions`` or twice as many.
+        """Return the maximum size of projected rows and their state, in bytes.
 
         0 if the search begins in all features.
         """
@@ -337,7 +347,7 @@ class ProjectedSearch:
         held = rows_to_hold(table.n_rows, m, self._k)
         if table.is_sparse or m == 0 or m > widest or m >= table.n_features or held is None:
             return 0
-        # Values as they are read, and in one piece.
+        # Values are held twice: as they are read, and as one array.
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
         return values + (held or table.n_rows) * (2 * 8 + 2 * row_bytes(itemsize))
 
@@ -348,7 +358,8 @@ class ProjectedSearch:
     ) -> ProjectedState:
         """Return the state after a step on a sample, with means of its rows in all features.
 
-        ``labels`` (n,) are those of its rows, ``scale`` the weight of all rows divided by theirs.
+        ``labels`` (n,) are the labels of the sample's rows; ``scale`` is the weight of all rows
+        divided by the weight of the sample.
         """
         (k, d), directions = state.centers.shape, state.directions
         sums: ClusterSums = sample.reduce(
@@ -360,7 +371,7 @@ class ProjectedSearch:
         )
         centers = sums.means(_back_project(state.search.centers, directions))
         counts = sums.counts * scale
-        # Outside, rows cost their variance there, less that of their means.
+        # The cost outside is the variance of the rows there, minus the variance of their means.
         whole, seen = ExactSums(1), ExactSums(1)
         whole.add(row_squares(centers, directions.origin), counts)
         projected = project(centers, directions)
@@ -373,10 +384,10 @@ class ProjectedSearch:
         )
 
     def _with_means(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-        """Return the state with means in all features of the clusters of the search, and the cost.
+        """Return the state with the cost and the means of the clusters in all features.
 
-        One pass over all rows, given the labels of the searched ones; rows that have kept theirs
-        since the last such pass are not touched.
+        This takes one pass over all rows, with the labels of the searched rows; rows that have kept
+        their label since the last such pass are skipped.
         """
         found: dict[int, NDArray[np.int32]] = view.reduce(
             labels_chunk,
@@ -416,7 +427,7 @@ class ProjectedSearch:
     def _in_more_directions(
         self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
     ) -> ProjectedState | TruncatedState:
-        """Return the state in twice as many directions, or in all features if they save little."""
+        """Return the state in twice as many directions, or in all features if these save little."""
         m, found = 2 * len(state.vectors), None
         if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
@@ -446,7 +457,7 @@ def saves(passes: Passes, m: int, k: int) -> bool:
 
 
 def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
-    """Return how many rows are searched in m directions; 0: all; None: too few for k clusters."""
+    """Return the number of rows to search in m directions; 0: all; None: too few for k clusters."""
     if n_rows * m <= MOST_VALUES:
         return 0
     fit = MOST_VALUES // m
@@ -456,7 +467,7 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
 def _projected_rows(
     passes: Passes, rng: Rng, directions: Directions, n_rows: int, few: Passes | None = None
 ) -> Passes:
-    """Return all rows (0), a sample, or those of ``few``, projected onto some directions."""
+    """Return projections of ``few`` if given, of a sample of ``n_rows``, or, if 0, of all rows."""
     if few is not None:
         return few.subset(ProjectedRows(directions))
     within = RowSample(rng, "projected", n_rows, ascending=True) if n_rows else None
@@ -464,16 +475,16 @@ def _projected_rows(
 
 
 def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
-    """Back-project points (k, m); each value is a sum of m products in a fixed order."""
+    """Back-project points (k, m) to all features; products are added in a fixed order."""
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
 
 
 def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-    """Rescale the search to the costs of the rows of a view, if these are a sample.
+    """Rescale the costs in the state of the search to the rows of ``view``, if they are a sample.
 
-    Before that its costs are those of all rows, as estimated on a small sample.
+    Before the first search of these rows, costs are estimates for all rows from a small sample.
     """
     scale = 1.0
     if state.n_rows:
@@ -489,24 +500,25 @@ def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedS
 
 
 def _of_all_rows(cost: float, k: int, n: int) -> float:
-    """Return the expected cost of all rows, given that estimated by n of them in k clusters.
+    """Return the expected cost of all rows, given its estimate from n rows in k clusters.
 
-    With a variance s of a row about its true mean these cost (n - k) s, and others (n + k) s.
+    If rows have the variance s about their true means, the n rows themselves cost (n - k) s, but n
+    other rows cost (n + k) s.
     """
     return cost * (1 + 2 * k / n)
 
 
 def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
-    """Return True if these directions are exhausted: a round has gained too little."""
+    """Return True if the last round gained too little to continue in these directions."""
     gained, n = before.round_cost - after.cost, after.n_rows
-    # Expected change by rows that are not searched: means of few rows fit only these.
+    # Expected change of the cost by the rows that are not searched.
     k = len(after.centers)
     unseen = after.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
     return gained < LEAST_GAIN * (after.variance_outside * after.cost_outside + unseen)
 
 
 def _record(info: Info, state: ProjectedState) -> Info:
-    """Return the record of a step in few directions, which has led to this state."""
+    """Return the record of a step in few directions that led to this state."""
     extra = {**info.extra, "steps_per_reading": state.step / state.n_read}
     if state.n_rows:
         extra["everywhere"] = 0.0
@@ -517,7 +529,7 @@ def _record(info: Info, state: ProjectedState) -> Info:
 
 
 def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]]) -> None:
-    """Return the labels of a chunk's rows after the last pass."""
+    """Collect the labels of a chunk's rows after the last pass."""
     assert chunk.state is not None
     total[chunk.start] = chunk.state["labels"]
 
@@ -529,9 +541,10 @@ def count_chunk(
     labels: NDArray[np.int32],
     step: int,
 ) -> None:
-    """Count a chunk's rows for their clusters ``labels`` (m,).
+    """Add a chunk's rows to the sums of their clusters.
 
-    ``numbers`` (m,) are the ascending indices of the rows that count; None: all.
+    ``labels`` (m,) are the clusters of the rows to add; ``numbers`` (m,) are the ascending indices
+    of these rows; None: all rows.
     """
     old = None if chunk.state is None else chunk.state["labels"]
     x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)
@@ -546,5 +559,5 @@ def count_chunk(
 
 
 def sum_chunk(chunk: Chunk, total: ClusterSums, labels: NDArray[np.int32]) -> None:
-    """Add up the rows of a chunk."""
+    """Add the rows of a chunk to the sums of their clusters."""
     total.add(chunk.x, labels[chunk.start : chunk.start + len(chunk.x)], chunk.weight)

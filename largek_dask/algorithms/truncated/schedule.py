@@ -1,17 +1,17 @@
-"""Schedule of the truncated search: a function of what its passes have gained so far.
+"""Schedule of the truncated search: choose the next step by the gains of the steps so far.
 
-The gain of a pass is what it takes off the cost, which exact sums give for free, or a probe's
-estimate of that; work is counted in distances. Neither depends on a clock or a machine, so the same
-data take the same way everywhere.
+The gain of a pass is its reduction of the cost, known from exact sums or estimated by a probe. Work
+is counted in distances. Neither depends on a clock or a machine, so the same data lead to the same
+steps everywhere.
 
-:func:`first_schedule` begins a search, and :func:`next_step` leads from each step to the next one.
-Decisions come in three groups: *samples*, the rows a search begins on and when it continues on more
-of them; *rounds*, when passes after some moves end, and when the moves are undone; and *lengths* of
-the lists of centres that rows meet.
+:func:`first_schedule` begins a search, and :func:`next_step` returns the schedule after each step.
+There are three groups of decisions: *samples* (the rows on which a search begins, and when it
+continues on more rows), *rounds* (when the passes after some moves end, and when the moves are
+undone), and *lengths* of the lists of centres that rows are compared with.
 
-Each constant was halved and doubled, and the decisions of 2,741 steps were made again (three seeds
-on A, B, plane, gaussian, mnist, sift200k, glove100k and reuters, with 50 to 500 clusters). None
-changed more than 15 % of them; most changed less than 5 %.
+As a test, each constant was halved and doubled, and the decisions of 2,741 steps were repeated
+(three seeds on A, B, plane, gaussian, mnist, sift200k, glove100k and reuters, with 50 to 500
+clusters). No constant changed more than 15 % of the decisions; most changed less than 5 %.
 """
 
 from __future__ import annotations
@@ -24,94 +24,95 @@ StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 
 # Samples.
 FIRST_ROWS = 16
-"""Rows per centre of the sample that gives the first centres. With 8 the first model is too rough:
-on sift200k mini-batches reached its energy in half the time (``benchmarks.auto``)."""
+"""Rows per centre of the sample from which the first centres are found. With 8, the first model is
+too rough: on sift200k, mini-batches reached its cost in half the time (``benchmarks.auto``)."""
 START_ROWS = 32
-"""Rows per centre of the sample to continue from."""
+"""Rows per centre of the second sample, from which the search continues."""
 RESTART_ROWS = 64
-"""Rows per centre on which several starts are made, and any start of sparse rows: 200,000 short
-texts in 100 clusters end 0.5 % higher from 8 rows per centre."""
+"""Rows per centre of the sample for several starts, and for any start on sparse rows. With 8 rows
+per centre, 200,000 short texts in 100 clusters end at a 0.5 % higher cost."""
 GROWTH = 4
 """Ratio of the sizes of successive samples."""
 LARGEST_SHARE = 3
-"""A sample has at most one row out of three."""
+"""Maximum size of a sample: one row out of this number."""
 START_VALUES, LARGEST_VALUES, WHOLE_VALUES = 1 << 25, 1 << 26, 1 << 27
-"""Maximum values (rows times features) of the sample to continue from; of further ones, which are
-searched in the driver's process alone; and of few rows per centre that are all taken."""
+"""Maximum number of values (rows times features) of the sample from which the search continues, of
+larger samples in the driver's process, and of a small table that is used as a whole."""
 ROWS_TO_SEARCH = 64
-"""Rows per centre of a sample that is searched in rounds before more rows are taken. Without that,
-B in 1,000 clusters takes 2.37 s instead of 1.66 s until 0.2 % above the lowest cost
-(``benchmarks.auto_parts``), and a stored table is read 79 times instead of once until 0.5 %
+"""Minimum rows per centre of a sample for rounds of moves on it. Without rounds on samples, B in
+1,000 clusters takes 2.37 s instead of 1.66 s to get within 0.2 % of the lowest cost
+(``benchmarks.auto_parts``), and a stored table is read 79 times instead of once to get within 0.5 %
 (``benchmarks.auto_scale``)."""
 RESTARTED_CLUSTERS = 32
-"""Clusters up to which the best of several starts is taken."""
+"""Maximum number of clusters for which the best of several starts is used."""
 DENSE_CLUSTERS = 128
-"""Clusters up to which rows meet all centres. With lists, uniform rows in 100 clusters take 0.90 s
-instead of 0.63 s until 0.2 % above the lowest cost (``benchmarks.auto_parts``)."""
+"""Maximum number of clusters for which rows are compared with all centres. With lists, uniform rows
+in 100 clusters take 0.90 s instead of 0.63 s to get within 0.2 % of the lowest cost
+(``benchmarks.auto_parts``)."""
 MOST_MET = 0.5
-"""Share of the centres met by coarse cells above which rows meet all centres instead: that takes as
-long, as all centres are not gathered."""
+"""Share of the centres above which a search by coarse cells is replaced by one of all centres,
+which is then no slower, as it need not gather centres."""
 WHOLE_CLUSTERS = 2_048
-"""Clusters up to which rows meet all centres when a search in few directions continues in more
-of them. Led by coarse cells, 3,000,000 × 256 rows in 1,000 clusters cost 19 % more than before and
-needed 40 CPU seconds to recover (one run)."""
+"""Maximum number of clusters for which rows are compared with all centres when a search in few
+directions continues in more. With coarse cells instead, 3,000,000 × 256 rows in 1,000 clusters cost
+19 % more than before, and recovering took 40 CPU seconds (one run)."""
 
 # Work, in distances.
 ROW_WORK = 64.0
-"""Cost of a row that is searched, besides its distances."""
+"""Cost of searching a row, in addition to its distances."""
 PASS_WORK = 8.0
-"""Cost of a row in any pass."""
+"""Cost per row in any pass, even if the row is not searched."""
 
 # Rounds.
 MOST_ROUNDS = 1_000
-"""Maximum rounds over all rows, unless the user has chosen."""
+"""Maximum number of rounds over all rows, unless set by the user."""
 FIRST_SHARE, LEAST_SHARE = 0.1, 0.05
-"""Centres that may move at a time, as a share of all: at first, and at least while rounds pay."""
+"""Share of the centres that may move at a time: initial value, and minimum while rounds succeed."""
 FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.35
-"""Factor by which a gain has to exceed the loss: at first, and at least while rounds pay. Below 1,
-with rounds undone if they do not pay, final costs are lowest."""
+"""Minimum ratio of the gain of a move to its loss: initial value, and minimum while rounds succeed.
+Final costs are lowest with ratios below 1, as rounds that raise the cost are undone."""
 MOST_FAILED = 5
-"""Failed rounds after which the search ends."""
+"""Number of failed rounds after which the search ends."""
 LEAST_PASSES, MOST_PASSES = 2, 12
-"""Minimum and maximum passes of a round before its probe."""
+"""Minimum and maximum number of passes of a round before its probe."""
 MOST_REPLAYED = 48
-"""Passes since the last anchor with which a round may begin: all of them are repeated for rows
-whose state is lost."""
+"""Maximum number of passes since the last anchor when a round begins. All of them are repeated for
+rows whose state is lost."""
 
 # Lengths of lists.
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-"""Lengths of lists of centres; a row may also meet all of them."""
+"""Possible lengths of lists of centres; a row may also be compared with all centres."""
 USUAL_LENGTHS = (32, 64)
-"""Lengths of the lists of most passes."""
+"""Lengths of lists in most passes."""
 LEAST_LENGTHS = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
-"""Minimum lengths of lists once a round lowers the cost by less than a share: where short lists
-lead quickly is not where long ones end. Without it, rows without structure end 0.16 % instead of
-0.03 % above the lowest (``benchmarks.auto_parts``)."""
+"""Pairs of a minimum length of lists, and the relative gain of a round below which it applies.
+Short lists lower the cost quickly, but long lists reach lower costs: with short lists only, rows
+without structure end 0.16 % instead of 0.03 % above the lowest cost (``benchmarks.auto_parts``)."""
 LONG, MOST_LISTED = 256, 1 << 23
-"""Longer lists than ``LONG`` hold no more than ``MOST_LISTED`` centres together: 32 MiB."""
+"""Lists longer than ``LONG`` hold at most ``MOST_LISTED`` centres in total (32 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Problem of a search, and the choices of its user."""
+    """Size of the problem, and parameters set by the user."""
 
     n_rows: int
-    """Number of all rows."""
+    """Total number of rows."""
     n_clusters: int
     moves: bool = True
-    """Centres are moved."""
+    """True if centres are moved."""
     max_rounds: int = MOST_ROUNDS
-    """Maximum over all rows; with 0 there are none over samples either."""
+    """Maximum number of rounds over all rows; with 0, there are no rounds over samples either."""
     length: int | None = None
-    """Length of all lists, if the user has chosen."""
+    """Length of all lists; None: chosen by the search."""
     sparse: bool = False
-    """Rows are sparse: they have no lists of centres."""
+    """True if rows are sparse; there are then no lists of centres."""
     center_work: float = 0.0
-    """Cost of a pass for its centres, however few its rows are, in distances."""
+    """Fixed cost of a pass, independent of its number of rows, in distances."""
 
     @property
     def dense(self) -> bool:
-        """True if rows meet all centres in every pass."""
+        """True if rows are compared with all centres in every pass."""
         return self.sparse or (self.length is None and self.n_clusters <= DENSE_CLUSTERS)
 
 
@@ -120,19 +121,19 @@ class Task:
     """One step."""
 
     kind: Kind
-    """Way in which rows find centres. "start": by the two-level start on a sample, and a pass with
-    lists. "cells": by the coarse cells near them, without row state. "lists": they meet the
-    list of their centre. "all": all centres. "unsettled": all centres, if bounds do not prove which
-    one is nearest."""
+    """Centres that rows are compared with. "start": lists, after a two-level start on a sample.
+    "cells": the centres of near coarse cells, without row state. "lists": the list of the row's
+    cluster. "all": all centres. "unsettled": all centres, unless bounds prove which centre is
+    nearest."""
     length: int = 16
     """Length of the lists."""
     probes: bool = False
-    """Search all these rows, and then choose moves and lengths of lists."""
+    """Search settled rows, too, and then choose moves and the length of lists."""
     keeps_centers: bool = False
-    """Only find where rows that have been added belong: means of roughly labelled rows are
-    worse than the centres (on B 2.5 % instead of 1.9 % above the lowest cost)."""
+    """Label added rows, but do not update the centres: means of roughly labelled rows are worse
+    than the centres (on B, 2.5 % instead of 1.9 % above the lowest cost)."""
     restarts: bool = False
-    """Begin with new centres, made from the sample."""
+    """Begin with new centres, found on the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,23 +141,23 @@ class Outcome:
     """Result of a step."""
 
     cost: float
-    """Cost after it, with the means of the rows as they are labelled now."""
+    """Cost of the labels after the step, with the means of the clusters."""
     work: float
-    """Distances computed, and the other costs of rows."""
+    """Work of the step: distances computed, plus the other costs per row."""
     n_changed: int
     n_replayed: int = 0
-    """Passes since the last anchor."""
+    """Number of passes since the last anchor."""
     n_moves: int = 0
-    """Number of moves chosen after it, which may be carried out in the next step."""
+    """Number of moves chosen after the step, which the next step may carry out."""
     curve: tuple[float, ...] = ()
     """Estimated gain of a pass with lists of each of ``LENGTHS``, and of one with all centres."""
     misled: float = 0.0
-    """Relative extra cost of rows if coarse cells had led them to their centres."""
+    """Relative increase of the cost if rows had found their centres by coarse cells."""
     restart_rows: int = 0
-    """Rows of a sample to start again on, as the one so far lacked those that carry the cost; 0:
-    continue."""
+    """Number of rows of a new sample to start again on, because the previous sample missed rows
+    that account for much of the cost; 0: continue."""
     met: float = 0.0
-    """Mean share of the centres that a row met in it."""
+    """Mean share of the centres that a row was compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,26 +165,27 @@ class Stage:
     """Steps with one purpose, and their results so far."""
 
     name: StageName
-    """Purpose. "first": a first model, from the smallest of several samples. "sample": passes over
-    a sample while they gain more than further rows would. "grow": rows outside of the sample find
-    centres. "search": a probe for moves to try. "round": these are tried. "end"."""
+    """Purpose of the steps. "first": find a first model on the smallest of several samples.
+    "sample": passes over a sample, while they gain more than further rows would. "grow": label the
+    rows outside the sample. "search": probe for moves to try. "round": try these moves. "end": the
+    search has ended."""
     passes: int = 0
     work: float = 0.0
     cost_before: float = float("inf")
     last_gain: float = 0.0
-    """Gain of the pass before, in a round."""
+    """Gain of the previous pass of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Extent of moves, and results of rounds over the present rows."""
+    """Limits on moves, and results of the rounds over the current rows."""
 
     share: float = FIRST_SHARE
-    """Centres that may move at a time, as a share of all."""
+    """Share of the centres that may move at a time."""
     factor: float = FIRST_FACTOR
-    """Factor by which a gain has to exceed the loss."""
+    """Minimum ratio of the gain of a move to its loss."""
     n_found: int = 1 << 30
-    """Moves that were found last time; before that, no limit."""
+    """Number of moves found by the last probe; unlimited before the first probe."""
     n: int = 0
     n_failed: int = 0
     n_undone: int = 0
@@ -198,22 +200,22 @@ class Schedule:
     setting: Setting
     stage: Stage
     samples: tuple[int, ...]
-    """Rows of the present sample, and of those to come; none: all rows."""
+    """Numbers of rows of the current sample and of later samples; empty: all rows."""
     length: int
     """Length of lists in most passes."""
     least_length: int = 0
-    """Minimum of it, raised by rounds of little gain."""
+    """Minimum value of ``length``, raised after rounds of little gain."""
     rounds: Rounds = Rounds()
     misled: float = 0.0
-    """As of the present sample; see :class:`Outcome`."""
+    """Value for the current sample; see :class:`Outcome`."""
     met: float = 0.0
-    """As in the last pass in which rows were led by coarse cells; see :class:`Outcome`."""
+    """Value for the last pass by coarse cells; see :class:`Outcome`."""
     cost: float = float("inf")
     """Cost after the last step."""
 
     @property
     def dense(self) -> bool:
-        """True if rows meet all centres in every pass."""
+        """True if rows are compared with all centres in every pass."""
         return self.setting.dense
 
     @property
@@ -223,12 +225,12 @@ class Schedule:
 
     @property
     def n_rows(self) -> int:
-        """Number of present rows."""
+        """Number of rows of the current sample, or of all rows."""
         return self.samples[0] if self.samples else self.setting.n_rows
 
     @property
     def searched(self) -> bool:
-        """True if rounds are made over the present rows, a sample or all of them."""
+        """True if there are rounds over the current rows (a sample or all rows)."""
         enough = self.n_rows >= ROWS_TO_SEARCH * self.setting.n_clusters
         return self.everywhere or (self.setting.max_rounds > 0 and enough)
 
@@ -239,12 +241,12 @@ class Schedule:
 
     @property
     def continues(self) -> bool:
-        """True if the next step continues the last one on the same rows."""
+        """True if the next step continues the current stage on the same rows."""
         return self.stage.name in ("sample", "round") and self.stage.passes > 0
 
     @property
     def most_moves(self) -> int:
-        """Number of centres that may move at a time."""
+        """Maximum number of centres that may move at a time."""
         return max(1, int(self.rounds.share * self.setting.n_clusters))
 
 
@@ -253,8 +255,8 @@ def first_schedule(
 ) -> Schedule:
     """Return the schedule before the first step.
 
-    ``samples`` are the rows of the samples that the search begins on; empty: all rows. ``guided``:
-    coarse cells narrow the search for a row's nearest centre.
+    ``samples`` are the numbers of rows of the samples on which the search begins; empty: begin on
+    all rows. ``guided``: coarse cells narrow the search for a row's nearest centre.
     """
     length = min(setting.length or 32, setting.n_clusters)
     now = Schedule(Task("cells"), setting, Stage("sample"), samples, length)
@@ -268,16 +270,16 @@ def first_schedule(
 
 
 def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
-    """Return a schedule that continues another one, with rows in other features."""
+    """Return a schedule that continues another one in other features, on all rows."""
     now = first_schedule(setting, guided=setting.n_clusters > WHOLE_CLUSTERS)
     task = replace(now.task, keeps_centers=not now.dense)
     return replace(now, task=task, rounds=_first_rounds(before.rounds), length=before.length)
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """Return the schedule after a step, and True if it goes back to the start of the round.
+    """Return the schedule after a step, and True if the round has to be undone.
 
-    A round has to gain a fiftieth of the share ``tol`` (that of the fit) of the cost.
+    A round fails if it lowers the cost by a share of less than ``tol / 50``.
     """
     task, stage = schedule.task, schedule.stage
     stage = replace(stage, passes=stage.passes + 1, work=stage.work + outcome.work)
@@ -317,16 +319,16 @@ def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
 
 
 def _pass(now: Schedule, kind: Kind, *, probes: bool = False) -> Task:
-    """Return a pass over the present rows, with lists of the usual length or all centres."""
+    """Return a pass over the current rows, with lists of the usual length or all centres."""
     length = now.length if kind in ("start", "lists") else now.setting.n_clusters
     return Task(kind, length, probes)
 
 
 def _anchor(now: Schedule, *, dense: bool) -> Task:
-    """Return a pass that needs no row state: rows meet all centres, or are led by coarse cells."""
+    """Return a pass that needs no row state: by coarse cells, or, if ``dense``, all centres."""
     if not dense:
         return Task("cells")
-    # A probe of sparse rows takes longer than such a pass: a model comes first.
+    # A probe of sparse rows takes longer than such a pass, so improve the model first.
     probes = now.dense and not now.setting.sparse and (now.everywhere or _shows_moves(now))
     return _pass(now, "all", probes=probes)
 
@@ -335,16 +337,16 @@ def _anchor(now: Schedule, *, dense: bool) -> Task:
 
 
 def is_restarted(k: int) -> bool:
-    """Return True if there are so few clusters that the best of several starts is taken."""
+    """Return True if there are so few clusters that the best of several starts is used."""
     return k <= RESTARTED_CLUSTERS
 
 
 def sample_sizes(
     n_rows: int, row_values: int, k: int, n_features: int | None = None
 ) -> tuple[int, ...]:
-    """Return the rows of the samples that the search begins on, ascending; at least one.
+    """Return the ascending sizes of the samples on which the search begins; at least one.
 
-    With ``n_features`` rows are sparse, and store ``row_values`` each.
+    If ``n_features`` is given, rows are sparse and store ``row_values`` values each.
     """
     # Small samples of sparse rows rarely overlap, so they give poor initial centres.
     restarted = is_restarted(k) or n_features is not None
@@ -359,21 +361,22 @@ def sample_sizes(
     sizes = [min(wanted, most, max(4 * k, START_VALUES // row_values))]
     if n_features is not None and n_rows * row_values <= WHOLE_VALUES:
         a_row, a_pass = k + ROW_WORK + PASS_WORK, center_work(n_features, row_values, k)
-        # Models of a sample are worse than those of all rows in twice the time (Reuters).
+        # All rows give a better model than a sample if a pass over them takes at most twice as long
+        # (Reuters).
         if n_rows * a_row + a_pass <= 2 * (sizes[0] * a_row + a_pass):
             return (n_rows,)
     while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // row_values):
         sizes.append(GROWTH * sizes[-1])
     if not restarted and k > DENSE_CLUSTERS and START_ROWS * k <= sizes[0]:
-        # This sample is not continued, only meant to give a good first model soon.
+        # The search does not continue on this first sample; it only gives a good first model soon.
         return (FIRST_ROWS * k, *sizes)
     return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)
 
 
 def center_work(n_features: int, row_values: int, k: int) -> float:
-    """Return the cost of a pass over sparse rows for its centres, in distances.
+    """Return the fixed cost of a pass over sparse rows, in distances.
 
-    Sums, means and packed centres have all features; the factor is measured on Reuters and short
+    Sums, means and packed centres have all features. The factor was measured on Reuters and short
     texts (``benchmarks.sparse``).
     """
     return 128.0 * k * n_features / row_values
@@ -385,13 +388,13 @@ def _shows_moves(now: Schedule) -> bool:
 
 
 def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule:
-    """Continue after a pass over a sample: another pass, or rounds, or the next sample."""
+    """Continue after a pass over a sample: with another pass, with rounds, or on more rows."""
     passes, anchor = now.stage.passes, _anchor(now, dense=now.dense)
     if now.task.kind == "cells":
-        # Rows have labels now.
+        # Rows now have labels, so the next pass can use lists.
         return replace(now, task=_pass(now, "lists", probes=_shows_moves(now)))
     if now.searched:
-        # Row state left by the two-level start cannot be replayed.
+        # Row state after the two-level start cannot be replayed.
         starts = now.task.kind == "start"
         return replace(now, task=anchor) if starts else _to_rounds(now, outcome)
     more, n_more = _gain_of_more_rows(now)
@@ -400,14 +403,14 @@ def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule
 
 
 def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
-    """Return the gain of more rows, whose means are nearer to those of all, and their number."""
+    """Return the expected gain on the next sample, as its means are more accurate, and its size."""
     n, *larger = now.samples
     n_more = larger[0] if larger else now.setting.n_rows
     return now.cost * now.setting.n_clusters * (1 / n - 1 / n_more), n_more
 
 
 def _meet_all(now: Schedule) -> bool:
-    """Return True if rows of a larger sample meet all centres first, as cells mislead them."""
+    """Return True if rows of the next sample should first be compared with all centres."""
     misled = now.stage.name == "round" and now.misled > 0.05
     return now.dense or misled or now.met > MOST_MET
 
@@ -422,7 +425,7 @@ def _to_more_rows(now: Schedule) -> Schedule:
 
 
 def _first_rounds(before: Rounds) -> Rounds:
-    """Return the extent of moves in the first round over other rows."""
+    """Return the limits on moves for the first round over new rows."""
     return Rounds(max(before.share, LEAST_SHARE), before.factor, before.n_found)
 
 
@@ -430,7 +433,7 @@ def _first_rounds(before: Rounds) -> Rounds:
 
 
 def _to_rounds(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round, or first probe for its moves."""
+    """Begin a round, or probe for its moves first."""
     return _next_round(now, outcome) if now.task.probes else _begin(now, "search", _probe(now))
 
 
@@ -439,14 +442,14 @@ def _probe(now: Schedule) -> Task:
 
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round: moves, and lists as long as pays."""
+    """Begin a round: carry out moves, and choose the length of lists."""
     if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _begin(now, "end", Task("all"))
     if outcome.n_replayed > MOST_REPLAYED:
-        # Lost row state would take too long to rebuild: an anchor comes first.
+        # Lost row state would take too long to rebuild, so insert an anchor first.
         return _begin(now, "search", _pass(now, "all"))
     if now.dense:
-        # Where centres are moved no row is settled.
+        # After moves no row is settled.
         return _begin(now, "round", _pass(now, "all" if outcome.n_moves else "unsettled"))
     k = now.setting.n_clusters
     usual, length = _lengths_of_round(now, outcome.curve)
@@ -458,17 +461,17 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
 def _after_round_pass(
     now: Schedule, gain: float, outcome: Outcome, tol: float
 ) -> tuple[Schedule, bool]:
-    """Continue after a pass of a round: with another one, a probe, or the judgement."""
+    """Continue after a pass of a round: with another pass or a probe, or by ending the round."""
     stage, ratio = now.stage, 0.5
     if stage.last_gain > 0:
-        # The next gain is expected to be to this one as this one was to the last.
+        # Gains are expected to decrease geometrically.
         ratio = min(0.9, max(0.3, gain / stage.last_gain))
-    # Gain of all further passes together, at best: none after a pass that has raised the cost.
+    # Maximum expected gain of all further passes; 0 after a pass that raised the cost.
     hope = max(0.7, ratio)
     left = max(0.0, gain * hope / (1 - hope))
     is_lost = stage.passes > LEAST_PASSES and now.cost - left > stage.cost_before
     if now.task.probes or is_lost:
-        # A lost round will be undone and needs no probe, which is for rounds that may be kept.
+        # A lost round will be undone, so it needs no probe.
         return _judged(now, outcome, tol)
     average = (stage.cost_before - now.cost) / stage.work
     pays = ratio * gain / outcome.work > average and outcome.n_changed > 0
@@ -479,7 +482,7 @@ def _after_round_pass(
 
 
 def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """Continue from where a round has ended, or go back to where it began."""
+    """Keep or undo a round that has ended, and continue."""
     gained = now.stage.cost_before - now.cost
     kept = gained > 0
     after = replace(
@@ -501,7 +504,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
-    """Return bolder rounds after one that has paid, and more careful ones after a failure."""
+    """Return the limits on moves after a round; only a success admits moves of lower gain."""
     failed = not gained > 0.02 * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
@@ -510,13 +513,13 @@ def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rou
         return replace(rounds, share=share, factor=factor, n_undone=rounds.n_undone + 1)
     if failed:
         return rounds
-    # With 0.7 as the factor of the factor, B takes twice the work until 1 % above its end.
+    # With 0.7 instead of 0.85, B takes twice the work to get within 1 % of its final cost.
     share = max(min(share, LEAST_SHARE), share * 0.8)
     return replace(rounds, share=share, factor=max(min(factor, LEAST_FACTOR), factor * 0.85))
 
 
 def _more_rows_pay(after: Schedule, gained: float) -> bool:
-    """Return True if after a round over a sample more rows would gain more for the work."""
+    """Return True if, after a round over a sample, more rows would gain more per unit of work."""
     if not gained > 0:
         return after.rounds.n_undone >= 3
     more, n_more = _gain_of_more_rows(after)
@@ -530,18 +533,18 @@ def _more_rows_pay(after: Schedule, gained: float) -> bool:
 
 
 def _least_length(now: Schedule, gained: float) -> int:
-    """Return the minimum length of lists after a round that has gained this."""
+    """Return the minimum length of lists after a round that lowered the cost by ``gained``."""
     longer = [n for n, share in LEAST_LENGTHS if max(0.0, gained) < share * now.cost]
     if not gained > 0:
-        # It may also have been too many moves: one step is enough.
+        # Too many moves may also be the reason, so take only the next longer length.
         longer = [n for n in longer if n > now.length][:1]
     return max([now.least_length, *longer])
 
 
 def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int]:
-    """Return the usual length of lists in a round, and that in its first pass.
+    """Return the usual length of lists in a round, and the length in its first pass.
 
-    It gains most for its work according to the probe's ``curve``; k or more: all centres.
+    Both have the highest gain per work by the probe's ``curve``; k or more means all centres.
     """
     k, usual = now.setting.n_clusters, now.length
     gains = dict(zip((*LENGTHS, k), curve, strict=True))
@@ -550,9 +553,9 @@ def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int
         return max((gain for n, gain in gains.items() if n <= length), default=0.0)
 
     def rate(length: int, usual: int) -> float:
-        """Return gain per work; additional gain of lists longer than the usual ones is stale."""
-        # A row that reaches its nearest centre late lowers the cost as it is counted here, and the
-        # true one by less.
+        """Return the gain per work, with a lower weight for the gain beyond the usual length."""
+        # When rows are late in reaching their nearest centres, the cost of the current labels
+        # decreases more than the inertia.
         fresh = within(usual)
         return (fresh + 0.6 * (within(length) - fresh)) / (length + ROW_WORK)
 

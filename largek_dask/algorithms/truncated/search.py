@@ -1,4 +1,4 @@
-"""The truncated search among rows of any features, from its first sample to all rows."""
+"""Truncated search on original or projected rows, from its first sample to all rows."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ Labels = NDArray[np.int32]
 
 
 def row_bytes(itemsize: int) -> int:
-    """Return the maximum bytes of row state per row: two labels, and two distances."""
+    """Return the maximum size of row state, two labels and two distances, in bytes per row."""
     return 2 * 4 + 2 * itemsize
 
 
 @dataclass(frozen=True)
 class TruncatedSearch:
-    """The search that ``Truncated`` describes, with the same parameters."""
+    """Implementation of ``Truncated``, with the same parameters."""
 
     problem: KMeansProblem
     neighbours: int | Literal["auto"] = "auto"
@@ -72,7 +72,7 @@ class TruncatedSearch:
     rounds: int | Literal["auto"] = "auto"
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Return the state before the first step among these rows."""
+        """Return the state before the first step on these rows."""
         if passes.is_sparse and self.neighbours != "auto":
             raise ParameterError(
                 f"neighbours={self.neighbours} is for dense rows, and these are sparse, which meet "
@@ -94,7 +94,7 @@ class TruncatedSearch:
         return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
 
     def setting(self, table: TableShape) -> Setting:
-        """Return the problem of a search among the rows of a table."""
+        """Return the setting of a search on the rows of a table."""
         k, work = self.problem.n_clusters, 0.0
         rounds = MOST_ROUNDS if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
@@ -121,9 +121,9 @@ class TruncatedSearch:
     def step_on(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, Info, PassDone]:
-        """Run a step on the sample, or on all rows; a probe uses the sample.
+        """Run a step on the sample or on all rows, and also return the results of its pass.
 
-        Also return the pass.
+        A probe uses the sample.
         """
         origin: Labels | None = None
         if state.schedule.task.kind == "start":
@@ -179,7 +179,7 @@ class TruncatedSearch:
             assert after.round is not None
             after = back_to_round(after, after.round, restores=True)
         else:
-            # Over a sample moves are carried out immediately, but those of rounds are tried.
+            # In the stage "sample", moves are carried out at once; in rounds they may be undone.
             after = with_moves(after, found.moves, tried=state.schedule.stage.name != "sample")
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
@@ -191,16 +191,16 @@ class TruncatedSearch:
     ) -> tuple[NDArray[Any], NDArray[Any], Labels]:
         """Return centres, coarse centres, and first labels of the sample's rows.
 
-        With few clusters of dense rows take the best of several starts, or ``known`` if that is
-        better.
+        For few clusters of dense rows, the best of several starts is used. If ``known`` centres are
+        better than the start, they are returned.
         """
         x, weight, _ = sample.take()
         k, shift, n_threads = self.problem.n_clusters, sample.statistics.shift, passes.threads.n
         if isinstance(x, SparseBlock):
-            # Sparse rows do not form coarse cells: one centre represents all.
+            # Sparse rows do not form coarse cells, so the first centre stands for all of them.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > LARGEST_SHARE * RESTART_ROWS * k:
-                # Moves mend such a start before a better one is made, unless rows are few.
+                # With many rows, moves improve a simple start sooner than a better start is found.
                 generator = rng.generator(0, "rows")
                 found = different_rows(x, mass, k, grid, generator, n_threads)
                 if found is not None:
@@ -219,28 +219,28 @@ class TruncatedSearch:
         return centers, coarse, nearest(x, pack_centers(centers, shift))
 
     def start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
-        """Return ``n`` rows in random order: those that the search begins on come first."""
+        """Return a sample of ``n`` rows in random order; smaller samples are prefixes of it."""
         largest = sample_sizes_of(passes, self.problem.n_clusters)[-1]
         return passes.subset(RowSample(rng, "start", n, largest=largest))
 
     # --- results ----------------------------------------------------------------------------------
 
     def model(self, state: TruncatedState) -> CenterArrays:
-        """Return the centres of the last pass, or those before the last moves until these pay."""
+        """Return the current centres, or, until moves lower the cost, the centres before them."""
         best = state.fallback or state
         return CenterArrays(best.centers, best.counts, state.shift)
 
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState
     ) -> tuple[Labels, float, NDArray[np.float64]]:
-        """Label rows by ``model(state)``, in one or two passes over few centres."""
+        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         begun, schedule, step = state.fallback, state.schedule, state.step + 1
         if begun is not None:
-            # Rows that have met the moved centres go back, unless they meet all anyway.
+            # Restore labels from before the moves, unless rows are compared with all centres.
             restores = state.moves is None and not schedule.dense
             state = back_to_round(state, begun, restores=restores)
         if not state.everywhere and not schedule.dense:
-            # Of the other rows only the nearest coarse centre can be found.
+            # Rows outside the sample have no labels yet, so they are searched by coarse cells.
             first = Pass("cells", state.centers, state.shift, coarse=state.coarse)
             pass_over(passes, History(), first, step, None, retain=False)
             history = History(1, (first,))
@@ -256,23 +256,22 @@ class TruncatedSearch:
 
 
 def sample_sizes_of(table: TableShape, k: int) -> tuple[int, ...]:
-    """Return the rows of the samples that a search among these begins on."""
+    """Return the sizes of the samples on which a search begins."""
     n_features = table.n_features if table.is_sparse else None
     return sample_sizes(table.n_rows, table.row_values, k, n_features)
 
 
 def split_rows(row_values: int, k: int) -> int:
-    """Return the rows of the sample on which splits are tried, if there are as many."""
+    """Return the maximum number of rows of the sample on which splits are tried."""
     return min(256 * k, (1 << 26) // row_values)
 
 
 def _run_pass(
     passes: Passes, state: TruncatedState, sample: Passes | None, origin: Labels | None
 ) -> PassDone:
-    """Run the next pass, over all rows or over the sample; ``with_neighbours`` has made its tables.
+    """Run the next pass over all rows or over the sample; call ``with_neighbours`` first.
 
-    ``origin`` (m,) are labels of the sample's rows, if the pass is the first over them and no
-    anchor.
+    ``origin`` (m,) are labels of the sample's rows, if this is their first pass and not an anchor.
     """
     schedule, step = state.schedule, state.step + 1
     task, pass_, history = schedule.task, next_pass(passes, state), state.history
@@ -291,17 +290,17 @@ def _run_pass(
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     pass_.forget()
     if origin is not None:
-        # The labels that it began with are not kept: the next pass has to be an anchor.
+        # The initial labels are not stored for a replay, so the next pass has to be an anchor.
         history = History(history.generation + 1)
     elif pass_.restore:
-        # Undone passes need not be repeated: from the start of the round it leads here, too.
+        # Undone passes need not be replayed: this pass can follow the start of the round directly.
         assert state.round is not None
         kept = replace(pass_, restore=False).to_keep()
         history = history.then(kept, back_to=state.round.n_replayed)
     else:
         history = history.then(pass_.to_keep(), anchor=pass_.is_anchor)
     centers = total.sums.means(state.centers)
-    # Packing need not copy a read-only array.
+    # Packing does not copy a read-only array.
     centers.flags.writeable = False
     cost = scale * total.sums.cost(centers, total.squares.value)
     by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
@@ -315,7 +314,7 @@ def _run_pass(
 
 
 def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -> FarSample | None:
-    """Return rows to search on if the far rows found by the pass carry the cost."""
+    """Draw a sample with far rows if the pass found that these account for much of the cost."""
     if not done.total.tally.far.value > FAR_COST * (done.cost + done.by_means):
         return state.far
     mean = state.schedule.cost / passes.statistics.total_weight
@@ -323,7 +322,7 @@ def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -
 
 
 def _restart_rows(passes: Passes, state: TruncatedState, far: FarSample | None) -> int:
-    """Return the rows of the sample to start again on; 0: continue with the present model."""
+    """Return the size of the sample to start again on; 0: continue with the current model."""
     k = len(state.centers)
     if far is None or state.far is not None or k > DENSE_CLUSTERS:
         return 0
@@ -332,7 +331,7 @@ def _restart_rows(passes: Passes, state: TruncatedState, far: FarSample | None) 
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
-    """Return the record of a step: the state before it, its pass, and the next schedule."""
+    """Return the record of a step, given the state before it, its pass, and the next schedule."""
     task, tally, k = state.schedule.task, done.total.tally, len(state.centers)
     readings = max(1, state.n_read + (done.history.generation if state.schedule.everywhere else 0))
     return Info(

@@ -19,32 +19,33 @@ from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
 
 TABLE_AGE = 6
-"""Passes after which neighbours are computed again."""
+"""Number of passes after which neighbours are computed again."""
 WIDTH = 64
-"""Minimum nearest centres computed for every centre."""
+"""Minimum number of nearest centres computed for each centre."""
 OUTLIER = 2.0**20
-"""Largest loss of a row that counts for its cluster, in multiples of the mean cost of a row."""
+"""Maximum loss of a row when its cluster is removed, in multiples of the mean cost of a row; larger
+losses are limited to it."""
 BEYOND = 0.8
-"""Overshoot of a centre beyond the mean of its rows, relative to its movement. Below 1 the rows
-cost no more than before even if none of them changes its cluster, and where clusters have no clear
-borders, centres that follow each other through the data come to rest after fewer passes."""
+"""Overshoot of a centre beyond the mean of its rows, relative to its movement. With a value below
+1, the cost does not rise even if no row changes its cluster; and if clusters overlap, the search
+takes fewer passes until centres stop moving."""
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """State to go back to if moves do not pay."""
+    """State to return to if the moves of a round do not lower the cost."""
 
     centers: NDArray[Any]
     """(k, d) centres before the moves."""
     counts: NDArray[np.float64]
-    """(k,)"""
+    """(k,) weights of the clusters before the moves."""
     n_replayed: int
-    """Passes that lead there from the last anchor: the first of the state's ``history``."""
+    """Number of passes from the last anchor to the round; they come first in ``history``."""
     neighbours: Neighbours | None
     table: NDArray[np.int32] | None
-    """(k, m) nearest centres there, and ``neighbours`` to compute them from, if they are needed."""
+    """(k, m) nearest centres before the moves, computed from ``neighbours``; None if not needed."""
     split: tuple[int, ...] = ()
-    """Clusters that the moves of the round split."""
+    """Clusters that are split by the moves of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +54,9 @@ class TruncatedState:
 
     step: int
     schedule: Schedule
-    """The next step, and everything that later decisions depend on."""
+    """The next step, and all data for later decisions."""
     centers: NDArray[Any]
-    """(k, d) centres that the next step assigns rows to."""
+    """(k, d) centres to which the next step assigns rows."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
     shift: NDArray[Any]
@@ -63,34 +64,36 @@ class TruncatedState:
     coarse: NDArray[Any]
     """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
-    """The last pass was over all rows, not over the sample."""
+    """True if the last pass was over all rows, not over a sample."""
     history: History[Pass] = field(default_factory=History)
-    """Passes over the rows that the last one was over."""
+    """Passes over the rows of the last pass, since the last anchor."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first; ``neighbours`` recomputes them."""
+    """(k, m) nearest centres of each centre, itself first, computed from ``neighbours``."""
     table_age: int = 0
-    """Passes since the table was made."""
+    """Number of passes since the table was made."""
     unmet: NDArray[np.bool_] | None = None
-    """(k,) clusters whose rows have not met the list of their cluster; None: there are none."""
+    """(k,) True for clusters whose rows have not been compared with the cluster's list; None if
+    there are no such clusters."""
     moves: Moves | None = None
-    """Moves of the next step; ``centers`` is after them."""
+    """Moves of the next step, already applied to ``centers``."""
     round: Round | None = None
     """State before the last round."""
     failed: tuple[int, ...] = ()
-    """Clusters whose split, tried alone, has failed since the last one that paid."""
+    """Clusters whose split was tried alone and failed, since the last round that lowered the cost
+    enough."""
     restores: bool = False
-    """The next step restores that state."""
+    """True if the next step restores the labels from before the last round."""
     cost: float = float("inf")
-    """Cost of the rows as labelled by the last step, with the centres that it left."""
+    """Cost of the labels of the last step, with ``centers``."""
     far: FarSample | None = None
-    """Rows drawn once far rows were found to carry the cost."""
+    """Sample drawn after far rows were found to account for much of the cost."""
     n_read: int = 0
-    """Reads of all rows before they were searched in all features."""
+    """Number of readings of all rows before the search in all features."""
 
     @property
     def fallback(self) -> Round | None:
-        """State before the present round, while its moves have not lowered the cost."""
+        """State before the current round, if its moves have not lowered the cost yet."""
         stage = self.schedule.stage
         behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None
@@ -100,7 +103,7 @@ class TruncatedState:
 
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
-    """Return the state with the nearest centres of each centre that the next pass needs."""
+    """Return the state with the table of nearest centres, if the next pass needs one."""
     (task, setting), k = (state.schedule.task, state.schedule.setting), len(state.centers)
     has_lists = task.kind in ("start", "lists")
     is_needed = has_lists or task.kind == "unsettled" or (task.probes and setting.moves)
@@ -117,14 +120,14 @@ def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
 
 
 def next_pass(passes: Passes, state: TruncatedState) -> Pass:
-    """Return the pass of the next step; ``with_neighbours`` has made its tables."""
+    """Return the pass of the next step; call ``with_neighbours`` first."""
     schedule, moves, task = state.schedule, state.moves, state.schedule.task
     max_loss = loss_steps = 0.0
     if task.probes:
-        # No row is farther from a centre than the data are wide.
+        # The extent of the data bounds the distance from a row to a centre.
         known = passes.statistics
         widest = 4 * passes.n_features * known.max_abs**2
-        # If all rows are on their centres any scale will do.
+        # If all rows coincide with their centres, any scale will do.
         max_loss = min(widest, OUTLIER * schedule.cost / known.total_weight) or 1.0
         loss_steps = loss_scale(max_loss, known.total_weight)
     if task.kind in ("all", "cells"):
@@ -172,20 +175,20 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
 def _drift_and_reach(
     state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return movements of centres since the last pass, (k,), and the largest in each list, (k,).
+    """Return the (k,) movement of each centre since the last pass, and the (k,) largest per list.
 
-    Without lists the latter is that of all centres.
+    Without lists, the latter is the largest movement of any centre.
     """
     k = len(state.centers)
     last = state.history.last
     if state.restores or last is None:
-        # Only the labels of the rows are known.
+        # Labels of rows are known, but no bounds.
         return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
     if state.moves is not None:
         moved = state.moves.clusters
-        # Their rows meet other lists, with new distances.
+        # Rows of these clusters are compared with new lists, and get new distances.
         drift[moved] = 0
         unmet = np.zeros(k, np.bool_) if unmet is None else unmet.copy()
         unmet[moved] = True
@@ -196,9 +199,9 @@ def _drift_and_reach(
 
 
 def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
-    """Return the state with its next round begun, if one begins, and with the chosen moves.
+    """Return the state with the chosen moves, and with a new round if the next step opens one.
 
-    ``tried``: carry out only moves of a round, which may have to be undone.
+    ``tried``: carry out moves only in a round, where they can be undone.
     """
     opens = after.schedule.opens_round
     split = () if moves is None else tuple(moves.split.tolist())
@@ -210,15 +213,15 @@ def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
     if opens:
         return replace(after, centers=moves.apply(after.centers), moves=moves)
     if after.schedule.task.kind in ("cells", "all") and not tried:
-        # The next pass is an anchor: no list has to lead rows there.
+        # The next pass is an anchor, so rows find the moved centres without lists.
         return replace(after, centers=moves.apply(after.centers))
     return after
 
 
 def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:
-    """Return the state with the centres, and their tables, from before a round's moves.
+    """Return the state with the centres and tables from before a round's moves.
 
-    ``restores``: the next pass restores the rows' labels.
+    ``restores``: the next pass also restores the labels of the rows.
     """
     return replace(
         state,
@@ -233,9 +236,9 @@ def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> Tru
 
 
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
-    """Return the clusters whose split is not tried again before something pays.
+    """Return the clusters whose split is not tried again before another round succeeds.
 
-    Of several splits that were tried together it is unknown which one failed.
+    If several splits were tried together, it is unknown which of them failed.
     """
     if back:
         assert state.round is not None
@@ -247,11 +250,11 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
-    Centres that have just been moved across the data go to the mean.
+    Centres that have just been relocated by moves are set to the mean.
     """
     centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
         centers[moves.clusters] = means[moves.clusters]
-    # Packing need not copy a read-only array.
+    # Packing does not copy a read-only array.
     centers.flags.writeable = False
     return centers
