@@ -325,7 +325,7 @@ class Workers:
                 self._refused[request.address] = _Absence("failed", text, now)
 
     def _raise_if_all_are_unfit(self, found: Iterable[str]) -> None:
-        """Raise an error if no present worker is usable."""
+        """Raise an error if all workers have other versions or cannot open the data."""
         why = {address: self._absent.get(address) for address in found}
         kinds = {"" if absence is None else absence.kind for absence in why.values()}
         reasons = "; ".join(

@@ -54,7 +54,8 @@ from largek_dask.passes.worker_selection import current_selection
 FAN_IN = 8
 """Number of totals that one task of a reduction tree adds up."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
-"""Maximum bytes of the totals that one task adds up, as they are all in memory at once."""
+"""Number of totals per task for large totals, and the size in bytes from which totals are large. A
+worker holds all totals that it adds up."""
 SLICED = 200
 """With more workers than this, slices are proportionally longer: each slice costs the scheduler
 about 5 ms, so slices of two seconds on twice this number of workers would occupy it fully."""
