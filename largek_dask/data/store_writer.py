@@ -355,7 +355,7 @@ def write_weighted_rows(
     storage_options: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> None:
-    """Write rows together with weights, which :func:`~largek_dask.open_rows` opens together.
+    """Write a store of rows and their weights, which :func:`~largek_dask.open_rows` opens.
 
     The store is a group of the rows ``X``, their ``weights``, and their indices ``rows`` in the
     original table. Its note ``largek.weights`` names the array of weights. Raises OutputError if

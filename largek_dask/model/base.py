@@ -94,7 +94,7 @@ class Model(ABC):
     on_bad_rows: Literal["raise", "skip"] = "raise"
     """Rows with NaN or infinity raise an error ("raise") or get the label -1 ("skip")."""
     history: tuple[StepRecord, ...] = ()
-    """One record per step of the fit, or 10,000 evenly spaced steps of a longer fit."""
+    """One record per step of the fit, or of up to 10,000 evenly spaced steps of a longer fit."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, seed, data fingerprint, parameters, and reason of the fit's end."""
     feature_names: tuple[str, ...] | None = None

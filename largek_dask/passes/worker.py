@@ -336,7 +336,7 @@ def collect_total(share_id: str, payload: Payload) -> Any:
 
 
 def combine_totals(payload: Payload, *totals: Any) -> Any:
-    """Add totals to a new one; the others must not change, as Dask keeps them."""
+    """Combine totals into a new total; the given totals must not change, as Dask keeps them."""
     return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
 
 

@@ -126,7 +126,7 @@ def bent_sizes(
     """Return up to n numbers of clusters at which a curve of merges bends, the largest bend first.
 
     The curve bends at a number if its fall up to this number is at least ``bend`` times the fall
-    after it. Numbers are from ``least`` to ``most``, and those within two windows of a larger bend
+    after it. Numbers are from ``least`` to ``most``; numbers within two windows of a larger bend
     are left out. ``inertia`` is the objective before the first merge. A window shows that there is
     a bend; the largest jump of losses in the window shows the exact number.
     """
