@@ -17,8 +17,8 @@ class ArrowColumns:
     """Converter of the columns at positions ``places`` of one schema, in this order.
 
     A column of fixed-size lists (embeddings) gives one feature per element. Missing values become
-    NaN, and decimals the nearest float64. ``missing`` takes positions and returns those of columns
-    with missing values. Raises DataError if columns are not numbers.
+    NaN, and decimals the nearest float64. ``missing`` takes positions of columns and returns the
+    positions that have missing values. Raises DataError if columns are not numbers.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class ArrowColumns:
     def convert(self, columns: Sequence[Any], n_rows: int) -> NDArray[Any]:
         """Convert pyarrow columns, in the order of ``places``, to an (n, d) array.
 
-        Raises DataError if a value is missing and the type cannot represent that.
+        Raises DataError if a value is missing and the type cannot represent missing values.
         """
         out = np.empty((n_rows, self.n_features), self.dtype)
         at = 0
@@ -93,7 +93,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Return whether a column, or a list in it, has missing values."""
+    """Return True if a column, or a list in it, has missing values."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)
@@ -111,7 +111,7 @@ def _floats_or_integers(values: Any) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_decimal(values.type):
-        # Arrow's direct cast may be wrong in the last bit; parsing text is exact
+        # Arrow's direct cast may be wrong in the last bit, but parsing text is exact
         values = values.cast(pa.string()).cast(pa.float64())
     elif pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())

@@ -13,13 +13,13 @@ from largek_dask.errors import DataError
 MISSING = ("missing_value", "_FillValue")
 PACKING = ("scale_factor", "add_offset", "_Unsigned")
 DIMENSIONS = ("_ARRAY_DIMENSIONS", "_NCZARR_ATTR", "_nczarr_attrs", "_nczarr_array")
-"""Attributes of Zarr arrays that xarray or netCDF wrote."""
+"""Attributes that show that xarray or netCDF wrote a Zarr array."""
 
 
 def refuse_encoded(array: Any, where: str) -> None:
     """Raise DataError if an array of Zarr, HDF5 or xarray has packed or missing numbers.
 
-    NaN as the mark of missing numbers is accepted, and so is any other kind of source.
+    Arrays that mark missing numbers by NaN are accepted, and so is any other kind of source.
     """
     if not (hasattr(array, "attrs") and hasattr(array, "chunks")):
         return
@@ -39,7 +39,7 @@ def refuse_encoded(array: Any, where: str) -> None:
 
 
 def _is_nan(value: Any) -> bool:
-    """Return whether an attribute is NaN: a number, text, or xarray's base64 for Zarr v3."""
+    """Return True if an attribute is NaN: as a number, text, or xarray's base64 for Zarr v3."""
     try:
         if isinstance(value, str) and value != "NaN":
             value = np.frombuffer(base64.b64decode(value, validate=True), "<f8")

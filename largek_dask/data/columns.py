@@ -18,7 +18,7 @@ INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 INDEX_LEVEL = re.compile(r"__index_level_\d+__")
 """pyarrow's name for an unnamed index, which it writes after all columns."""
 UNNAMED = re.compile(r"Unnamed: \d+")
-"""pandas' name for a column of a CSV file that has none."""
+"""pandas' name for a column of a CSV file without a name."""
 
 
 def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
@@ -28,7 +28,7 @@ def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
 
 
 def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
-    """Format names for a message: the first ``most``, and the number of others."""
+    """Format names for a message: the first ``most`` names, and the number of further names."""
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
@@ -40,7 +40,7 @@ def equal_names(names: Sequence[str]) -> list[str]:
 
 
 def without_equal_names(rows: Rows) -> Rows:
-    """Return the rows; if several names are equal, without names and with a DataWarning."""
+    """Return the rows; if several names are equal, drop all names and issue a DataWarning."""
     equal = equal_names(rows.feature_names or ())
     if not equal:
         return rows
@@ -55,14 +55,14 @@ def without_equal_names(rows: Rows) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of columns: the names to keep, in order (None: all), and those to drop."""
+    """Selection of columns: the names to keep, in order (None: all), and the names to drop."""
 
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: Names | None, drop: Names | None) -> Selection:
-        """Build a selection from one or several names; columns without names go by number."""
+        """Build a selection from one or several names, or numbers of columns without names."""
         taken = None if columns is None else _texts(columns)
         return cls(taken, () if drop is None else _texts(drop))
 
@@ -72,7 +72,7 @@ class Selection:
     def places(self, names: Sequence[str], where: str) -> list[int]:
         """Return the positions of the selected columns in ``names``, in order.
 
-        Raises ParameterError if a column is missing or ambiguous, or none is left.
+        Raises ParameterError if a column is missing or ambiguous, or if no column is left.
         """
         found: dict[str, list[int]] = {}
         for place, name in enumerate(names):
@@ -115,7 +115,7 @@ def check_numbers(columns: Sequence[tuple[str, Any, bool]], where: str) -> None:
 
 
 def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
-    """Return the error that names columns that are not numbers, with their contents."""
+    """Return an error that names the columns that are not numbers, with their contents."""
     held = ", ".join(f"{name!r} {content}" for name, content in columns.items())
     names, is_one = list(columns), len(columns) == 1
     return DataError(
@@ -130,7 +130,7 @@ def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
 
 
 def is_index_name(name: str) -> bool:
-    """Return whether pandas may have written an index as a column of this name."""
+    """Return True if pandas may have written an index as a column of this name."""
     return INDEX.fullmatch(name) is not None
 
 
@@ -140,10 +140,10 @@ def chosen_columns(
     where: str,
     metadata: Mapping[str, Any] | None = None,
 ) -> list[int]:
-    """Return the positions of the selected columns, by default of all but an index.
+    """Return the positions of the selected columns, by default of all columns but an index.
 
-    Columns that pandas' ``metadata`` of the schema mark as an index are dropped with a DataWarning.
-    Raises DataError for other columns without a name, such as an index in a CSV file.
+    Columns that pandas' ``metadata`` in the schema marks as an index are dropped with a
+    DataWarning. Raises DataError for other columns without a name, such as an index in a CSV file.
     """
     places = selection.places(names, where) if selection else list(range(len(names)))
     if selection is not None and selection.columns is not None:
@@ -172,7 +172,7 @@ def chosen_columns(
 
 
 def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
-    """Return the columns that pandas' metadata of the schema, or their names, mark as an index."""
+    """Return the columns that pandas' metadata in the schema, or their names, mark as an index."""
     noted = (metadata or {}).get("index_columns", ())
     return [
         name

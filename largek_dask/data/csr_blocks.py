@@ -1,4 +1,4 @@
-"""CSR rows as the kernels need them: ascending columns, each at most once per row."""
+"""CSR rows as the kernels need them: with ascending columns, each at most once per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_COLUMNS = 2**31 - 1
 
 
 def check_columns(n_features: int, what: str) -> None:
-    """Raise DataError if there are more columns than 32-bit indices can name."""
+    """Raise DataError if there are too many columns for 32-bit indices."""
     if n_features > MAX_COLUMNS:
         raise DataError(
             f"{what} has {n_features:,} columns; sparse rows may have up to {MAX_COLUMNS:,}."
@@ -28,10 +28,10 @@ def sparse_bytes(n_rows: int, n_stored: int, dtype: np.dtype[Any]) -> int:
 
 
 def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlock:
-    """Return rows in CSR layout as a block; arrays that fit are not copied.
+    """Return rows in CSR layout as a block; arrays that need no conversion are not copied.
 
     Numbers are converted to the compute dtype and indices to 32 bits. Columns are sorted, and
-    duplicates added in stored order. Raises ValueError if the arrays are not CSR rows of
+    duplicates are added up in stored order. Raises ValueError if the arrays are not CSR rows with
     ``n_features`` columns.
     """
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)

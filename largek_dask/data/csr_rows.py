@@ -1,7 +1,7 @@
 """Rows of a CSR matrix in a Zarr group, in the layout that AnnData writes.
 
-The group holds ``data``, ``indices`` and ``indptr`` and the attribute ``shape`` (older files:
-``h5sparse_shape``).
+The group holds ``data``, ``indices`` and ``indptr``, and has the attribute ``shape``
+(``h5sparse_shape`` in older files).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def is_sparse_group(group: Any) -> bool:
 class CSRRows(StoredRows):
     """Rows of a CSR group; ``address`` is a ``stored_rows.Address``.
 
-    Chunks without ``chunk_rows`` have ``largek.data.read-chunk-bytes`` of stored numbers, and at
+    Without ``chunk_rows``, a chunk has ``largek.data.read-chunk-bytes`` of stored numbers, and at
     least 256 rows. Raises DataError if the layout is CSC or the arrays do not match.
     """
 
@@ -103,8 +103,8 @@ class CSRRows(StoredRows):
     def _stamps(self) -> list[str] | None:
         if self.location is None:
             return None
-        # only indptr says which stored chunks a range of rows needs, so every chunk has the
-        # stamp of the whole group
+        # only indptr determines which stored chunks a range of rows needs, so every chunk has
+        # the stamp of the whole group
         listed = list_stamps(self.location, self.component, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks

@@ -17,7 +17,7 @@ from largek_dask.kernels.rows import compute_dtype
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MOST_BITS = 32
-"""Bits of an integer that a float64 represents exactly with noise; larger values are rounded."""
+"""Bits of an integer that float64 represents exactly with noise; larger sums are rounded."""
 BLOCK_VALUES = 1 << 15
 
 
@@ -38,7 +38,7 @@ class DerivedRows(Rows):
 
     @abstractmethod
     def _derive(self, x: Any, first: int) -> Any:
-        """Compute rows from ``x``, which begins at index ``first`` of the other rows."""
+        """Compute rows from ``x``, which begins at index ``first`` of the original rows."""
 
     def _find_names(self) -> tuple[str, ...] | None:
         return self._rows.feature_names
@@ -69,7 +69,7 @@ class ColumnRows(DerivedRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows; an upper bound if they are sparse."""
+        """Bytes of all rows; an upper bound if the rows are sparse."""
         return self._rows.nbytes if self.is_sparse else super().nbytes
 
     def _find_names(self) -> tuple[str, ...] | None:

@@ -1,7 +1,7 @@
 """Read and decode chunks of a local Zarr array without Zarr's own pipeline.
 
-That pipeline costs about 0.3 ms per chunk of any size, which dominates if chunks are small. It
-reads the layouts that are not known here.
+Zarr's pipeline costs about 0.3 ms per chunk of any size, which dominates if chunks are small. It is
+used only for layouts that this module does not support.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from zarr.storage import LocalStore
 from largek_dask.data.stores import metadata_key, name_chunk
 
 Reader = Callable[[int, int, int], bytes]
-"""``reader(file, n_bytes, offset)``"""
+"""Function ``reader(file, n_bytes, offset)`` that returns bytes of a file."""
 Decoder = Callable[[bytes], bytes]
 
 ABSENT = 2**64 - 1
-"""Offset in a shard's index of a chunk that is not stored."""
+"""Offset that marks a missing chunk in the index of a shard."""
 MOST_BYTES = 1 << 30
-"""Larger chunks take more than one read."""
+"""Maximum bytes of a chunk, as larger chunks need more than one read."""
 
 
 class DirectChunks:
     """Reader of a local two-dimensional array whose chunks span all columns.
 
-    ``reader`` reads stored bytes and verifies a checksum, if there is one. Without ``shard``, each
-    chunk is a file.
+    ``reader`` reads stored bytes and verifies their checksum, if any. Without ``shard``, each chunk
+    is a file.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DirectChunks:
 
     @classmethod
     def of(cls, array: Any) -> DirectChunks | None:
-        """Return a reader for an array; None for layouts that only Zarr reads."""
+        """Return a reader for an array; None for layouts that only Zarr can read."""
         dtype = array.dtype
         little = dtype.itemsize == 1 or dtype.newbyteorder("=") == dtype.newbyteorder("<")
         if not isinstance(array.store, LocalStore) or array.ndim != 2 or not little:
@@ -92,7 +92,7 @@ class DirectChunks:
         return name_chunk(self._array, self._key(row))
 
     def read(self, begin: int, end: int) -> Iterator[NDArray[Any] | None]:
-        """Yield the stored chunks from ``begin`` to ``end``; None for one that is missing.
+        """Yield the stored chunks ``begin`` to ``end`` (exclusive); None for a missing chunk.
 
         Raises OSError if the store is gone, and ValueError if a file is damaged.
         """
@@ -112,7 +112,7 @@ class DirectChunks:
                 self._refuse_gone(row)
                 yield from [None] * (stop - row)
             except (ValueError, RuntimeError) as error:
-                # Codecs raise both.
+                # Codecs raise errors of both classes.
                 raise ValueError(f"{self.name(row)} is damaged ({error})") from error
             row = stop
 

@@ -1,8 +1,8 @@
 """Make files and folders of a local disk survive a power failure.
 
-Data survive once ``fsync`` of their file has returned, a name once ``fsync`` of its folder has.
-A writer syncs before it reports: data first, then the one small file that publishes them. Object
-stores reply only after they have stored.
+Data survive once ``fsync`` of their file has returned, and a name survives once ``fsync`` of its
+folder has returned. A writer syncs before it reports success: first the data, then the small file
+that publishes them. Object stores reply only after the data are stored.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from zarr.storage import LocalStore
 from largek_dask.data.stores import stored_keys
 
 UNSYNCABLE = frozenset([errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
-"""Errors of file systems that cannot sync folders, such as FUSE and SMB."""
+"""Error numbers of file systems that cannot sync folders, such as FUSE and SMB."""
 AT_ONCE = 8
-"""Concurrent syncs, which a journalling file system commits together. Not tuned."""
+"""Number of concurrent syncs, which a journalling file system commits together; not tuned."""
 
 
 def sync_file(path: str) -> None:
@@ -65,7 +65,7 @@ def make_folders(path: str, mode: int = 0o777) -> None:
 
 
 def sync_tree(path: str) -> None:
-    """Sync a folder, everything in it and its own name to the disk."""
+    """Sync a folder, all of its contents and its own name to the disk."""
     waiting: list[Callable[[], None]] = [partial(sync_folder, os.path.dirname(path))]
     for folder, _, names in os.walk(path, onerror=_raise):
         waiting.append(partial(sync_folder, folder))
@@ -80,7 +80,7 @@ def _raise(error: OSError) -> None:
 
 
 def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
-    """Sync the chunks of rows, and their names in the folder of :func:`make_chunk_folder`."""
+    """Sync the chunks that hold rows, and their names in the folder of the chunks."""
     if isinstance(array.store, LocalStore):
         files = list(_files(array, start, stop))
         for file in files:
@@ -98,10 +98,10 @@ def make_chunk_folder(array: zarr.Array[Any]) -> None:
 
 
 def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
-    """Return the first file of an uncompressed array that is missing or of the wrong size.
+    """Return the first file of an uncompressed array that is missing or has the wrong size.
 
-    Only rows before ``stop`` are checked. Returns None if there is none, or if the array is not
-    local, as object stores write objects atomically.
+    Only rows before ``stop`` are checked. Returns None if there is no such file, or if the array is
+    not local, as object stores write objects atomically.
     """
     if not isinstance(array.store, LocalStore):
         return None

@@ -1,4 +1,4 @@
-"""Fingerprints of data: sampled hashes, chunk tables and stamps of storage."""
+"""Fingerprints of data: sampled hashes, chunk tables, and sizes and times of stored files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
 
 WHOLE_BYTES = 32 << 20
-"""Data up to this size are hashed completely."""
+"""Data up to this size in bytes are hashed completely."""
 SAMPLES = 16
 SAMPLE_ROWS = 64
 
@@ -24,8 +24,9 @@ SAMPLE_ROWS = 64
 def content_of(rows: Rows) -> dict[str, Any]:
     """Return shape, dtype and a hash of sampled rows (and weights), in any kind of storage.
 
-    Data of up to 32 MB are hashed completely. Of larger data, ``SAMPLES`` runs of ``SAMPLE_ROWS``
-    rows are: first, last, and seeded ones between, whose positions depend on the number of rows.
+    Data of up to 32 MB are hashed completely. For larger data, ``SAMPLES`` runs of ``SAMPLE_ROWS``
+    rows are hashed: the first, the last, and seeded runs between them, whose positions depend only
+    on the number of rows.
     """
     # one digest per array of a block, so that the division into chunks does not matter
     digests = [hashlib.sha256() for _ in range(3 if rows.is_sparse else 1)]
@@ -34,7 +35,7 @@ def content_of(rows: Rows) -> dict[str, Any]:
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
         for digest, array in zip(digests, _arrays_of(x), strict=True):
-            # A view, because copying into a bytes object would hold the GIL.
+            # Hash a view, because copying into a bytes object would hold the GIL.
             plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             digest.update(plain.reshape(-1).view(np.uint8).data)
         if weight_digest is not None and rows.weight is not None:
@@ -51,14 +52,14 @@ def content_of(rows: Rows) -> dict[str, Any]:
 
 
 def _arrays_of(x: Table) -> tuple[NDArray[Any], ...]:
-    """Return the rows; of sparse rows the lengths, columns and values."""
+    """Return the array of dense rows, or the lengths, columns and values of sparse rows."""
     if isinstance(x, SparseBlock):
         return np.diff(x.indptr), x.indices[x.stored], x.data[x.stored]
     return (x,)
 
 
 def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
-    """Return ``(chunk, (first row, end row))`` of every run to hash, in order."""
+    """Return ``(chunk, (first row, end row))`` for every run of rows to hash, in order."""
     n = rows.n_rows
     if rows.nbytes <= WHOLE_BYTES or n <= SAMPLES * SAMPLE_ROWS:
         spans = [(0, n)]
@@ -108,7 +109,7 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
         old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
         return f"The rows were read in {old_n} chunks and are now read in {new_n} of other sizes."
-    # Fingerprints of earlier versions lack it: rows were taken in a seeded order then.
+    # Fingerprints of earlier versions lack this entry, as rows were taken in a seeded order.
     if a.get("shuffled", False) != b.get("shuffled", False):
         was, now = ("" if f.get("shuffled") else "not " for f in (a, b))
         return (

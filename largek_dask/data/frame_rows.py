@@ -17,7 +17,7 @@ from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return whether an object's class comes from an optional library, without importing it."""
+    """Return True if an object's class is that of an optional library, without importing it."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -27,7 +27,7 @@ def is_of(source: Any, module: str, name: str) -> bool:
 class FrameRows(SlicedRows):
     """Rows of a pandas or polars DataFrame, or a pyarrow table or batch.
 
-    Raises DataError if columns are not numbers, or have no name (see ``columns.chosen_columns``).
+    Raises DataError if a column is not numeric or has no name (see ``columns.chosen_columns``).
     """
 
     def __init__(
@@ -46,13 +46,13 @@ class FrameRows(SlicedRows):
 
 
 class _PandasFrame:
-    """Columns of a DataFrame with the shape, dtype and row slices of an array."""
+    """Columns of a DataFrame, with the shape, dtype and row slices of an array."""
 
     def __init__(self, frame: Any, selection: Selection | None) -> None:
         labels = list(frame.columns)
         places = chosen_columns([str(label) for label in labels], selection, "the DataFrame")
         self.names = names_of([labels[place] for place in places])
-        """Names of the features; None if no label is a string."""
+        """Names of the features; None if no column label is a string."""
         self.dtype = frame_dtype(frame.iloc[:0, places])
         self.shape = len(frame), len(places)
         self._frame = frame
@@ -66,7 +66,7 @@ class _PandasFrame:
 
 
 class _ArrowFrame:
-    """Columns of a pyarrow table or batch with the shape, dtype and row slices of an array."""
+    """Columns of a pyarrow table or batch, with the shape, dtype and row slices of an array."""
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
@@ -85,7 +85,7 @@ class _ArrowFrame:
 
 
 def is_frame(source: Any) -> bool:
-    """Return whether a source is an in-memory table with named columns."""
+    """Return True if a source is an in-memory table with named columns."""
     is_data_frame = is_of(source, "pandas", "DataFrame") or is_of(source, "polars", "DataFrame")
     is_table = is_of(source, "pyarrow", "Table") or is_of(source, "pyarrow", "RecordBatch")
     return is_data_frame or is_table
@@ -94,7 +94,7 @@ def is_frame(source: Any) -> bool:
 def frame_dtype(frame: Any) -> np.dtype[Any]:
     """Return the common type of the columns of a pandas or Dask DataFrame.
 
-    Raises DataError, which names all columns that are not numeric.
+    Raises DataError if columns are not numeric; the message names them.
     """
     kinds = list(frame.dtypes)
     types = [_type_of_numbers(kind) for kind in kinds]

@@ -53,7 +53,7 @@ def open_hdf5(
         rows = CSRRows(table, location=location, component=path, weight=weight)
     else:
         rows = HDF5Rows(table, location=location, weight=weight)
-    # The columns of other tables in AnnData's layout are not its variables.
+    # In AnnData's layout, only the columns of these tables are the variables.
     is_of_variables = path in (None, "X") or str(path).startswith("layers/")
     return rows.with_names(names_in_anndata(node)) if is_of_variables else rows
 
@@ -63,8 +63,9 @@ def find_table(
 ) -> tuple[Any, str | None]:
     """Return the table in a group of Zarr or HDF5, and its path in the store.
 
-    It is ``component``, the group itself if it is a sparse matrix, ``X``, or the only
-    two-dimensional array. Raises DataError, which names the group ``where``, if there is none.
+    The table is ``component`` if given, the group itself if it is a sparse matrix, ``X``, or the
+    only two-dimensional array. Raises DataError, whose message names the group ``where``, if there
+    is no such table.
     """
     if component is not None:
         if component not in group:
@@ -92,7 +93,7 @@ def find_table(
 
 
 def _arrays_in(group: Any) -> list[tuple[str, Any]]:
-    """Return the arrays in a group; of HDF5, also those in its subgroups."""
+    """Return the arrays in a group; for HDF5, also the arrays in its subgroups."""
     if isinstance(group, zarr.Group):
         return list(group.arrays())
     found: list[tuple[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Convert any table to a Zarr store that reads at the speed of the disk."""
+"""Convert any table to a Zarr store that can be read at the speed of the disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ INNER_ROWS = 4_096
 INNER_BYTES = 1 << 20
 """Maximum size of an inner chunk of a shard, the smallest part that can be read."""
 GROUPED = 16
-"""Large shards hold a multiple of this many inner chunks, so that reading groups divide them."""
+"""Large shards hold a multiple of this many inner chunks, so that reading chunks divide them."""
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -52,24 +52,26 @@ def ingest(
     """Write a table to a Zarr store made for clustering, as a stream.
 
     The store is one Zarr v3 array with chunks of full rows, checksums, column names, and statistics
-    that save each fit a scan of the rows. It opens as data only after the last write; a failed call
-    removes it. Sparse rows become a CSR group like AnnData's (dense with ``shuffle``).
+    that save each fit a scan of the rows. It can be opened as data only after the last write; a
+    failed call removes it. Sparse rows become a CSR group like AnnData's (dense with ``shuffle``).
 
     Parameters
     ----------
     source : object
-        CSV, Parquet, HDF5 or svmlight file; a folder of CSV or Parquet files with the same columns,
-        a pattern such as ``"folder/*.parquet"`` (both in the order of paths) or a list of them; or
-        anything :func:`~largek_dask.open_rows` takes.
+        CSV, Parquet, HDF5 or svmlight file; CSV or Parquet files with the same columns, given as a
+        folder, a pattern such as ``"folder/*.parquet"`` (both read in the order of paths) or a list
+        of paths; or anything that :func:`~largek_dask.open_rows` takes.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Rows of a chunk, or sparse rows read at once; None: 65,536, fewer beyond 64 MB.
+        Number of rows in a chunk, or of sparse rows read at once; None: 65,536, or fewer if they
+        exceed 64 MB.
     dtype : numpy dtype, optional
-        Type to store; None: that of the source (float64 for CSV). float32 halves the time of a fit.
+        Type to store; None: type of the source (float64 for CSV). float32 halves the time of a fit.
     shuffle : int, optional
         Seed of a permutation of the rows, written in shards of small chunks, so that any range is a
-        random sample. Needs temporary disk space for the data, and memory for 64 MB or 1/256 of it.
+        random sample. Needs temporary disk space of the size of the data, and memory of 64 MB or
+        1/256 of the data.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -77,23 +79,24 @@ def ingest(
     component : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
-        Names (or numbers, if there are none) of the columns to keep, in this order, or to drop.
+        Names (or numbers, if columns have no names) of the columns to keep, in this order, or to
+        drop.
     header : bool, optional
-        True if the first line of a CSV file names the columns; None: detect.
+        True if the first line of a CSV file names the columns; None: detect the header.
     storage_options : mapping, optional
-        Passed to fsspec for source and output.
+        Passed to fsspec for the source and the output.
 
     Returns
     -------
     Rows
-        The new store, open. Row weights are not part of a store: keep them separately.
+        Rows of the new store. Row weights are not part of a store; keep them separately.
 
     Raises
     ------
     OutputError
         ``out`` exists or cannot be written; checked before reading.
     DataError, ParameterError, MissingDependencyError
-        The source is not a table of numbers, or damaged; a column, or a package, is missing.
+        The source is damaged or not a table of numbers, or a column or a package is missing.
 
     Warns
     -----
@@ -133,7 +136,7 @@ def _write(
     else:
         writer = _dense_writer(table, target, chunk_rows, shuffle, storage_options, shape)
         notes = {"shuffle": shuffle}
-    # Sparse numbers are scanned as they will be read.
+    # Sparse numbers are scanned in the type in which they will be read.
     computed = compute_dtype(kind) if is_sparse else kind
     scan = RowScan(table.n_features, computed)
     with unfinished(target, storage_options):
@@ -182,7 +185,7 @@ def _dense_writer(
 
 
 def _dense_blocks(table: RowStream, dtype: np.dtype[Any]) -> Iterator[Any]:
-    """Yield the table's blocks; those of sparse rows are made dense in pieces."""
+    """Yield the table's blocks as dense arrays; sparse blocks are converted in pieces."""
     if not table.is_sparse:
         yield from table.blocks()
         return
@@ -193,7 +196,7 @@ def _dense_blocks(table: RowStream, dtype: np.dtype[Any]) -> Iterator[Any]:
 
 
 def _refuse_own_source(source: str | None, target: str) -> None:
-    """Refuse an output that is, contains or is inside the source."""
+    """Raise an error if the output is the source, contains the source or is inside the source."""
     if source is not None and (
         f"{source}/".startswith(f"{target}/") or f"{target}/".startswith(f"{source}/")
     ):
@@ -225,7 +228,7 @@ def _choose_chunk_rows(
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
         if n_rows:
-            # Chunks of equal size: of two workers, neither should get two of three chunks.
+            # Chunks have equal size, so that workers can get equal parts.
             even = -(-n_rows // -(-n_rows // wanted))
             wanted = min(wanted, -(-even // INNER_ROWS) * INNER_ROWS)
     if n_rows is not None:
@@ -242,7 +245,7 @@ def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _scan(scan: RowScan, block: Any, start: int) -> None:
-    # Dense blocks in pieces: temporaries of the scan take several times the size of a block.
+    # Scan dense blocks in pieces, as temporary arrays take several times the size of a block.
     is_dense = isinstance(block, np.ndarray)
     step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):
@@ -250,7 +253,7 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
 
 
 def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
-    """Return the size of the rows; of CSV, the size of the text (about 8 bytes per number)."""
+    """Return the size of the rows in bytes; for CSV, the size of the text (8 bytes per number)."""
     if table.n_rows is None:
         return table.n_bytes
     return table.n_rows * table.n_features * dtype.itemsize

@@ -1,7 +1,7 @@
 """Rows of dask arrays, dask DataFrames and xarray's arrays, never loaded as a whole.
 
-A chunk is one block of the collection, or several small ones that follow each other. Blocks are
-computed one at a time by Dask's scheduler, and are released before the next.
+A chunk is one block of the collection, or several small consecutive blocks. Dask's scheduler
+computes one block at a time, and each block is released before the next one is computed.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ def naming_block(block: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{block}: {error}") from None
     except Exception as error:
-        # the user's graph may raise anything
+        # the user's graph may raise errors of any class
         raise DataError(
             f"{block} could not be computed: {type(error).__name__}: {error}; call compute() on "
             "that block alone to find the cause."
@@ -111,7 +111,7 @@ def naming_block(block: str) -> Iterator[None]:
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Group consecutive blocks of up to ``max_rows`` rows in all; a larger one stays alone.
+    """Group consecutive blocks, up to ``max_rows`` rows per group; a larger block stays alone.
 
     Empty blocks are included: computing them verifies that they are empty.
     """
@@ -139,7 +139,7 @@ def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any
 def dask_frame_rows(
     frame: Any, *, selection: Selection | None = None, weight: Column | None = None
 ) -> Rows:
-    """Return rows of a dask DataFrame; counts the rows of each partition by computing it."""
+    """Return rows of a dask DataFrame; computes each partition to count its rows."""
     labels = list(map(str, frame.columns))
     places = chosen_columns(labels, selection, "the DataFrame")
     frame = frame[[frame.columns[place] for place in places]] if selection else frame
@@ -158,7 +158,7 @@ def dask_frame_rows(
 def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the numbers of a partition, whose columns may be in another order."""
     if not len(part):
-        # without rows, pandas may not know the types of columns
+        # pandas may not know the types of columns if there are no rows
         return np.empty((0, len(columns)), dtype)
     if not part.columns.equals(columns):
         part = part[list(columns)]
@@ -174,8 +174,8 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
     """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.
 
-    Lazily indexed files stay lazy. Labels of the second dimension that are strings name the
-    columns.
+    Files that xarray opened lazily are not loaded. If the labels of the second dimension are
+    strings, they name the columns.
     """
     dims = tuple(array.dims)
     if len(dims) != 2:
@@ -198,6 +198,6 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
 
 
 def dask_column(values: Any) -> Column:
-    """Compute row weights that are a dask array or Series."""
+    """Compute row weights that are given as a dask array or Series."""
     values = getattr(values, "to_dask_array", lambda: values)()
     return ArrayColumn(values.compute())

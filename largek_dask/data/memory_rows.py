@@ -23,16 +23,16 @@ from largek_dask.kernels.blocks import SparseBlock, readonly
 
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
-"""Minimum rows of a sparse chunk, which share each block of centres: it exceeds the cache."""
+"""Minimum rows of a sparse chunk, as every chunk reads all centres, which exceed the cache."""
 
 
 def memory_table(
     n_rows: int, n_features: int, dtype: np.dtype[Any], chunk_bytes: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the chunk table of an array in memory, a function of shape and dtype.
+    """Return the chunk table of an array in memory, which depends only on shape and dtype.
 
-    Chunks have ``chunk_bytes`` (None: ``largek.data.memory-chunk-bytes``), and 1,024 to 65,536
-    rows: they fit in the cache and give every thread work.
+    Chunks have about ``chunk_bytes`` (None: ``largek.data.memory-chunk-bytes``), and 1,024 to
+    65,536 rows, so that they fit in the processor's cache and every thread has work.
     """
     row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
     if chunk_bytes is None:
@@ -42,13 +42,13 @@ def memory_table(
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Convert to an array; raise DataError, which names the source ``what``, if that fails."""
+    """Convert to an array, or raise DataError, whose message names the source ``what``."""
     try:
         return np.asarray(source)
     except MemoryError:
         raise
     except Exception as error:
-        # each library raises errors of its own
+        # each library raises its own classes of errors
         raise DataError(
             f"{what} cannot be read, as it is not a table of numbers: {type(error).__name__}: "
             f"{error}; give a numpy array of shape (rows, columns)."
@@ -118,7 +118,7 @@ class ArrayRows(SlicedRows):
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:
-        """Return the array, if ``read`` returns views of it and it is not mapped from a file."""
+        """Return the array if ``read`` returns views of it and it is not mapped from a file."""
         x: NDArray[Any] = self._source
         base: Any = x
         while isinstance(base, np.ndarray):
@@ -133,7 +133,8 @@ class ArrayRows(SlicedRows):
 class SparseRows(Rows):
     """Rows of a scipy sparse matrix.
 
-    A CSR matrix of float32 or float64 with sorted columns is not copied; others are converted once.
+    A CSR matrix of float32 or float64 with sorted columns is not copied; any other matrix is
+    converted once.
     """
 
     is_sparse = True
@@ -168,7 +169,7 @@ class SparseRows(Rows):
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         rows = self._block[start:stop]
-        # slices, since the size of a chunk must not include other rows
+        # sliced, because the size of a chunk must not include other rows
         return SparseBlock(
             rows.data[rows.stored],
             rows.indices[rows.stored],

@@ -1,7 +1,7 @@
-"""Warn of missing chunks of a store, which Zarr reads as fill values, after one listing.
+"""Warn of missing chunks of a store, which Zarr reads as fill values; lists the store once.
 
-By default, Zarr does not write chunks that hold only fill values, and a lost chunk looks the same.
-Shards count as chunks, since each is written as a whole.
+By default, Zarr does not write chunks that hold only fill values, so a lost chunk looks the same as
+such a chunk. Shards count as chunks, since each is written as a whole.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from largek_dask.errors import MissingChunksWarning, warn
 def warn_of_missing(node: Any, where: str) -> None:
     """Warn (MissingChunksWarning) of missing chunks of an array or a CSR group.
 
-    Stores in this process's memory, and those that cannot be listed, are not checked.
+    Stores in this process's memory, and stores that cannot be listed, are not checked.
     """
     arrays = [node]
     if isinstance(node, zarr.Group):
@@ -49,7 +49,7 @@ def _missing(array: Any) -> tuple[list[str], int] | None:
     try:
         listed = retry_io(lambda: list_stamps(*found))
     except Exception as error:
-        # Reading may be allowed where listing is not.
+        # A user may be allowed to read but not to list.
         if trouble(error) is None:
             raise
         return None

@@ -18,7 +18,7 @@ from largek_dask.errors import DataError
 
 
 class NpyRows(SlicedRows):
-    """Rows of a ``.npy`` file, mapped if local and loaded if remote, and pickled by address."""
+    """Rows of a ``.npy`` file, mapped if local and loaded if remote; pickled as their address."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """Common interface to all data: a table of rows, read chunk by chunk.
 
-Any source (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. Chunks are consecutive
-ranges of rows, of which only a few are in memory at a time.
+Any source (a Zarr store, an array, a DataFrame) becomes a :class:`Rows`. A chunk is a range of
+consecutive rows; only a few chunks are in memory at a time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
 MAX_CHUNK_ROWS = 65_536
-"""Maximum rows of a reading chunk that is made by grouping or cutting."""
+"""Maximum rows of a reading chunk that is made by grouping or cutting stored chunks."""
 
 
 class Column(Protocol):
@@ -37,17 +37,17 @@ class Rows(ABC):
 
     Reading is thread-safe, and a chunk always holds the same rows. Rows with a :attr:`location` are
     pickled as their address, without the data. Raises DataError if there are no rows or columns, or
-    weights have another length.
+    if the number of weights differs from the number of rows.
 
     Parameters
     ----------
     n_features : int
     dtype : numpy.dtype
-        The type of the numbers as stored; see ``native_dtype``.
+        Type of the numbers as stored; see ``native_dtype``.
     chunk_table : (n_chunks + 1,) int64
-        Global index of every chunk's first row, and the number of rows at the end.
+        Global index of every chunk's first row, followed by the number of rows.
     location : str, optional
-        URL or absolute path that another process could open.
+        URL or absolute path that another process can open.
     weight : Column, optional
         Row weights.
     """
@@ -68,7 +68,7 @@ class Rows(ABC):
         weight: Column | None = None,
     ) -> None:
         self.dtype = native_dtype(dtype, self.describe_source(location))
-        """Type of what ``read`` returns: the stored one in native byte order (bool as uint8)."""
+        """Type of the numbers that ``read`` returns; see ``native_dtype``."""
         self.chunk_table = np.ascontiguousarray(chunk_table, np.int64)
         self.chunk_table.flags.writeable = False
         self.n_rows = int(chunk_table[-1])
@@ -95,13 +95,13 @@ class Rows(ABC):
         self.weight = weight
 
     def _copy(self) -> Self:
-        """Return a shallow copy; ``copy.copy`` would open a store again, as unpickling does."""
+        """Return a shallow copy; ``copy.copy`` would open a store again, like unpickling."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
 
     def with_weight(self, weight: Column | None) -> Self:
-        """Return the same rows with these weights (None: every row weighs 1)."""
+        """Return the same rows with these weights; None means that every row has weight 1."""
         other = self._copy()
         other._set_weight(weight)
         return other
@@ -125,14 +125,14 @@ class Rows(ABC):
         return tuple(names)
 
     def with_names(self, names: Sequence[str] | None) -> Self:
-        """Return the same rows with these column names; None: without names."""
+        """Return the same rows with these column names, or without names if None."""
         other = self._copy()
         other.feature_names = None if names is None else self._checked_names(names)
         return other
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns (n, d)."""
+        """Numbers of rows and columns (n, d)."""
         return self.n_rows, self.n_features
 
     @property
@@ -154,8 +154,8 @@ class Rows(ABC):
     def read(self, i: int) -> Any:
         """Return chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
 
-        Of sparse rows it is a :class:`~largek_dask.kernels.blocks.SparseBlock`. Raises DataError,
-        which names the chunk, if it is missing or damaged.
+        Sparse rows are returned as a :class:`~largek_dask.kernels.blocks.SparseBlock`. Raises
+        DataError, whose message names the chunk, if it is missing or damaged.
         """
         start, stop = self.chunk_rows(i)
         return self._checked(i, self._load(i, start, stop), stop - start)
@@ -165,7 +165,7 @@ class Rows(ABC):
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of chunk ``i``'s rows (None: of all) in the table they come from.
+        """Return the indices of chunk ``i``'s rows (None: all rows) in their original table.
 
         Returns None for rows that were not taken from another table.
         """
@@ -174,7 +174,7 @@ class Rows(ABC):
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         """Return the range that must be read for the rows ``begin`` to ``end`` of chunk ``i``.
 
-        It is the whole chunk unless rows are stored in smaller pieces.
+        The range is the whole chunk unless rows are stored in smaller pieces.
         """
         start, stop = self.chunk_rows(i)
         return 0, stop - start
@@ -205,9 +205,9 @@ class Rows(ABC):
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
     ) -> NDArray[np.float64] | None:
-        """Return the weights of rows ``begin`` to ``end`` of chunk ``i``; None: all are 1.
+        """Return the weights of rows ``begin`` to ``end`` of chunk ``i``; None if all are 1.
 
-        Raises DataError, which names the row, if a weight is negative, NaN or infinite.
+        Raises DataError, whose message names the row, if a weight is negative, NaN or infinite.
         """
         if self.weight is None:
             return None
@@ -229,12 +229,12 @@ class Rows(ABC):
         return weight
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return a fingerprint of these data for JSON; ``same_data`` compares two.
+        """Return a fingerprint of these data for JSON; ``same_data`` compares two fingerprints.
 
-        ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data
-        in another place or format; ``chunk_rows`` is the chunk table as ``[rows, repeats]``
-        runs; ``shuffled`` is :attr:`shuffled`; ``stamps`` (None without storage) has one entry
-        per chunk, made of the sizes and modification times, or ETags, of its files.
+        ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data in
+        another location or format; ``chunk_rows`` is the chunk table as runs ``[rows, repeats]``;
+        ``shuffled`` is the attribute of that name; ``stamps`` (None for data that are not stored)
+        has one entry per chunk, made of the sizes and modification times, or ETags, of its files.
         """
         return {
             "content": content_of(self),
@@ -264,7 +264,7 @@ class Rows(ABC):
 
     @property
     def row_values(self) -> int:
-        """Numbers per row in memory: the features, or the mean number stored of sparse rows."""
+        """Number of values per row in memory; for sparse rows, the mean number of stored values."""
         if not self.is_sparse:
             return self.n_features
         return max(1, -(-self.nbytes // max(1, self.n_rows * self.dtype.itemsize)))
@@ -293,8 +293,9 @@ class Rows(ABC):
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     """Return the type that ``Rows.read`` returns for a stored type.
 
-    Native byte order; bool becomes uint8, extended precision float64, and types that ``ml_dtypes``
-    adds to numpy (bfloat16, float8, int4) float32. Raises DataError if it is not of real numbers.
+    The type has native byte order. bool becomes uint8, extended precision becomes float64, and
+    types that ``ml_dtypes`` adds to numpy (bfloat16, float8, int4) become float32. Raises DataError
+    for types that are not real numbers.
     """
     dtype = np.dtype(dtype)
     if dtype.names:
@@ -325,7 +326,7 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Return whether a type is an extension of numpy, such as bfloat16 of ``ml_dtypes``."""
+    """Return True if a type is an extension of numpy, such as bfloat16 of ``ml_dtypes``."""
     return dtype.isbuiltin == 2
 
 
@@ -341,7 +342,7 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 def refuse_masked(
     values: Any, what: str = "the data are", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
 ) -> None:
-    """Raise DataError for a masked array; ``fill`` is code that fills one."""
+    """Raise DataError for a masked array; ``fill`` is code that fills its masked values."""
     if isinstance(values, np.ma.MaskedArray):
         raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
 
@@ -370,7 +371,7 @@ def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> No
 
 
 def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
-    """Return the chunk table of equal chunks and a shorter last one."""
+    """Return the chunk table of chunks of equal length; the last chunk may be shorter."""
     n_chunks = -(-n_rows // chunk_rows)
     table = np.arange(n_chunks + 1, dtype=np.int64) * chunk_rows
     table[-1] = n_rows

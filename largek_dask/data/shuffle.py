@@ -1,8 +1,8 @@
-"""Permute a stream of rows in bounded memory, by a seed.
+"""Permute a stream of rows by a seed, in bounded memory.
 
 Rows go to random buckets (unnamed files), which are then permuted and written one at a time; every
-permutation is equally likely (Rao 1961; Sanders 1998). Memory is one bucket (64 MB, or 1/256 of the
-data if that is more) and one block; temporary disk space is the size of the data.
+permutation is equally likely (Rao 1961; Sanders 1998). One bucket (64 MB, or 1/256 of the data if
+that is more) and one block are in memory; the temporary disk space is the size of the data.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def n_buckets_for(n_bytes: int) -> int:
 def shuffled(
     blocks: Iterable[NDArray[Any]], *, seed: int, n_buckets: int, folder: str | None = None
 ) -> Iterator[NDArray[Any]]:
-    """Yield the rows of all blocks in a permutation that depends on seed and ``n_buckets``.
+    """Yield the rows of all blocks in a permutation that depends on ``seed`` and ``n_buckets``.
 
     The division into blocks does not matter. Temporary files go to ``folder`` (None: the system's).
     """
@@ -37,7 +37,7 @@ def shuffled(
         width, dtype = 0, np.dtype(np.float32)
         for block in blocks:
             width, dtype = block.shape[1], block.dtype
-            # one draw per row, so that draws do not depend on the blocks
+            # one random number per row, so that the result does not depend on the blocks
             bucket = (choose.random(len(block)) * n_buckets).astype(np.intp)
             order = np.argsort(bucket, kind="stable")
             ends = np.cumsum(np.bincount(bucket, minlength=n_buckets)).tolist()

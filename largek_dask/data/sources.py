@@ -1,4 +1,4 @@
-"""Open whatever a user passes as rows."""
+"""Open any source of rows that a user passes."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ def open_rows(
     Parameters
     ----------
     source : object
-        URL or path of a Zarr array or group (v2 or v3; also a CSR group or a whole store as
-        AnnData writes them), of a ``.npy`` file; a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array,
-        xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch;
-        :class:`Rows` pass through. Names of columns are kept (``Rows.feature_names``).
+        URL or path of a ``.npy`` file or of a Zarr array or group (v2 or v3; also a CSR group or a
+        whole store as AnnData writes them); a numpy array, list of lists, scipy sparse matrix,
+        zarr.Array or Group, an open h5py File, Group or Dataset, dask.array, xarray.DataArray,
+        DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch. :class:`Rows` are
+        returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row; None: those of the source, as a store of a coreset has, else 1.
+        One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
     component : str, optional
-        The array inside a Zarr or HDF5 group, such as ``layers/NAME`` of a store of AnnData.
+        Name of the array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
-        Warn of chunks missing from a Zarr store, which Zarr reads as fill values, after one
-        listing. Zarr does not store chunks of fill values by default, so only the user knows
+        List the store once, and warn of chunks missing from a Zarr store, which Zarr reads as fill
+        values. Zarr does not store chunks of fill values by default, so only the user knows
         whether some were lost. In a store that ``ingest`` wrote, a missing chunk is always an
-        error; a store that cannot be listed (HTTP) is not checked.
+        error. A store that cannot be listed (HTTP) is not checked.
 
     Returns
     -------
@@ -72,16 +72,16 @@ def open_rows(
     Raises
     ------
     DataError
-        Not a table of numbers, missing, or damaged.
+        The source is missing, damaged or not a table of numbers.
     IncompleteStoreError
-        The store was not written to the end.
+        The store was not written completely.
     MissingDependencyError
-        The driver of a URL is not installed.
+        The package for the protocol of the URL is not installed.
 
     Warns
     -----
     MissingChunksWarning
-        The store lacks chunks.
+        Chunks are missing from the store.
 
     Examples
     --------
@@ -94,7 +94,7 @@ def open_rows(
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
     rows = _open(source, component, storage_options, weight)
-    # Rows that pass through were checked when they were opened.
+    # A source that is already a Rows was checked when it was opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
@@ -143,13 +143,13 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 
 def is_sparse(source: Any) -> bool:
-    """Return whether a source is a sparse matrix in memory."""
-    # The class is asked, because a Delayed has every attribute.
+    """Return True if a source is a sparse matrix in memory."""
+    # The attribute is looked up in the class, because a Delayed object has every attribute.
     return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Convert a source in memory to an array, or raise DataError; sparse matrices stay."""
+    """Convert a source in memory to an array, or raise DataError; keep sparse matrices."""
     if is_sparse(source):
         return source
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
@@ -182,7 +182,7 @@ def _open_url(
 
 
 def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
-    """Return the rows of an open node at ``found``: URL, component and storage options."""
+    """Return the rows of an open node; ``found`` is its URL, component and storage options."""
     names = ("location", "component", "storage_options")
     address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
@@ -223,8 +223,8 @@ def read_integers(
 ) -> NDArray[Any]:
     """Read one integer per row, such as labels, from a Zarr array or ``.npy`` file.
 
-    ``what`` names them in messages. Raises DataError if they are missing, damaged, of another shape
-    or not integers.
+    ``what`` names the integers in messages. Raises DataError if they are missing or damaged, have
+    another shape or are not integers.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False

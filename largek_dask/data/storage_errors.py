@@ -1,8 +1,8 @@
 """Classify errors of storage, and retry single reads and writes.
 
-Retries have three layers. :func:`retry_io` repeats a single read or write for some seconds.
-``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and reports
-it. After that the service puts the job aside (``service/runner.py``).
+There are three layers of retries. :func:`retry_io` repeats a single read or write for some seconds.
+``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and reports the
+retries. After that, the service puts the job aside (``service/runner.py``).
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from largek_dask.retry import retry
 T = TypeVar("T")
 
 Trouble = Literal["away", "lacking"]
-"""Storage does not answer ("away"); or something is missing, forbidden or full ("lacking"), which
-no retry cures."""
+"""Kind of error: storage does not answer ("away"), or something is missing, forbidden or full
+("lacking"), so that a retry does not help."""
 NO_TROUBLE = (FileExistsError, IsADirectoryError)
 LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
 LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
-"""Status codes of HTTP, and the error numbers of a file system that mean the same."""
+"""Error numbers of a file system by the status code of HTTP that means the same."""
 DRIVERS = (
     "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3",
 )  # fmt: skip
-"""Packages that raise errors of their own classes."""
+"""Packages that raise their own classes of errors."""
 RETRY_SECONDS = 5.0
-"""Longest retry of a single call; longer waits belong where a cancel is noticed."""
+"""Maximum time for retries of a single call, in seconds; they do not notice a cancel."""
 
 
 def trouble(error: BaseException) -> Trouble | None:
-    """Classify what an error, or a cause of it, implies about storage; None if nothing."""
+    """Classify an error of storage by the error or its causes; None for other errors."""
     return next((kind for found in _causes(error) if (kind := _kind(found)) is not None), None)
 
 
 def unanswered(error: BaseException) -> bool:
-    """Return whether a failed read implies nothing about the stored data.
+    """Return True if a failed read says nothing about the stored data.
 
-    Storage is away, or refuses access (an expired key); the data may be intact.
+    This is so if storage is away or refuses access (an expired key), as the data may be intact.
     """
     return trouble(error) == "away" or any(
         isinstance(found, PermissionError) for found in _causes(error)
@@ -50,7 +50,7 @@ def unanswered(error: BaseException) -> bool:
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an error, its causes and the errors grouped in it."""
+    """Yield an error, its causes, and the errors of exception groups."""
     seen = set()
     waiting = [error]
     while waiting:
@@ -73,7 +73,7 @@ def _kind(error: BaseException) -> Trouble | None:
     if package in DRIVERS:
         lacking = getattr(error, "status", None) in LACKING_ANSWERS or isinstance(error, LACKING)
         return "lacking" if lacking else "away"
-    # Errors of this package are classified by their cause; Dask's are about its workers.
+    # Errors of this package are classified by their cause; errors of Dask concern its workers.
     if not isinstance(error, OSError) or package in ("largek_dask", "distributed"):
         return None
     if isinstance(error, LACKING) or error.errno in LACKING_NUMBERS:
@@ -101,7 +101,7 @@ def retry_io(call: Callable[[], T]) -> T:
         if type(error).__module__.partition(".")[0] not in DRIVERS:
             raise
         plain = _plain(error)
-    # raised here, so that the driver's own error is not its context
+    # raised outside the handler, so that the driver's own error is not its context
     raise plain
 
 

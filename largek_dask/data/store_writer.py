@@ -1,7 +1,7 @@
 """Write stores of rows: dense, sparse (CSR, in the layout of AnnData), and rows with weights.
 
-A store does not open as data before it is complete: its attribute ``largek.complete`` is false from
-the first write on and becomes true with the last one, of a single small file.
+A store cannot be opened as data before it is complete: its attribute ``largek.complete`` is false
+from the first write on, and becomes true with the last write, of a single small file.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
     ".parquet", ".pickle", ".pkl", ".pq", ".pt", ".safetensors", ".tsv", ".txt", ".xlsx", ".zip",
 )  # fmt: skip
-"""Suffixes of files of other formats."""
+"""Suffixes of other file formats."""
 
 
 def refuse_file(out: str) -> None:
-    """Raise ParameterError if a store is named like a file of another format."""
+    """Raise ParameterError if the name of a store has the suffix of another file format."""
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
@@ -65,7 +65,7 @@ def check_output(
     refuse_file(out)
     try:
         fs, path = filesystem(out, storage_options)
-        # another process may have written since this one listed
+        # another process may have written to the folder since it was listed here
         fs.invalidate_cache()
         exists = is_there(fs, path)
         names = (
@@ -103,7 +103,7 @@ def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> It
         try:
             remove_store(out, storage_options)
         except Exception as failed:
-            # Most likely for the same reason, so the first error is raised.
+            # Both most likely failed for the same reason, so the first error is raised.
             error.add_note(f"The incomplete store {out} could not be removed: {failed}")
         raise
 
@@ -124,7 +124,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
 
 
 def fresh_store(out: str, storage_options: Mapping[str, Any] | None = None) -> Any:
-    """Remove the Zarr store at ``out``, if there is one, and return where to create another."""
+    """Remove the Zarr store at ``out``, if there is one, and return where to create a new store."""
     remove_store(out, storage_options)
     if not is_local(out):
         return remote_store(out, storage_options, read_only=False)
@@ -137,8 +137,8 @@ def publish_store(
 ) -> None:
     """Declare a store complete, in one write, after all of its data are on the disk.
 
-    ``notes`` are its attributes; those of this package are in :data:`ATTRIBUTE`. A scratch store
-    is not synced. Raises OutputError if it cannot be written.
+    ``notes`` are its attributes, among which :data:`ATTRIBUTE` holds this package's notes. A
+    scratch store is not synced. Raises OutputError if the attributes cannot be written.
     """
     own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
     with writing(out):
@@ -163,13 +163,13 @@ def _refuse_no_rows(n_written: int, out: str) -> None:
 class StoreWriter:
     """Write rows in order into a new Zarr v3 array.
 
-    Floats are stored uncompressed (they hardly shrink, and plain bytes read at the speed of the
-    disk), integers with blosc-lz4; both with a checksum (crc32c). Raises OutputError if it cannot
-    be written.
+    Floats are stored uncompressed, as compression hardly shrinks them and plain bytes are read at
+    the speed of the disk. Integers are compressed by blosc-lz4. Both have a checksum (crc32c).
+    Raises OutputError if the store cannot be written.
 
-    A Zarr store at ``out``, a normalized path or URL, is removed. ``n_rows`` is None if it is known
-    only at the end. With ``inner_rows``, which divides ``chunk_rows``, chunks are shards of smaller
-    ones.
+    An existing Zarr store at ``out``, a normalized path or URL, is removed. ``n_rows`` is None if
+    it is known only at the end. With ``inner_rows``, which divides ``chunk_rows``, chunks are
+    shards of smaller chunks.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class StoreWriter:
     def finish(self, notes: Mapping[str, Any]) -> None:
         """Write the remaining rows, then declare the store complete with these notes, in one write.
 
-        Raises DataError if there are no rows, or not the announced number.
+        Raises DataError if there are no rows, or if their number is not ``n_rows``.
         """
         self._flush()
         _refuse_no_rows(self._written, self.out)
@@ -261,8 +261,9 @@ class StoreWriter:
 class CSRWriter:
     """Write blocks of sparse rows in order into a new CSR group (Zarr v3, with checksums).
 
-    A Zarr store at ``out``, a normalized path or URL, is removed. ``dtype`` is that of the numbers;
-    their columns are int32. Raises OutputError if it cannot be written.
+    An existing Zarr store at ``out``, a normalized path or URL, is removed. ``dtype`` is the type
+    of the stored numbers; column indices are int32. Raises OutputError if the store cannot be
+    written.
     """
 
     def __init__(
@@ -299,7 +300,7 @@ class CSRWriter:
                 self._arrays[name].flush(whole=whole)
 
     def finish(self, notes: Mapping[str, Any], *, is_scratch: bool = False) -> None:
-        """Write the rest, then declare the store complete with these notes, in one write."""
+        """Write the remaining rows, then declare the store complete with these notes."""
         _refuse_no_rows(self.n_written, self.out)
         self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
         attributes = {
@@ -354,7 +355,7 @@ def write_weighted_rows(
     storage_options: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> None:
-    """Write rows with weights, which :func:`~largek_dask.open_rows` reads together.
+    """Write a store of rows and their weights, which :func:`~largek_dask.open_rows` opens.
 
     The store is a group of the rows ``X``, their ``weights``, and their indices ``rows`` in the
     original table. Its note ``largek.weights`` names the array of weights. Raises OutputError if

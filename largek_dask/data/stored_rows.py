@@ -1,4 +1,4 @@
-"""Rows in a Zarr store, pickled by their address."""
+"""Rows in a Zarr store, pickled as their address."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Address(TypedDict, total=False):
     """Address of a node in a store, and the weights of its rows."""
 
     location: str | None
-    """URL or absolute path of the store; None if only this process has it."""
+    """URL or absolute path of the store; None if only this process can open it."""
     component: str | None
     storage_options: Mapping[str, Any] | None
     weight: Column | None
@@ -34,13 +34,13 @@ class Address(TypedDict, total=False):
 class StoredRows(Rows):
     """Rows of an array or group in a Zarr store, read in chunks of ``chunk_rows`` rows.
 
-    ``node`` is open; location, component, storage options and weights are an :class:`Address`.
+    ``node`` is an open array or group; the last four parameters form an :class:`Address`.
     """
 
     _notes: Mapping[str, Any]
     """This package's notes in the node's attributes."""
     kind: ClassVar[str]
-    """Name in messages of a node without a location."""
+    """Name of a node without a location, for messages."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class StoredRows(Rows):
 
     def warn_of_missing(self) -> None:
         """Warn of missing chunks, unless the writer has noted that all are stored."""
-        # Chunks of an HDF5 file cannot be lost one by one.
+        # Single chunks of an HDF5 file cannot be missing.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
             warn_of_missing(self._node, self.describe_source(self.location))
@@ -81,12 +81,12 @@ class StoredRows(Rows):
         return name_node(self.kind, location, self.component)
 
     def stored_statistics(self) -> dict[str, Any] | None:
-        # they hold for unit weights
+        # stored statistics are valid only for unit weights
         statistics = self._notes.get("statistics") if self.weight is None else None
         return statistics if isinstance(statistics, dict) else None
 
     def _find_names(self) -> Sequence[str] | None:
-        """Return the names stored by ``ingest`` or AnnData."""
+        """Return the column names that ``ingest`` or AnnData stored."""
         names = self._notes.get("feature_names")
         if names is not None:
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -136,7 +136,7 @@ def names_in_anndata(group: Any) -> list[str] | None:
     if index is None or index not in variables:
         return None
     names = variables[index]
-    # newer versions may store a mask of missing values with them
+    # newer versions may store the names with a mask of missing values
     names = names["values"] if "values" in getattr(names, "keys", tuple)() else names
     names = names.asstr()[:] if hasattr(names, "asstr") else names[:]
     return [str(name) for name in np.asarray(names).tolist()]

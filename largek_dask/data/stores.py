@@ -1,4 +1,4 @@
-"""Open Zarr stores by URL, with errors that say what is wrong and what to do."""
+"""Open Zarr stores by URL, with errors that explain what is wrong and what to do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from largek_dask.version import __version__, check_format
 ATTRIBUTE = "largek"
 """Attribute that holds this package's notes on a store."""
 FORMAT = 1
-"""Format of these notes and of the statistics among them."""
+"""Format number of these notes, which include the statistics."""
 MOST_NAMED = 20
 """Maximum number of names in a message."""
 
@@ -47,7 +47,7 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Raise ValueError if an address has a secret: models, logs and events contain addresses."""
+    """Raise ValueError if an address contains a secret, as models and logs contain addresses."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
@@ -64,7 +64,7 @@ def check_no_secret(url: str) -> None:
 def normalize(url: str | os.PathLike[str]) -> str:
     """Return an absolute path for a local file or store, and any other URL unchanged.
 
-    Raises DataError if it is empty or contains a secret.
+    Raises DataError if the URL is empty or contains a secret.
     """
     text = os.fspath(url)
     if not text.strip():
@@ -83,7 +83,7 @@ def normalize(url: str | os.PathLike[str]) -> str:
 
 
 def is_local(location: str) -> bool:
-    """Return whether a normalized location is a path of this machine."""
+    """Return True if a normalized location is a local path."""
     return split_protocol(location)[0] is None
 
 
@@ -123,21 +123,22 @@ DRIVERS = {
     **dict.fromkeys(GCS, "gcsfs"),
     **dict.fromkeys(AZURE, "adlfs"),
 }
-"""What pip installs for the protocols of URLs."""
+"""Package that pip installs for each protocol of URLs."""
 S3_CALLS: dict[str, Any] = {
     "connect_timeout": 4,
     "read_timeout": 8,
     "retries": {"total_max_attempts": 1},
 }
 """Default ``config_kwargs`` of botocore: short timeouts, and no retries. Its own retries, 25 times
-15 s, would ignore a cancel; ours (``retry.py``) notice it."""
+15 s, would ignore a cancel, but the retries of this package (``retry.py``) notice it."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
-"""Timeouts for aiohttp, in seconds; by default it ends any request after five minutes."""
+"""Timeouts for aiohttp, in seconds; by default, aiohttp ends any request after five minutes."""
 GCS_SECONDS = 300.0
-"""Timeout of a request of gcsfs, which has none, sends up to 50 MiB in one, and tries six times."""
+"""Timeout of a request of gcsfs, in seconds. By default gcsfs has no timeout; it sends up to 50 MiB
+per request, and tries each request six times."""
 AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
-"""Timeouts for adlfs, which applies them to reads and writes: other requests may take 300 s. It
-tries each request four times, and does not time out an upload that stops in the middle."""
+"""Timeouts for adlfs, in seconds, which it applies only to reads and writes: other requests may
+take 300 s. It tries each request four times, and does not time out an upload that stops midway."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -154,7 +155,7 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
         client = dict(options.get("client_kwargs") or {})
         silence = client.get("timeout", HTTP_CALLS["sock_read"])
         if isinstance(silence, (int, float)):
-            # jobs, which are stored as JSON, give a number
+            # jobs give a number, because they are stored as JSON
             client["timeout"] = ClientTimeout(**{**HTTP_CALLS, "sock_read": silence})
         options["client_kwargs"] = client
     elif protocol in GCS:
@@ -172,9 +173,9 @@ def protocols_of(fs: Any) -> frozenset[str]:
 
 
 def limited(fs: Any) -> Any:
-    """Return a file system; make one of S3 time out uploads, and leave retries to the caller.
+    """Return a file system; for S3, set timeouts of uploads and turn off its retries.
 
-    Its options cannot say so: Zarr requires them to be JSON, and s3fs has none for retries.
+    Options cannot do this: Zarr requires them to be JSON, and s3fs has no option for retries.
     """
     if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
@@ -185,9 +186,9 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Return whether a path exists; raise errors other than its absence.
+    """Return True if a path exists; raise all errors except that it is missing.
 
-    ``exists`` of most file systems returns False for any error, including timeouts.
+    In most file systems, ``exists`` returns False for any error, including timeouts.
     """
     try:
         if getattr(fs, "asynchronous", False):
@@ -195,7 +196,7 @@ def is_there(fs: Any, path: str) -> bool:
         else:
             fs.info(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # fsspec raises this error from any failure of HTTP
+        # fsspec raises this error for any failure of HTTP
         behind = error.__cause__
         if behind is not None and trouble(behind) == "away" and protocols_of(fs) & {*HTTP}:
             raise behind from None
@@ -206,8 +207,8 @@ def is_there(fs: Any, path: str) -> bool:
 def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tuple[Any, str]:
     """Return the fsspec file system of a URL and the path inside it.
 
-    Raises MissingDependencyError if its package is not installed, and DataError if the protocol is
-    unknown or the options do not fit it.
+    Raises MissingDependencyError if the package of the protocol is not installed, and DataError if
+    the protocol is unknown or does not accept the options.
     """
     protocol = split_protocol(url)[0] or "file"
     try:
@@ -237,7 +238,7 @@ def remote_store(
 def open_node(
     url: str, component: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
-    """Open the ``zarr.Array`` or ``zarr.Group`` at a URL or path; raise DataError without one."""
+    """Open the ``zarr.Array`` or ``zarr.Group`` at a URL; raise DataError if there is none."""
     where = f"{url}/{component}" if component else url
     if is_local(url):
         if not os.path.exists(url):
@@ -263,7 +264,7 @@ def open_node(
             "power failure during writing. Write it again (largek ingest --force) or remove it."
         ) from error
     except Exception as error:
-        # drivers raise their own errors (no access, no such bucket)
+        # drivers raise their own classes of errors (no access, no such bucket)
         raise DataError(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."
@@ -279,7 +280,7 @@ def _those_in(store: Any) -> str:
 
 
 def members_of(group: Any) -> str:
-    """Name the arrays and groups in a group of Zarr or HDF5, for messages."""
+    """List the names of the arrays and groups in a group of Zarr or HDF5, for messages."""
     names: list[str] = []
     if isinstance(group, zarr.Group):
         names += [name for name, _ in group.members()]
@@ -290,7 +291,7 @@ def members_of(group: Any) -> str:
 
 
 def fill_value(array: Any) -> Any:
-    """Return the value that Zarr reads for a missing chunk: 0 if the metadata say ``null``."""
+    """Return the value that Zarr reads for a missing chunk; 0 if it is ``null`` in the metadata."""
     return 0 if array.fill_value is None else array.fill_value
 
 
@@ -303,11 +304,11 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     """Return rows ``start`` to ``stop`` of an array, and verify that they are stored.
 
     Zarr reads a missing chunk as fill values, even if the whole store is unreachable. So each chunk
-    that consists of fill values is looked up with one request. With ``complete``, all chunks must
-    be stored. An HDF5 dataset has no missing chunks.
+    that was read as fill values is looked up by a request. With ``complete``, all chunks must be
+    stored. An HDF5 dataset has no missing chunks.
 
-    Raises FileNotFoundError if the store is gone, and ValueError, which names the chunk, if one is
-    damaged, or missing from a complete array.
+    Raises FileNotFoundError if the store is gone, and ValueError, whose message names the chunk, if
+    a chunk is damaged, or is missing from a complete array.
     """
     if not isinstance(array, zarr.Array):
         return np.asarray(array[start:stop])
@@ -331,7 +332,7 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
             raise FileNotFoundError(errno.ENOENT, "the store is gone", str(array.store_path))
         if complete:
             raise ValueError(f"{name_chunk(array, filled[are_stored.index(False)])} is missing")
-    # read again: chunks that are stored now may have been missing before
+    # read again, because chunks that are stored now may have been missing before
     return np.asarray(array[start:stop]) if any(are_stored) else x
 
 
@@ -349,17 +350,17 @@ def _first_damaged(array: Any, start: int, stop: int) -> str | None:
         try:
             array[(slice(begin, end), *inner)]
         except Exception:
-            # the first error has been caught already
+            # the caller has already caught the first error
             return key
     return None
 
 
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
-    """Yield the keys of chunks that were read as fill values only."""
+    """Yield the keys of chunks that were read as nothing but fill values."""
     fill = fill_value(array)
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         part = x[(slice(begin - start, end - start), *inner)]
-        # NaN does not equal itself
+        # a fill value of NaN does not equal itself
         if (part == fill if fill == fill else part != part).all():
             yield key
 
@@ -392,7 +393,7 @@ def _is_stored(array: Any, key: str) -> bool:
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
-    """Return URL, component and options of a Zarr node; None if only this process has it."""
+    """Return URL, component and options of a Zarr node; None if only this process can open it."""
     store = node.store
     component = node.path or None
     if isinstance(store, LocalStore):
@@ -428,9 +429,10 @@ def read_statistics(
 
 
 def check_complete(node: Any, where: str) -> dict[str, Any]:
-    """Return this package's notes on a store, ``{}`` if there are none.
+    """Return this package's notes on a store, or ``{}`` if it has no notes.
 
-    Raises IncompleteStoreError if it is incomplete, and DataError if a later version wrote it.
+    Raises IncompleteStoreError if the store is incomplete, and DataError if a later version of the
+    package wrote it.
     """
     notes = node.attrs.get(ATTRIBUTE)
     if not isinstance(notes, dict):
@@ -475,7 +477,7 @@ def _found(fs: Any, root: str) -> dict[str, Any]:
 def list_stamps(
     location: str, component: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
-    """Return size and modification time (or ETag) of all files of a node, by key."""
+    """Return the size and modification time (or ETag) of each file of a node, by key."""
     stamps = {}
     if is_local(location):
         folders = [""]
@@ -492,7 +494,7 @@ def list_stamps(
         return stamps
     fs, path = filesystem(location, storage_options)
     root = f"{path}/{component}" if component else path
-    # another process may have written since this one listed
+    # another process may have written to the folder since it was listed here
     fs.invalidate_cache()
     for name, entry in _found(fs, root).items():
         fields = (entry.get(k) for k in ("ETag", "etag", "LastModified", "mtime", "created"))

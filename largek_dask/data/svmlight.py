@@ -17,10 +17,10 @@ BLOCK_BYTES = 32 << 20
 
 
 class SvmlightTable:
-    """Stream sparse rows of a svmlight file, parsed by scikit-learn; labels are left out.
+    """Stream of the sparse rows of an svmlight file, parsed by scikit-learn, without labels.
 
-    Columns count from 1, as the format says, or from 0 if the file has a column 0. The number of
-    columns is known only at the end, so the file is read twice.
+    Columns are numbered from 1, as defined by the format, or from 0 if the file has a column 0. The
+    number of columns is known only at the end, so the file is read twice.
     """
 
     is_sparse = True

@@ -1,4 +1,4 @@
-"""Find the table files that a path, pattern, folder or list of paths stands for."""
+"""Find the table files of a path, pattern, folder or list of paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from largek_dask.errors import DataError
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
-"""Suffixes of text files; folders are searched for those of ``CSV``."""
+"""Suffixes of text files; in folders, only files with a suffix in ``CSV`` are found."""
 PARQUET = (".parquet", ".pq")
 HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
 ONE_FILE = (*TEXT, *PARQUET, *HDF5, *SVMLIGHT)
@@ -64,9 +64,9 @@ def find_table_files(
 ) -> TableFiles | None:
     """Return the files of a list of paths, a pattern or a folder; None for anything else.
 
-    Files of a pattern or a folder (with subfolders) are sorted by path; names that begin with a dot
-    or an underscore are skipped, and in a folder those of other formats. Raises DataError if a
-    pattern matches none, or files are of different formats.
+    Files of a pattern or a folder (with subfolders) are sorted by path. Names that begin with a dot
+    or an underscore are skipped, and so are files of other formats in a folder. Raises DataError if
+    a pattern matches no file, or if files have different formats.
     """
     if is_paths(source):
         urls = [normalize(path) for path in source]
@@ -75,7 +75,7 @@ def find_table_files(
         return None
     url = normalize(source)
     if split_protocol(url)[0] in ("http", "https"):
-        return None  # it can list nothing
+        return None  # such URLs cannot be listed
     if any(sign in url for sign in WILD) and not (is_local(url) and os.path.exists(url)):
         fs, path = filesystem(url, storage_options)
         names = [name for name in sorted(fs.glob(path)) if not _is_hidden(name.split("/")[-1:])]
@@ -111,7 +111,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Return whether a path is hidden, like the marker files of Spark."""
+    """Return True if a path is hidden, like the marker files of Spark."""
     return any(part.startswith((".", "_")) for part in parts)
 
 

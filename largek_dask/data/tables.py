@@ -1,4 +1,4 @@
-"""Streams of rows for ``ingest``: table files, and all that ``open_rows`` takes."""
+"""Streams of rows for ``ingest``, from table files and all sources that ``open_rows`` takes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from largek_dask.data.text_files import READING, find_layout, open_text
 from largek_dask.errors import DataError, LargekError, ParameterError
 
 HEAD_ROWS = 1_000
-"""Rows of a CSV file that determine its columns."""
+"""Number of rows at the start of a CSV file that determine its columns."""
 BLOCK_BYTES = 32 << 20
 """Approximate size of a block of a stream."""
 
@@ -44,7 +44,7 @@ class RowStream(Protocol):
 
     where: str
     location: str | None
-    """URL or path; None if only this process has the data."""
+    """URL or path; None if only this process can open the data."""
     n_features: int
     names: tuple[str, ...] | None
     """Names of the features, if they have any."""
@@ -56,7 +56,7 @@ class RowStream(Protocol):
     is_sparse: bool
 
     def blocks(self) -> Iterator[Any]:
-        """Yield blocks of (n, d) rows in order; of sparse rows, each is a ``SparseBlock``."""
+        """Yield blocks of (n, d) rows in order; sparse rows as ``SparseBlock``."""
 
 
 def open_table(
@@ -66,10 +66,10 @@ def open_table(
     selection: Selection | None = None,
     header: bool | None = None,
 ) -> RowStream:
-    """Open a source for one sequential read; reads only its head.
+    """Open a source for one sequential read; only its beginning is read here.
 
-    Raises DataError if it is not a table of numbers, and ParameterError if it lacks a selected
-    column. Warns (DataWarning) if an index is dropped.
+    Raises DataError if the source is not a table of numbers, and ParameterError if it lacks a
+    selected column. Warns (DataWarning) if an index is dropped.
     """
     several = find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
@@ -134,7 +134,7 @@ def _open_files(
     first = _open_file(files.urls[0], component, storage_options, selection, header)
     assert not isinstance(first, SvmlightTable)
     kept = None if component is not None else Selection(tuple(first.chosen))
-    # With columns selected by name, files may differ in the others.
+    # If columns are selected by name, files may differ in the other columns.
     like = None if component is not None or (selection and selection.columns) else first
     tables = [
         _open_file(url, component, storage_options, kept, header, like) for url in files.urls[1:]
@@ -156,7 +156,7 @@ def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], u
 
 
 class RowsTable:
-    """Stream :class:`Rows`, one block per chunk."""
+    """Stream of the chunks of :class:`Rows`, one block per chunk."""
 
     n_bytes = 0
 
@@ -184,9 +184,10 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 
 
 class CSVTable:
-    """Stream a text file of numbers (float64), read by pandas; see ``data.text_files``.
+    """Stream of the rows of a text file of numbers (float64), read by pandas.
 
-    Columns without a header, or with one that counts them, have no names but numbers from 0 on.
+    Without a header, or with one that only counts the columns, columns have numbers from 0 on
+    instead of names. See ``data.text_files`` for the layout.
     """
 
     is_sparse = False
@@ -216,7 +217,7 @@ class CSVTable:
             "header": 0 if layout.has_header else None,
         }
         if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
-            # later versions always round-trip, and have no such option
+            # later versions always round-trip and do not have this option
             self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
         self.all_columns = self.compared = tuple(map(str, head.columns))
@@ -225,7 +226,7 @@ class CSVTable:
         places = chosen_columns(self.all_columns, selection, url)
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))
-        """The selected columns, as the file names them."""
+        """Names of the selected columns in the file."""
         kept = [name for name in self.all_columns if not is_index_name(name)]
         is_numbered = kept == list(map(str, range(len(kept))))
         self.names = None if is_numbered else self.chosen
@@ -282,10 +283,10 @@ class CSVTable:
 
 
 class ParquetTable:
-    """Stream a Parquet file, one record batch at a time.
+    """Stream of the rows of a Parquet file, one record batch at a time.
 
-    ``component`` selects a single column, such as one of fixed-size lists (embeddings), which gives
-    one feature per element. An index that pandas wrote is dropped with a warning.
+    ``component`` selects a single column, such as a column of fixed-size lists (embeddings), which
+    gives one feature per element. An index that pandas wrote is dropped with a warning.
     """
 
     is_sparse = False
@@ -315,7 +316,7 @@ class ParquetTable:
         self.all_columns = tuple(schema.names)
         noted = noted_as_index(self.all_columns, schema.pandas_metadata)
         self.compared = tuple(name for name in self.all_columns if name not in noted)
-        """The columns that all files must have; an index may be in only some of them."""
+        """The columns that all files must have; an index may be missing from some files."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
         if component is not None:
@@ -332,7 +333,7 @@ class ParquetTable:
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """Return the columns with missing values; reads only what statistics do not decide."""
+        """Return columns with missing values; read only columns whose statistics do not tell."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}
@@ -361,9 +362,9 @@ class ParquetTable:
 
 
 class FilesTable:
-    """Stream several open files with the same columns, one after the other.
+    """Stream of the rows of several open files with the same columns, one file after the other.
 
-    ``location`` is the folder that contains them, if that is the source.
+    ``location`` is the folder that contains the files, if the source is a folder.
     """
 
     is_sparse = False

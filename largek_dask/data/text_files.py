@@ -24,7 +24,7 @@ from largek_dask.errors import DataError
 READING = (
     ValueError, EOFError, OSError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile
 )  # fmt: skip
-"""Errors of readers of text and of compressed files."""
+"""Errors that readers of text and of compressed files raise."""
 ZSTD = b"\x28\xb5\x2f\xfd"
 PACKED: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
@@ -38,7 +38,7 @@ ENCODINGS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-"""Encodings by byte-order mark; that of UTF-32 begins with that of UTF-16, so it comes first."""
+"""Encodings by byte-order mark. The mark of UTF-32 begins with that of UTF-16, so it is first."""
 BUFFER_BYTES = 1 << 20
 HEAD_LINES = 100
 HEAD_CHARACTERS = 4 << 20
@@ -49,16 +49,16 @@ COMMENT = re.compile(r"[#%]|sep=.$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-"""Ambiguous: a decimal comma, or a separator of thousands."""
+"""Ambiguous numbers: the comma may be a decimal sign or a separator of thousands."""
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
 
 
 @contextmanager
 def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
-    """Open a text file, whose first bytes tell its compression and encoding.
+    """Open a text file; its compression and encoding are detected from its first bytes.
 
-    Bytes that are not UTF-8 are replaced: numbers are the same in all encodings that extend ASCII.
-    Raises DataError if it is not text, or an archive of several files.
+    Bytes that are not UTF-8 are replaced, as numbers are the same in all encodings that extend
+    ASCII. Raises DataError if the file is not text, or is an archive of several files.
     """
     with ExitStack() as stack:
         packed = io.BufferedReader(stack.enter_context(fs.open(path, "rb")), BUFFER_BYTES)
@@ -115,8 +115,8 @@ class TextLayout:
 def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     """Find the layout of a text file from its first lines.
 
-    ``header`` is True if the first line names the columns; None: detect. Raises DataError if there
-    are no rows, or the header is not UTF-8 or has fewer fields than a row.
+    ``header`` is True if the first line names the columns; None means to detect the header. Raises
+    DataError if there are no rows, or if the header is not UTF-8 or has fewer fields than a row.
     """
     lines: list[str] = []
     n_characters = 0
@@ -160,13 +160,13 @@ def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
     try:
         rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error:
-        # a field is longer than csv allows
+        # a field is longer than the csv module allows
         return [[line] for line in lines]
     return [[field.strip() for field in row] for row in rows]
 
 
 def _fitness(rows: list[list[str]]) -> tuple[float, int]:
-    """Score a separator: rows should have one length and consist of numbers."""
+    """Score a separator; with the right one, rows have equal length and consist of numbers."""
     data = rows[1:] or rows
     widths = [len(row) for row in data]
     width = max(set(widths), key=widths.count)
@@ -182,7 +182,7 @@ def _is_number(field: str) -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> str:
-    """Return the decimal sign; a point in case of doubt."""
+    """Return the decimal sign; a point if in doubt."""
     fields = [field for row in rows for field in row]
     commas = [field for field in fields if WITH_COMMA.fullmatch(field)]
     points = any("." in field and NUMBER.fullmatch(field) for field in fields)
@@ -190,7 +190,7 @@ def _decimal(rows: list[list[str]]) -> str:
 
 
 def _is_header(first: list[str]) -> bool:
-    """Return whether a first row names columns, by text or by pandas' numbers from 0 on."""
+    """Return True if a first row names columns, by text or by pandas' numbers from 0 on."""
     if any(field and not _is_number(field) for field in first):
         return True
     names = first[1:] if first[0] == "" else first

@@ -1,8 +1,8 @@
 """Time out uploads to S3 that make no progress.
 
-botocore's ``read_timeout`` starts when the whole request has been written: never, if the server
-stalls before the body (botocore asks for ``100 Continue`` first) or in the middle of it. Here, it
-restarts with each piece that the server accepts, so a slow upload may take longer.
+botocore's ``read_timeout`` starts when the whole request has been written. It never starts if the
+server stalls before the body (botocore asks for ``100 Continue`` first) or in the middle of it.
+Here the timeout restarts with each piece that the server accepts, so slow uploads still succeed.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import ReadTimeoutError
 
 BLOCK = 1 << 20
-"""Bytes read from a body at once."""
+"""Number of bytes read from a body at once."""
 PIECE = 1 << 16
-"""Bytes sent at once; each such piece restarts the timeout."""
+"""Number of bytes sent at once; each such piece restarts the timeout."""
 
 
 class UploadSession(AIOHTTPSession):  # type: ignore[misc]
     """HTTP session of botocore that times out uploads (``http_session_cls`` of its Config).
 
-    An upload raises ``ReadTimeoutError`` if, for the connect and read timeouts together, no piece
-    of it is accepted and no response arrives.
+    An upload raises ``ReadTimeoutError`` if the server accepts no piece and sends no response for
+    the sum of the connect and read timeouts.
     """
 
     def __init__(self, *args: Any, timeout: Any = None, **options: Any) -> None:
@@ -35,7 +35,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
         self._silence = None if None in limits else float(sum(limits))
 
     async def send(self, request: Any) -> Any:
-        # only file-like bodies are long, and wait for 100 Continue
+        # only file-like bodies are long and wait for 100 Continue
         if self._silence is None or not hasattr(request.body, "read"):
             return await super().send(request)
         silence, now = self._silence, asyncio.get_running_loop().time
@@ -49,7 +49,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
 
 
 class _Pieces:
-    """Body in small pieces; calls ``on_piece`` when the next one is requested."""
+    """Body of a request in small pieces; calls ``on_piece`` when the next piece is requested."""
 
     def __init__(self, body: Any, on_piece: Callable[[], None]) -> None:
         self._body = body

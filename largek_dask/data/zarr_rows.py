@@ -1,4 +1,4 @@
-"""Rows of a Zarr array, read in groups of stored chunks, with errors that name the chunk."""
+"""Rows of a Zarr array, read in groups of stored chunks; errors name the chunk."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ DAMAGED = "the chunk is damaged or its storage is unreachable: write it again, o
 
 
 def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
-    """Return the rows of a reading chunk, which is a group of whole stored chunks.
+    """Return the number of rows of a reading chunk, which is a group of whole stored chunks.
 
-    It has up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or is one stored chunk if that is
-    larger. Groups divide shards evenly, so that no read straddles two.
+    A reading chunk has up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or is one stored
+    chunk if that is larger. Groups divide shards evenly, so that no read straddles two shards.
     """
     budget = int(config.get("data.read-chunk-bytes"))
     group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
@@ -39,11 +39,11 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
 
 
 class ZarrRows(StoredRows):
-    """Rows of a two-dimensional Zarr array, v2 or v3, anywhere fsspec reaches.
+    """Rows of a two-dimensional Zarr array (v2 or v3) in any storage that fsspec supports.
 
-    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk reads as fill
-    values, as Zarr defines it, but is an error in a store that ``ingest`` wrote. A store written
-    with ``shuffle`` is :attr:`shuffled`. ``address`` is a ``stored_rows.Address``.
+    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk is read as
+    fill values, as Zarr defines it, but is an error in a store that ``ingest`` wrote. A store
+    written with ``shuffle`` is :attr:`shuffled`. ``address`` is a ``stored_rows.Address``.
     """
 
     kind = "the Zarr array"
@@ -75,7 +75,7 @@ class ZarrRows(StoredRows):
         return read_stored(self._array, start, stop, complete=self._is_complete)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        # whole stored chunks (of shards, inner ones) are the smallest parts that Zarr reads
+        # whole stored chunks (inner chunks in shards) are the smallest parts that Zarr reads
         start, stop = self.chunk_rows(i)
         size = max(1, self._array.chunks[0])
         first = (start + begin) // size * size
@@ -98,7 +98,8 @@ class ZarrRows(StoredRows):
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
-                # A view of a part would keep the whole chunk; the last chunk may be padded.
+                # A view of a part would keep the whole chunk in memory; the last chunk may be
+                # padded.
                 if first == last and (begin == row * size and end in (begin + size, self.n_rows)):
                     return stored
             if out is None:
@@ -126,7 +127,7 @@ class ZarrRows(StoredRows):
 
 
 class ZarrColumn:
-    """Row weights in a one-dimensional Zarr array (or one of a single column)."""
+    """Row weights in a one-dimensional Zarr array, or in an array with a single column."""
 
     def __init__(self, array: Any, where: str) -> None:
         self._is_complete = bool(check_complete(array, where).get("complete"))
@@ -153,8 +154,8 @@ class ZarrColumn:
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
-    """Return the weights that the notes of a group name; None if they name none."""
-    # without such a note, an array called "weights" may mean something else
+    """Return the array of weights that the notes of a group name; None if there is no such note."""
+    # without such a note, an array called "weights" may have another meaning
     name = check_complete(group, where).get("weights")
     if name is None:
         return None

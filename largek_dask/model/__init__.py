@@ -1,6 +1,7 @@
 """Fitted models of all kinds: predict, score, save and load.
 
-``base.py`` has what all kinds have in common; the other modules are one kind each.
+``base.py`` has the base class of all kinds; ``centers.py``, ``mixture.py`` and ``path.py`` define
+one kind each.
 """
 
 from largek_dask.model.base import KINDS, Model, load_model
@@ -10,5 +11,5 @@ from largek_dask.model.path import PathModel
 
 __all__ = ["KINDS", "CentersModel", "MixtureModel", "Model", "PathModel", "load_model"]
 
-# Every kind that this version reads and writes; add a new one here.
+# All kinds that this version reads and writes; add a new kind here.
 KINDS.update({kind.kind: kind for kind in (CentersModel, MixtureModel, PathModel)})

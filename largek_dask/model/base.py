@@ -3,9 +3,9 @@
 A model is stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that
 holds them, with a JSON attribute ``largek`` that has the format number, the kind of model, the
 checksum of every array, preprocessing, history and provenance. Nothing in it is ever executed, and
-a class is found by its kind among those of ``KINDS`` only.
+the class is looked up by its kind in ``KINDS`` only.
 
-A kind is a subclass of :class:`Model` that defines what is declared there, and a line in
+To add a kind, define a subclass of :class:`Model` with all of its abstract members, and add it to
 ``largek_dask/model/__init__.py``.
 """
 
@@ -59,32 +59,32 @@ KINDS: dict[str, type[Model]] = {}
 """Kinds of model by name; ``largek_dask/model/__init__.py`` fills it."""
 
 FORMAT = 3
-"""Newest format that can be read. Format 1 may lack the kind of model, as there was one. Formats 1
-and 2 have former names of algorithms."""
+"""Newest format that can be read. Format 1 may lack the kind of model, as there was only one kind.
+Formats 1 and 2 contain former names of algorithms."""
 DESCRIPTION = "zarr.json"
-"""File that describes a store."""
+"""Metadata file of a Zarr store."""
 NAME = "model.zarr"
-"""Model in the folder of a fit."""
+"""Name of the model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
 """Maximum bytes of a model's JSON."""
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError)
-"""Errors when an incomplete or damaged model is read."""
+"""Errors that reading an incomplete or damaged model raises."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
-    """Arrays, and all that is needed to label rows with them as the fit did.
+    """Arrays, and everything needed to label rows as the fit did.
 
-    ``Model(arrays)`` is a model of the kind that holds such arrays.
+    ``Model(arrays)`` creates a model of the kind that holds such arrays.
     """
 
     kind: ClassVar[str]
     """Name of this kind of model in files and messages."""
     holds: ClassVar[type[Any]]
-    """Frozen dataclass of its arrays, as a fit returns them. All but an array ``shift``, the origin
-    of the kernels, are in the digest."""
+    """Frozen dataclass of its arrays, as a fit returns them. The digest covers all of them except
+    ``shift``, the origin of the kernels."""
     objective: ClassVar[Objective]
-    """Objective of its fits: ``cost`` in the history, and under its name in the provenance."""
+    """Objective of its fits, stored as ``cost`` in the history and by name in the provenance."""
     _labels_by_nearest: ClassVar[bool] = False
     """True if a row's label is that of the nearest centre."""
 
@@ -94,15 +94,15 @@ class Model(ABC):
     on_bad_rows: Literal["raise", "skip"] = "raise"
     """Rows with NaN or infinity raise an error ("raise") or get the label -1 ("skip")."""
     history: tuple[StepRecord, ...] = ()
-    """One record per step of the fit; up to 10,000 evenly spaced ones."""
+    """One record per step of the fit, or of up to 10,000 evenly spaced steps of a longer fit."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Versions, seed, data fingerprint, parameters, and reason of the fit's end."""
     feature_names: tuple[str, ...] | None = None
-    """Names of the columns in the order of the fit; None if the rows had none. Columns of other
-    rows with names are matched by these."""
+    """Names of the columns in the order of the fit; None if the rows had no names. Named columns
+    of other rows are put into this order."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
-        """Create the kind of model that holds such arrays."""
+        """Create a model of the kind that holds such arrays."""
         if cls is not Model:
             return object.__new__(cls)
         for kind in KINDS.values():
@@ -143,14 +143,14 @@ class Model(ABC):
     @property
     @abstractmethod
     def n_features(self) -> int:
-        """Columns of the rows."""
+        """Number of columns of the rows."""
 
     @abstractmethod
     def _score(self, passes: BasePasses) -> float:
         """Return the score of all rows; see :meth:`score`."""
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """Return figures that ``largek score`` prints with a score of ``n_rows`` rows, by name."""
+        """Return figures that ``largek score`` prints along with a score of ``n_rows`` rows."""
         return {}
 
     def fit_figures(self) -> dict[str, float]:
@@ -161,10 +161,10 @@ class Model(ABC):
     def _label(
         self, passes: BasePasses, out: LabelStore | None
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
-        """Return the labels of all rows, None if they go to ``out``, and metadata for ``out``."""
+        """Return the labels of all rows (None if written to ``out``), and metadata for ``out``."""
 
     def _cluster_centers(self) -> NDArray[Any] | None:
-        """Return (k, d) centres of the clusters; None if there are none."""
+        """Return (k, d) centres of the clusters; None if clusters have no centres."""
         return None
 
     def _labelling(self, dtype: DTypeLike) -> Any:
@@ -173,7 +173,7 @@ class Model(ABC):
 
     @abstractmethod
     def _check(self) -> None:
-        """Raise ValueError if arrays that were read do not fit together."""
+        """Raise ValueError if the arrays do not fit together."""
 
     def _own_facts(self) -> dict[str, str]:
         """Return properties of this kind for ``repr`` and notebooks, by name."""
@@ -196,22 +196,22 @@ class Model(ABC):
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.int32] | None:
-        """Return the cluster of every row: of the nearest centre, or the most probable component.
+        """Return the cluster of every row: its nearest centre or its most probable component.
 
         Parameters
         ----------
         rows : anything that ``open_rows`` takes
-            (n, d) rows. If both they and the model have column names, columns may be in any order.
+            (n, d) rows. If the rows and the model have column names, columns may be in any order.
         out : str or Folder, optional
-            URL to which labels are written, instead of returning them: of a Zarr array, or of a
-            file with the suffix ``.npy``, ``.csv`` or ``.parquet`` (column "label"). A killed run
-            resumes if it is started again.
+            URL of a Zarr array, or of a file with the suffix ``.npy``, ``.csv`` or ``.parquet``
+            (column "label"), to which labels are written instead of being returned. A run that was
+            killed resumes when it is started again.
         client : distributed.Client, optional
-            Compute on its cluster; None: on threads of this process.
+            Compute on the client's cluster; None: on threads of this process.
         n_threads : int, optional
-            Threads of this process.
+            Number of threads of this process.
         storage_options : mapping, optional
-            For ``out``.
+            Options of fsspec for ``out``.
 
         Returns
         -------
@@ -221,8 +221,8 @@ class Model(ABC):
         Raises
         ------
         ParameterError
-            The rows have another number or other names of columns than the model, or ``out`` has
-            the suffix of another kind of file.
+            The number or the names of columns differ from those of the model, or ``out`` has the
+            suffix of an unsupported kind of file.
         BadRowsError
             A row holds NaN or infinity, and the model does not skip such rows.
         OutputError
@@ -250,13 +250,13 @@ class Model(ABC):
     ) -> float:
         """Return the score of the model on these rows; higher is better.
 
-        Minus the inertia, ``-sum w ||x - c||^2``, of a model of centres; the mean log-likelihood
-        per row, in nats, of a mixture.
+        The score of a model of centres is minus the inertia, ``-sum w ||x - c||^2``; the score of
+        a mixture is the mean log-likelihood per row, in nats.
 
         Raises
         ------
         DataError
-            The score overflows float64; the message names the value farthest out.
+            The score overflows float64; the message names the most extreme value.
         """
         opened = self._open(rows, sample_weight)
         with self._passes(opened, client, n_threads) as passes:
@@ -299,11 +299,11 @@ class Model(ABC):
         )
 
     def report(self) -> Report:
-        """Return an HTML report: course of the fit, cluster sizes, and centres by feature.
+        """Return an HTML report: progress of the fit, cluster sizes, and centres by feature.
 
-        A notebook shows it; ``report().save("report.html")`` writes a file that loads nothing.
+        A notebook shows the report; ``report().save("report.html")`` writes a self-contained file.
         """
-        # Imported only here: prediction does not need it.
+        # Imported here, because prediction does not need it.
         from largek_dask.plots.report import make_report
 
         return make_report(self)
@@ -311,7 +311,7 @@ class Model(ABC):
     def plot(self) -> Plot:
         """Return charts of the fit and of the cluster sizes: see :class:`Plot`.
 
-        A notebook shows them; ``plot().figure().savefig("fit.png")`` writes a picture.
+        A notebook shows the charts; ``plot().figure().savefig("fit.png")`` writes an image.
         """
         from largek_dask.plots.plot_collection import plot_of_model
 
@@ -340,7 +340,7 @@ class Model(ABC):
         Raises
         ------
         ParameterError
-            The name has the suffix of a file, but a model is a Zarr group.
+            ``url`` has the suffix of a file format, but a model is a Zarr group.
         OutputError
             ``url`` exists or cannot be written.
         """
@@ -368,7 +368,7 @@ class Model(ABC):
         if self.feature_names is not None:
             description["feature_names"] = list(self.feature_names)
 
-        # Written last, at once: before, the group is not a model.
+        # Written last, in one write: without it, the group is not a model.
         def describe() -> None:
             group = zarr.open_group(folder.store(name), mode="r+")
             declare(group, {ATTRIBUTE: description})
@@ -428,7 +428,7 @@ def _is_model(place: Folder) -> bool:
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
     """Return the kind of a stored model, and its JSON.
 
-    Raises ModelFormatError if kind or format are wrong, OSError if it cannot be read now.
+    Raises ModelFormatError if the kind or format is wrong, and OSError if storage cannot be read.
     """
     try:
         node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
@@ -468,9 +468,9 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
 
 
 def kind_named(name: object, place: str) -> type[Model]:
-    """Return the kind of a model at ``place``, such as a URL, by its name.
+    """Return the class for a name of a kind; messages name ``place``, such as the model's URL.
 
-    Raises ModelFormatError if it is unknown.
+    Raises ModelFormatError if the kind is unknown.
     """
     if isinstance(name, str) and name in KINDS:
         return KINDS[name]
@@ -483,7 +483,7 @@ def kind_named(name: object, place: str) -> type[Model]:
 
 @without_causes
 def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
-    """Read a model of any kind that :meth:`Model.save` has written.
+    """Read a model of any kind, written by :meth:`Model.save`.
 
     Every array is checked against its checksum; nothing that is read is executed, and no array may
     be larger than declared.
@@ -491,13 +491,13 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Parameters
     ----------
     url : str or Folder
-        Path or URL of a model, or of the folder of a fit that holds one as ``model.zarr``.
+        Path or URL of a model, or of the folder of a fit that contains ``model.zarr``.
     storage_options : mapping, optional
 
     Raises
     ------
     ModelFormatError
-        Not a model, a damaged one, or one of a newer format or unknown kind.
+        There is no model, or it is damaged, or of a newer format or an unknown kind.
     OSError
         The storage does not answer or refuses access.
     """
@@ -526,7 +526,7 @@ def restored(
 ) -> Model:
     """Return the model that was stored or sent as these arrays and notes.
 
-    Raises KeyError, TypeError or ValueError if they are not those of a model of this kind.
+    Raises KeyError, TypeError or ValueError if they do not describe a model of this kind.
     """
     _check_names(kind, arrays)
     model = kind(
@@ -549,7 +549,7 @@ def restored(
 
 
 def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
-    """Raise ValueError unless there are exactly the arrays of the kind."""
+    """Raise ValueError unless ``found`` has exactly the arrays of the kind."""
     names = [f.name for f in fields(kind.holds)]
     if set(found) != set(names):
         raise ValueError(
@@ -559,7 +559,7 @@ def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
 
 
 def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
-    """Return the names of columns; earlier versions wrote none."""
+    """Return the names of columns; None for models of earlier versions, which have no names."""
     names = notes.get("feature_names")
     if names is None:
         return None
@@ -571,7 +571,7 @@ def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _history_in(notes: Mapping[str, Any]) -> tuple[StepRecord, ...]:
-    """Return the records of the steps, each with at least its number and cost."""
+    """Return the records of the steps, each with at least a number and a cost."""
     history = notes["history"]
     if not isinstance(history, list):
         raise ValueError("the history is not a list of steps")
@@ -588,7 +588,7 @@ def check_numbers(
     dtype: DTypeLike = np.float64,
     least: float = -np.inf,
 ) -> None:
-    """Raise ValueError unless an array has this shape and type, and finite values from ``least``.
+    """Raise ValueError unless an array has this shape and type, and finite values >= ``least``.
 
     The message names the first wrong value.
     """

@@ -1,4 +1,4 @@
-"""Models of k-means: rows belong to their nearest centre."""
+"""Models of k-means: each row belongs to its nearest centre."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class CentersModel(Model):
-    """Centres, with all that is needed to label rows as the fit did.
+    """Centres, with everything needed to label rows as the fit did.
 
     Examples
     --------
@@ -60,7 +60,7 @@ class CentersModel(Model):
 
     @property
     def n_features(self) -> int:
-        """Columns d."""
+        """Number of columns d."""
         return int(self.arrays.centers.shape[1])
 
     def _score(self, passes: BasePasses) -> float:
@@ -71,7 +71,7 @@ class CentersModel(Model):
         return -inertia
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """Return the inertia, and the mean squared distance of a row to its centre."""
+        """Return the inertia and the mean squared distance of a row to its centre."""
         return {"inertia": -score, "mean_squared_distance": -score / n_rows}
 
     @without_causes
@@ -83,13 +83,13 @@ class CentersModel(Model):
         Returns
         -------
         ndarray of shape (n, k)
-            In the wider of the types of rows and centres; NaN for rows that are skipped, 0 if the
-            square is too small for the type (distances below 1e-22 in float32).
+            Distances in the wider of the types of rows and centres: NaN for rows that are skipped,
+            and 0 if the square is too small for the type (distances below 1e-22 in float32).
 
         Raises
         ------
         ParameterError
-            The rows have another number of columns than the model.
+            The number of columns differs from that of the model.
         NotEnoughMemoryError
             The distances do not fit into memory; raised before computing.
         """

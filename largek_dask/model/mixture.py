@@ -43,21 +43,21 @@ if TYPE_CHECKING:
     from largek_dask.passes.base import BasePasses
 
 MOST_DENSE = 1_000
-"""Components up to which probabilities are returned in a dense array by default."""
+"""Maximum number of components for which probabilities are returned as a dense array by default."""
 LEAST = 2.0**-20
-"""Smallest probabilities in a sparse array are above this."""
+"""Probabilities up to this value are left out of a sparse array."""
 LEAST_DENSE = 2.0**-64
-"""Probabilities up to this are 0 in a dense one."""
+"""Probabilities up to this value are set to 0 in a dense array."""
 GROUP_ROWS = 1 << 18
-"""Approximate rows whose probabilities are held at a time."""
+"""Approximate number of rows whose probabilities are in memory at a time."""
 LOG_LIKELIHOODS = RowValues("log_likelihoods", "<f8", np.nan, np.nan)
 
 
 class MixtureModel(Model):
-    """Components of a mixture, with all that is needed to compute densities of rows.
+    """Components of a mixture, with everything needed to compute densities of rows.
 
-    Densities are exact over all components; rows belong to the most probable one, which need not be
-    that of the nearest mean.
+    Densities are exact sums over all components. A row belongs to its most probable component,
+    whose mean need not be the nearest.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -68,22 +68,22 @@ class MixtureModel(Model):
 
     @property
     def means(self) -> NDArray[Any]:
-        """(k, d) in the coordinates of the (normalised) data."""
+        """(k, d) means of the components in the coordinates of the (normalised) data."""
         return self.arrays.means
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows for which each component is the most probable one."""
+        """(k,) weight of the rows for which each component is the most probable."""
         return self.arrays.counts
 
     @property
     def n_features(self) -> int:
-        """Columns d."""
+        """Number of columns d."""
         return int(self.arrays.means.shape[1])
 
     @property
     def covariance(self) -> str:
-        """``"iso"``, ``"isoflex"`` or ``"diag"``."""
+        """Type of covariance: ``"iso"``, ``"isoflex"`` or ``"diag"``."""
         return self._packed().covariance
 
     @property
@@ -99,8 +99,8 @@ class MixtureModel(Model):
         """Return F and energy of the last step, and the exact log-likelihood, each per row.
 
         The energy is the mean squared distance of the rows to the means, weighted by posteriors.
-        Also the number of components with the minimum variance or too few rows ("collapsed"), and
-        of those without weight ("retired").
+        The figures include the number of components with the minimum variance or too few rows
+        ("collapsed") and the number of components without weight ("retired").
         """
         weight = float(np.cumsum(self.counts)[-1])
         total = self.provenance.get(MIXTURE.name)
@@ -131,12 +131,12 @@ class MixtureModel(Model):
         Parameters
         ----------
         rows, out, client, n_threads, storage_options
-            As in ``predict``; ``out`` is an array or column of float64.
+            As in ``predict``, but ``out`` gets an array or column of float64.
 
         Returns
         -------
         ndarray of float64 (n,) or None
-            NaN for rows that are skipped; None if they are written to ``out``.
+            NaN for rows that are skipped; None if log-likelihoods are written to ``out``.
         """
         opened = self._open(rows)
         store = None
@@ -174,23 +174,25 @@ class MixtureModel(Model):
         ----------
         rows : anything that ``open_rows`` takes
         dense : bool, optional
-            False: a sparse matrix of the probabilities above 2^-20, whose rows sum to 1. None:
-            dense up to 1,000 components.
+            True: return a dense array. False: return a sparse matrix of the probabilities above
+            2^-20, whose rows sum to 1. None: dense up to 1,000 components, otherwise sparse.
         out : str, optional
-            URL of a Zarr group to which they are written, instead of returning them: sparse, in
-            AnnData's layout (CSR). Remove the output of a killed run before starting again.
+            URL of a Zarr group to which probabilities are written instead of being returned, as
+            sparse rows (CSR) in AnnData's layout. Remove the output of a killed run before
+            starting again.
         client, n_threads, storage_options
             As in ``predict``.
 
         Returns
         -------
         ndarray of float64 or scipy.sparse.csr_matrix (n, k), or None
-            Rows that are skipped are NaN, or without entries in a sparse matrix.
+            Rows that are skipped are NaN in a dense array, and have no entries in a sparse matrix.
 
         Raises
         ------
         ParameterError
-            The rows have another number of columns than the model, or ``out`` with ``dense``.
+            The number of columns differs from that of the model, or ``out`` is combined with
+            ``dense``.
         NotEnoughMemoryError
             A dense array does not fit into memory; raised before computing.
         OutputError
@@ -243,7 +245,7 @@ class MixtureModel(Model):
         return total / weight
 
     def _log_likelihood(self, passes: BasePasses) -> tuple[float, float]:
-        """Return the log-likelihood of all rows, and their weight."""
+        """Return the log-likelihood of all rows and their total weight."""
         labelled = label_rows(passes, self._labelling(passes.rows.dtype), labels=False)
         weight = math.fsum(labelled.sums["counts"].values)
         if not weight > 0:
@@ -256,7 +258,7 @@ class MixtureModel(Model):
     def _probabilities(
         self, opened: Rows, least: float, client: Client | None, n_threads: int | None
     ) -> Iterator[tuple[SparseBlock, NDArray[np.bool_]]]:
-        """Yield probabilities of successive rows, and a mask of those that are skipped."""
+        """Yield probabilities of successive rows, and a mask of the rows that are skipped."""
         packed = self.arrays.packed_for(opened.dtype)
         with self._passes(opened, client, n_threads) as passes:
             for group in group_chunks(opened.chunk_table, GROUP_ROWS):
@@ -339,7 +341,7 @@ class MixtureModel(Model):
                 raise ValueError(str(error)) from error
             check_numbers("inverse variances", 1 / arrays.variances, arrays.variances.shape)
         total = math.fsum(exp(arrays.log_weights[arrays.alive]).tolist())
-        # A component that was retired last may have taken its weight with it.
+        # The weights need not sum to 1 if a component was retired in the last step.
         least = 0.0 if not arrays.alive.all() else 1 - MOST_AMISS
         if not least <= total <= 1 + MOST_AMISS:
             raise ValueError(f"weights sum to {total:.9g}, not to 1")
@@ -364,7 +366,7 @@ def _likelihood_chunk(
 def _posteriors_chunk(
     chunk: Chunk, total: dict[int, Any], packed: PackedMixture, least: float
 ) -> None:
-    """Compute the probabilities of a chunk's rows; none of rows that are skipped."""
+    """Compute the probabilities of a chunk's rows; skipped rows get no entries."""
     found: tuple[NDArray[Any], ...] = posteriors(chunk.x, packed, least)
     bad = np.zeros(len(chunk.x), bool) if chunk.bad is None else chunk.bad
     weights = packed.precisions / 2 if packed.covariance == "diag" else packed.halves
@@ -382,7 +384,7 @@ def _posteriors_chunk(
 def _with_rows(
     found: tuple[NDArray[Any], ...], rows: NDArray[np.int64], labels: NDArray[np.int32] | None
 ) -> tuple[NDArray[Any], ...]:
-    """Set the probabilities of some rows to 1 for one component, or to none at all."""
+    """Replace the probabilities of some rows by 1 for one component, or remove them."""
     indptr, indices, shares = found
     kept = np.ones(len(indptr) - 1, bool)
     kept[rows] = False

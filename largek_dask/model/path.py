@@ -1,4 +1,4 @@
-"""Models that hold every partition up to k clusters, with figures of each."""
+"""Models that hold the partitions into 1 to k clusters, with figures of each partition."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 
 COUNTS = ("ties", "moves")
-"""Figures that are numbers of rows."""
+"""Names of the figures that count rows."""
 
 
 class Path:
@@ -47,7 +47,7 @@ class Path:
 
     @property
     def inertia(self) -> NDArray[np.float64]:
-        """(k,) exact sum of ``w ||x - c||^2`` over all rows, of the partitions into 1 to k."""
+        """(k,) exact sums of ``w ||x - c||^2`` over all rows, for 1 to k clusters."""
         return self._model.arrays.inertia
 
     @property
@@ -57,13 +57,13 @@ class Path:
 
     @property
     def gap(self) -> NDArray[np.float64]:
-        """(k,) largest share of its inertia that a better partition could save."""
+        """(k,) largest fraction of its inertia by which each partition could be improved."""
         saved = np.maximum(self.inertia - self.lower_bound, 0)
         return np.divide(saved, self.inertia, out=np.zeros_like(saved), where=self.inertia > 0)
 
     @property
     def stability(self) -> NDArray[np.float64]:
-        """(k,) adjusted Rand index of partitions of two halves of a sample; NaN if unknown."""
+        """(k,) adjusted Rand index between partitions of two halves of a sample; NaN if unknown."""
         return self._model.arrays.stability
 
     def centers(self, n_clusters: int) -> NDArray[Any]:
@@ -110,12 +110,13 @@ class Path:
     def records(self) -> list[dict[str, Any]]:
         """Return one mapping of figures per partition; None for unknown figures.
 
-        ``inertia``, ``lower_bound``, ``gap`` and ``stability`` are those of the attributes. The
-        others measure how close a partition is to a fixed point. ``movement``: the largest distance
-        of a centre to the mean of its rows. ``ties``: rows with two nearest centres. ``moves``:
-        rows whose move to another cluster would lower the objective. ``swap``: smallest change of
-        the objective by any examined swap (a centre out, a row in, nothing moved afterwards);
-        negative if one lowers it.
+        ``inertia``, ``lower_bound``, ``gap`` and ``stability`` are the values of the attributes.
+        Four figures measure how close a partition is to a fixed point. ``movement``: the largest
+        distance of a centre to the mean of its rows. ``ties``: the number of rows with two nearest
+        centres. ``moves``: the number of rows whose move to another cluster would lower the
+        objective. ``swap``: the smallest change of the objective by any examined swap, which
+        replaces a centre by a row and moves nothing else; it is negative if a swap lowers the
+        objective.
         """
         columns = (
             np.arange(1, len(self) + 1), self.inertia, self.lower_bound, self.gap,
@@ -143,7 +144,7 @@ class Path:
 
 
 class PathModel(CentersModel):
-    """Centres of one partition, as in any k-means, and of all partitions into fewer clusters."""
+    """Model of k-means that also holds all partitions into fewer clusters."""
 
     kind: ClassVar[str] = "path"
     holds: ClassVar[type[Any]] = PathArrays
@@ -152,11 +153,11 @@ class PathModel(CentersModel):
 
     @property
     def path_(self) -> Path:
-        """All partitions, including that of the model itself."""
+        """All partitions, including the partition of the model itself."""
         return Path(self)
 
     def fit_figures(self) -> dict[str, float]:
-        """Number of partitions."""
+        """Return the number of partitions."""
         return {"partitions": float(self.n_clusters)}
 
     def _check(self) -> None:
@@ -170,7 +171,7 @@ class PathModel(CentersModel):
         if not np.isfinite(arrays.path).all():
             raise ValueError("a path that is not finite")
         check_numbers("counts_of_path", arrays.counts_of_path, (n,), least=0)
-        # Infinite if unknown, as a search was stopped.
+        # Infinite if unknown, because a search was stopped.
         check_numbers("inertia", _without(np.inf, arrays.inertia), (k,), least=0)
         check_numbers("lower_bound", arrays.lower_bound, (k,))
         for name, shape in (("stationarity", (k, len(FIGURES))), ("stability", (k,))):

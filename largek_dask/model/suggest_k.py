@@ -1,31 +1,31 @@
 r"""Decide how many clusters there are, from the objectives of 1 to k clusters.
 
-Pure functions of a curve W: W_l is the lowest known sum of ``w ||x - c||^2`` with l clusters, for
-all l up to k or for some. A number l has to pass three tests:
+The functions depend only on a curve W: W_l is the lowest known sum of ``w ||x - c||^2`` with l
+clusters, for some or all l up to k. A number l has to pass three tests:
 
 1. *Stability*: the partitions of two halves of a sample agree (adjusted Rand index of `STABLE` or
    more).
-2. *More than one Gaussian*: W_l is clearly below the lowest possible for a Gaussian with the same
-   spectrum and l points. Halves of a cigar, or of a line, agree as well, on cutting it in two. By
-   Shannon's bound no code of l points for a Gaussian whose scatter matrix has the eigenvalues λ has
-   a sum of squares below
+2. *More than one Gaussian*: W_l is clearly below the lowest sum that l centres could reach for a
+   Gaussian with the same spectrum. Stability is not enough, as two halves of the rows of a single
+   elongated cluster agree on where to cut it. By Shannon's bound, no l centres for a Gaussian whose
+   scatter matrix has the eigenvalues λ have a sum of squares below
 
        D_l = Σ_i min(θ, λ_i),   θ such that  Σ_i max(0, ln(λ_i / θ)) / 2 = ln l
 
    ("reverse water-filling": A. N. Kolmogorov, 1956; T. M. Cover and J. A. Thomas, "Elements of
-   information theory", 2nd edition, 2006, theorem 10.3.3). A Gaussian is above it (1.45 times at
-   l = 2 in one dimension), a line, a square and a cube cut evenly are at it, and only groups are
-   far below it. Directions with λ_i < θ, which no code of l points would use, are left out: W_l
-   less their sum, over the rest of D_l, has to be below `BELOW`, and lower for few rows, which by
-   chance look like groups.
-3. *A bend*: ln W falls from l - w to l by `BEND` times as much as from l to l + w, where w is 1, or
-   a twentieth of l. A curved line is below a Gaussian as well, and its W_l falls as 1/l²: by 1.7
-   times as much at l = 2, and by less at all others.
+   information theory", 2nd edition, 2006, theorem 10.3.3). A Gaussian is above the bound (1.45
+   times at l = 2 in one dimension); an evenly cut line, square or cube is at the bound, and only
+   separate groups are far below it. Directions with λ_i < θ, which optimal centres do not use, are
+   left out: W_l minus the sum of these λ_i, divided by the rest of D_l, has to be below `BELOW`.
+   The threshold is lower for few rows, which may look like groups by chance.
+3. *A bend*: the fall of ln W from l - w to l is at least `BEND` times the fall from l to l + w,
+   where w is 1 or a twentieth of l. This excludes curved lines, which are also below a Gaussian:
+   their W_l falls as 1/l², so that the ratio of falls is 1.7 at l = 2 and less at larger l.
 
-Of several such l the one with the smallest share of D_l is suggested; of some with about the same
-share, the one at which the curve bends most. If the curves of two halves of the rows are known,
-each has to suggest a number by 2 and 3 that differs by at most w (at least 2): their difference
-shows how uncertain the number is.
+Of several such l, the one with the smallest ratio of W_l to D_l is suggested, and among about equal
+ratios the one at which the curve bends most. If the curves of two halves of the rows are known,
+each half has to suggest, by tests 2 and 3, a number that differs by at most w (at least 2): the
+difference shows how uncertain the number is.
 """
 
 from __future__ import annotations
@@ -44,58 +44,59 @@ from largek_dask.kernels.exact.transcendental import log as logarithms
 Floats = NDArray[np.float64]
 
 STABLE = 0.9
-"""Adjusted Rand index from which halves agree."""
+"""Minimum adjusted Rand index at which two halves agree."""
 BELOW = 0.8
-"""Share of the lowest possible sum for a Gaussian. Of evenly cut cubes it is 1 (0.94 for the best
-lattice in three dimensions, 0.86 in eight), of two groups 4 standard deviations apart 0.8."""
+"""Maximum ratio of W_l to the lowest possible sum for a Gaussian. The ratio is 1 for evenly cut
+cubes (0.94 for the best lattice in three dimensions, 0.86 in eight), and 0.8 for two groups that
+are 4 standard deviations apart."""
 FEW = 2.0
-"""Multiple of sqrt(l / n) by which `BELOW` is lowered: W_l of n rows is lower by chance."""
+"""Multiple of sqrt(l / n) by which `BELOW` is lowered, because W_l of n rows is lower by chance."""
 BEND = 3.0
-"""Minimum ratio of a fall to the next one. Of a line it is 1.7 or less, of a rectangle 2.8."""
+"""Minimum ratio of a fall to the next fall; it is at most 1.7 for a line, 2.8 for a rectangle."""
 ABOUT = 1.1
-"""Multiple of the smallest share up to which shares are about the same. Beyond the number of groups
-they hardly change, and chance makes small bends."""
+"""Multiple of the smallest ratio up to which ratios count as about equal. Beyond the number of
+groups ratios hardly change, and small bends occur by chance."""
 STILL_FALLS = 0.75
-"""Fraction of the mean fall of ln W per cluster from which the last two have not levelled off (not
-tuned)."""
+"""Minimum fraction of the mean fall of ln W per cluster at which the last two falls show that the
+curve has not levelled off (not tuned)."""
 LEAST = 2.0**-80
-"""Share of W_1 that stands for an objective of 0."""
+"""Fraction of W_1 that replaces an objective of 0."""
 WINDOW = 20
 """Divisor of a number of clusters that gives the half width of the window around it."""
 FARTHEST = 2
-"""Minimum difference allowed to the numbers of halves, however few clusters there are."""
+"""Difference from the numbers of the halves that is allowed for any number of clusters."""
 
 
 def window(n_clusters: int) -> int:
-    """Return how far to both sides of a number of clusters a curve is examined for a bend."""
+    """Return the half width of the window in which a curve is examined for a bend."""
     return max(1, n_clusters // WINDOW)
 
 
 class Curve(NamedTuple):
-    """Objectives against numbers of clusters, of rows of known number and spectrum."""
+    """Objectives by number of clusters, with the number and spectrum of the rows."""
 
     sizes: NDArray[np.int64]
     """(m,) numbers of clusters, ascending from 1."""
     inertia: Floats
     """(m,) sums of ``w ||x - c||^2``."""
     weight: float
-    """Number of rows; with weights their sum, where a weight of 2 counts as two rows."""
+    """Number of rows, or the sum of their weights, as a weight of 2 counts as two rows."""
     n_features: int
     spectrum: Floats | None = None
-    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). If None, they are
-    taken to be equal, which is the weakest test."""
+    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). None means that
+    they are assumed to be equal, which gives the weakest test."""
 
     def suggested(self) -> int | None:
-        """Return the number suggested by the curve alone, without halves."""
+        """Return the number suggested by the curve alone, without stability and halves."""
         ratios, bends = self.gaussian_ratios(), self.bends()
         passed = np.flatnonzero(self.below(ratios) & (bends >= BEND))
         return int(self.sizes[_ranked(passed, ratios, bends)[0]]) if len(passed) else None
 
     def gaussian_ratios(self) -> Floats:
-        """Return (m,) objectives over the lowest possible for a Gaussian with the same spectrum.
+        """Return (m,) ratios of the objective to the lowest possible one for a Gaussian.
 
-        Both only in the directions that a best code of l points would use. Below 0 if the bound of
-        the other directions exceeds the objective; NaN for one cluster.
+        Both count only the directions that optimal centres of a Gaussian would use. A ratio is
+        negative if the sum of the other directions exceeds the objective; NaN for one cluster.
         """
         out = np.full(len(self.inertia), np.nan)
         total = float(self.inertia[0])
@@ -118,15 +119,15 @@ class Curve(NamedTuple):
         return out
 
     def below(self, ratios: Floats) -> NDArray[np.bool_]:
-        """Return (m,) where the objective is clearly below that of a Gaussian."""
+        """Return an (m,) mask, True where the objective is clearly below that of a Gaussian."""
         few = (1 - FEW * np.sqrt(self.sizes / self.weight)).clip(0.0)
         below: NDArray[np.bool_] = ratios < BELOW * few  # (NaN is not)
         return below
 
     def bends(self) -> Floats:
-        """Return (m,) the fall of ln W from l - w to l over that to l + w; 0 if unknown.
+        """Return (m,) ratios of the fall of ln W from l - w to l to the fall from l to l + w.
 
-        Infinity at the first l with an objective of 0.
+        A ratio is 0 if unknown, and infinite at the first l with an objective of 0.
         """
         out, logs = np.zeros(len(self.inertia)), self._logs()
         if len(logs) < 2:
@@ -143,16 +144,16 @@ class Curve(NamedTuple):
         return out
 
     def still_falls(self) -> bool:
-        """Return True if each of the last clusters lowers ln W about as much as those before.
+        """Return True if the last clusters lower ln W about as much as earlier ones.
 
-        If groups share a centre, each further cluster separates one; on a smooth curve it lowers
-        ln W by less and less.
+        While groups share a centre, each additional cluster separates a group; on a smooth curve,
+        each additional cluster lowers ln W by less than the one before.
         """
         falls = -np.diff(self._logs()) / np.diff(self.sizes)
         return len(falls) > 2 and float(falls[-2:].mean()) >= STILL_FALLS * float(falls.mean())
 
     def _logs(self) -> Floats:
-        """Return logarithms of the objectives over the first; empty if that is 0."""
+        """Return logarithms of the ratios of objectives to the first one; empty if it is 0."""
         if self.inertia[0] <= 0:
             return np.empty(0)
         return logarithms(np.maximum(self.inertia / self.inertia[0], LEAST))
@@ -165,16 +166,16 @@ class SuggestedK:
     k: int | None
     """The suggested number; None if no number stands out."""
     runner_up: int | None
-    """The next best that passes the same tests; None if none does."""
+    """The second best number that passes the same tests; None if no other number does."""
     clear: bool
-    """False if no number is suggested, or it is only a lower bound, as the curve ends there."""
+    """False if no number is suggested, or only a lower bound because the curve ends there."""
     stability: Floats
-    """(m,) adjusted Rand index of the partitions of two halves of a sample."""
+    """(m,) adjusted Rand index between the partitions of two halves of a sample."""
     gaussian: Floats
-    """(m,) objective over the lowest possible for a Gaussian of the same spectrum; NaN for one
-    cluster."""
+    """(m,) ratios of the objective to the lowest possible one for a Gaussian with the same
+    spectrum; NaN for one cluster."""
     words: str
-    """The decision in a sentence."""
+    """Explanation of the decision, in one sentence."""
     n_clusters: NDArray[np.int64]
     """(m,) numbers of clusters of the curve, ascending."""
     inertia: Floats
@@ -186,9 +187,9 @@ class SuggestedK:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """Range of the suggested number and those of the halves; None if there is none.
+        """Range of the numbers suggested by all rows and by the halves; None without a number.
 
-        Without halves, the range of all numbers that pass the same tests.
+        Without halves, it is the range of all numbers that pass the same tests.
         """
         if self.k is None:
             return None
@@ -205,8 +206,8 @@ def suggest_from(
 ) -> SuggestedK:
     """Suggest a number of clusters from a curve, or explain why none stands out.
 
-    ``stability`` (m,) is the adjusted Rand index of the partitions of two halves of a sample; NaN
-    if unknown. ``halves`` are the curves of two halves of the rows.
+    ``stability`` (m,) is the adjusted Rand index between the partitions of two halves of a sample;
+    NaN if unknown. ``halves`` are the curves of two halves of the rows.
     """
     sizes, ratios, bends = curve.sizes, curve.gaussian_ratios(), curve.bends()
     stable = stability >= STABLE  # (NaN is not)
@@ -234,7 +235,7 @@ def suggest_from(
 
 
 def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[int]:
-    """Return places that pass, the lowest ratio first; of about the lowest the most bent first."""
+    """Sort positions that pass by ratio; about equally low ratios are sorted by bend."""
     if not len(passed):
         return []
     least = float(ratios[passed].min())
@@ -251,13 +252,13 @@ class _Tests(NamedTuple):
     stable: NDArray[np.bool_]
     stable_and_below: NDArray[np.bool_]
     ranked: list[int]
-    """Places of the numbers that pass, the best one first."""
+    """Positions of the numbers that pass, the best number first."""
     halves: tuple[int | None, int | None] | None
     still_falls: bool
-    """The curve ends below that of a Gaussian, and has not levelled off."""
+    """True if the curve ends below that of a Gaussian and has not levelled off."""
 
     def doubted(self) -> bool:
-        """Return True if a half suggests no number, or one far from the best."""
+        """Return True if a half suggests no number, or a number far from the best one."""
         if self.halves is None:
             return False
         k = int(self.curve.sizes[self.ranked[0]])
@@ -319,8 +320,8 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
     """Return (d,) eigenvalues of the scatter matrix, descending, from spectral lower bounds.
 
     The bounds (k,) are sums of all but the 0, 1, ..., k - 1 largest eigenvalues; with one feature
-    only the first is used. Unknown ones, beyond k - 1, are taken to be equal. None if the first
-    bound is 0.
+    only the first bound is used. Unknown eigenvalues, beyond k - 1, are assumed to be equal.
+    Returns None if the first bound is 0.
     """
     if lower_bound[0] <= 0:
         return None
@@ -331,5 +332,5 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
     out[:known] = lower_bound[:known] - lower_bound[1 : known + 1]
     if known < n_features:
         out[known:] = lower_bound[known] / (n_features - known)
-    # Bounds less their rounding errors need not be in order.
+    # Because of rounding errors, differences of bounds need not be in order.
     return np.sort(out)[::-1].copy()

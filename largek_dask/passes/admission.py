@@ -1,4 +1,4 @@
-"""Admit workers to a job: they need the right versions, and access to the data."""
+"""Admit workers to a job if they have the right versions and access to the data."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class _AdmissionRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Absence:
-    """Reason why a worker takes no work."""
+    """Reason why a worker is given no tasks."""
 
     kind: Literal["paused", "silent", "failed", "versions", "data"]
     text: str
@@ -89,24 +89,24 @@ class Workers:
         )
         self._versions = versions()
         self.state_limit: int | None = None
-        """Bytes of row state that the workers may keep together; None if not known."""
+        """Bytes of row state that all workers together may keep; None if not known."""
         self.n_threads = 0
-        """Threads of the workers that were ready last."""
+        """Number of threads of the workers that were ready at the last check."""
         self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
         self._requests: dict[str, _AdmissionRequest] = {}
         """Requests to workers that are not admitted yet."""
         self._refused: dict[str, _Absence] = {}
-        """Workers that cannot take part, or did not answer."""
+        """Workers that cannot compute for this job, or did not answer."""
         self._heartbeats: dict[str, tuple[float, float]] = {}
-        """Last heartbeat of each worker by the scheduler's clock, and when it was new here."""
+        """Last heartbeat of each worker by the scheduler's clock, and its local arrival time."""
         self._absent: dict[str, _Absence] = {}
         self._reported: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
         self._pick = pick
         self._tags: list[frozenset[str]] = []
         """Tags of all present workers of the cluster."""
         self._short: tuple[Any, ...] | None = None
-        """State that was reported with a shortage of workers; None: there are enough."""
+        """State that was reported with a shortage of workers; None if there is no shortage."""
 
     async def begin(self) -> None:
         """Prepare all workers, present and future."""
@@ -115,7 +115,7 @@ class Workers:
         await self.ready(wait_for=None, begin=True)
 
     async def look(self) -> None:
-        """Prepare the workers that are present; do not wait for any."""
+        """Prepare the workers that are present, without waiting for more."""
         await self._network.register(WorkPlugin(), _silent_seconds())
         if await self._found():
             await self.ready(wait_for=None, begin=True)
@@ -123,21 +123,21 @@ class Workers:
     async def ready(
         self, wait_for: Collection[str] | None = (), begin: bool = False
     ) -> dict[str, int]:
-        """Return the workers that may compute, as threads by address; wait while there are none.
+        """Return the threads of each usable worker, by address; wait while there are none.
 
-        Workers that are paused or silent, have other versions or cannot open the data are left out,
-        and reported with the reason. New workers, which import their code first, are waited for
-        only briefly.
+        Workers that are paused or silent, have other versions or cannot open the data are left out
+        and reported with the reason. The wait for new workers, which must import their code first,
+        is brief.
 
-        Raises VersionMismatchError if all have other versions, or some have and the others cannot
-        open the data; and DataError if none can open the data.
+        Raises DataError if no worker can open the data, and VersionMismatchError if all workers
+        are unusable and at least one of them has other versions.
 
         Parameters
         ----------
         wait_for : collection of str or None
-            Workers to wait for until they answer; None: all.
+            Workers to wait for until they answer; None means all of them.
         begin : bool
-            Raise if no present worker can take part.
+            Raise an error if no present worker is usable.
         """
         while True:
             found = await self._found()
@@ -177,7 +177,7 @@ class Workers:
             await asyncio.sleep(WAIT_SECONDS)
 
     async def enough(self) -> dict[str, int]:
-        """As :meth:`ready`; wait until there are as many as the job asks for."""
+        """Like :meth:`ready`, but wait for the minimum number of workers of the job."""
         while True:
             ready = await self.ready()
             if self._pick is None or len(ready) >= self._pick.least:
@@ -211,7 +211,7 @@ class Workers:
         return address in self._ready
 
     def forget(self, address: str) -> None:
-        """Ask a worker again, because it does not know the job."""
+        """Admit a worker again, because it does not know the job."""
         self._admitted.discard(address)
         self._refused.pop(address, None)
         self._requests.pop(address, None)
@@ -219,9 +219,9 @@ class Workers:
     def is_lost(self, address: str, since: float) -> bool:
         """Return True if a worker that was given work at ``since`` is no longer waited for.
 
-        It has left the cluster (Dask gives all of its tasks to one other worker, or to none if
-        there is none at that moment), or is silent, or has been paused for the time after which a
-        worker counts as silent.
+        A worker is lost if it has left the cluster (Dask gives all of its tasks to one other
+        worker, if there is one), is silent, or has been paused for the time after which a worker
+        counts as silent.
         """
         if address not in self._heartbeats:
             return True
@@ -231,10 +231,10 @@ class Workers:
         return why.kind == "silent" or time.monotonic() - since > _silent_seconds()
 
     def _look(self, found: dict[str, WorkerInfo]) -> dict[str, int]:
-        """Return the threads of the workers that take tasks; note why the others do not."""
+        """Return the threads of the workers that take tasks; note why other workers do not."""
         now = time.monotonic()
-        # By the clock of this process, as the scheduler's may differ: a worker is silent if its
-        # last heartbeat has not changed for too long.
+        # A worker is silent if its last heartbeat has not changed for too long. This process
+        # measures that time, as the scheduler's clock may differ.
         self._heartbeats = {
             address: before
             if (before := self._heartbeats.get(address, (0.0, 0.0)))[0] == info.last_seen
@@ -245,7 +245,8 @@ class Workers:
         self._requests = {a: request for a, request in self._requests.items() if a in found}
         self._refused = {a: why for a, why in self._refused.items() if a in found}
         limits = [info.memory_limit for info in found.values()]
-        # Chunks are distributed evenly, so the smallest worker counts; 0 means no known limit.
+        # Chunks are distributed evenly, so the worker with the least memory decides; 0 means that
+        # the limit is unknown.
         least = state_budget(self._job.memory_limit, min(limits, default=0))
         n_used = len(limits) if self._pick is None else self._pick.count(len(limits))
         self.state_limit = n_used * least or None
@@ -282,10 +283,10 @@ class Workers:
         self._requests[address] = _AdmissionRequest(address, answer, time.monotonic())
 
     async def _answer(self, address: str) -> None:
-        """Raise if a worker cannot take part.
+        """Raise an error if a worker cannot compute for this job.
 
-        The data's storage options are sent only to workers with the right versions: others might
-        log them.
+        The data's storage options are sent only to workers with the right versions, because other
+        versions might log them.
         """
         found = await self._network.call(versions, worker=address)
         if isinstance(found, ImportError | AttributeError):
@@ -301,7 +302,7 @@ class Workers:
             raise _UnfitWorker("data", f"cannot open {self._where}: {why_not}")
 
     def _report_slow(self, asked: list[_AdmissionRequest]) -> None:
-        """Report once each worker that is slow to answer."""
+        """Report each worker that is slow to answer, once."""
         for request in asked:
             slow = time.monotonic() - request.since > SLOW_SECONDS and not request.answer.done()
             if slow and not request.reported:
@@ -319,12 +320,12 @@ class Workers:
             elif isinstance(error, _UnfitWorker):
                 self._refused[request.address] = _Absence(error.kind, str(error), now)
             else:
-                # it may have left; otherwise it is asked again
+                # the worker may have left; otherwise it is asked again
                 text = f"did not answer: {str(error) or type(error).__name__}"
                 self._refused[request.address] = _Absence("failed", text, now)
 
     def _raise_if_all_are_unfit(self, found: Iterable[str]) -> None:
-        """Raise if none of the present workers can take part."""
+        """Raise an error if all workers have other versions or cannot open the data."""
         why = {address: self._absent.get(address) for address in found}
         kinds = {"" if absence is None else absence.kind for absence in why.values()}
         reasons = "; ".join(
@@ -345,7 +346,7 @@ class Workers:
             ) from gone
 
     def _report_changes(self, n_ready: int) -> None:
-        """Report a change: no workers, workers again, or workers left out."""
+        """Report a change: no workers are left, workers are back, or workers are left out."""
         now = (n_ready > 0, frozenset((a, why.kind) for a, why in self._absent.items()))
         if now == self._reported:
             return

@@ -1,4 +1,4 @@
-"""Base of local and cluster passes: statistics, taking rows, row state, retries, reports."""
+"""Base class of local and cluster passes: statistics, rows, row state, retries, reports."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 LONGEST_PAUSE = 8.0
-"""Longest pause between two tries while storage is unavailable, in seconds."""
+"""Longest pause between two attempts while storage is unavailable, in seconds."""
 
 LogCallback = Callable[..., None]
-"""``callback(kind, message)``: kind is "waiting", "workers", "slow", "retry", "storage" (waiting
-for it) or "back" (it answers again)."""
+"""``callback(kind, message)``: kind is "waiting", "workers", "slow", "retry", "storage" (storage
+does not answer) or "back" (storage answers again)."""
 
 
 class PassOptions(TypedDict, total=False):
@@ -64,9 +64,10 @@ class BasePasses(ABC):
     normalize : "l2" or None
         "l2": rows are scaled to unit length.
     on_bad_rows : "raise" or "skip"
-        Treatment of rows with NaN or infinity. Skipped rows weigh 0.
+        Treatment of rows with NaN or infinity. Skipped rows have weight 0.
     statistics : Statistics, optional
-        If they are known; otherwise the store's attributes or a first scan gives them.
+        Statistics of the rows, if known; otherwise they are read from the store's attributes or
+        computed by a scan.
     cancelled : callable, optional
         Called between chunks; True ends the pass with ``CancelledFit``.
     deadline : float, optional
@@ -74,16 +75,16 @@ class BasePasses(ABC):
     log : callable, optional
         See :meth:`log`.
     on_event : callable, optional
-        ``on_event(kind, **values)`` receives events: "progress" of a long pass, "worker" when one
-        joins or leaves (see ``driver.events``).
+        ``on_event(kind, **values)`` receives events: "progress" of a long pass, "worker" when a
+        worker joins or leaves (see ``driver.events``).
     """
 
     n_threads: int | None = None
-    """Threads that compute at the same time; None if that may change."""
+    """Number of threads that compute at the same time; None if it may change."""
     threads_here: int = 1
-    """Threads for work in this process between passes: at most as many as the passes use."""
+    """Number of threads for work in this process between passes; at most that of the passes."""
     workers: Sequence[str] = ()
-    """Addresses of the workers that compute; empty if this process does."""
+    """Addresses of the workers that compute; empty if this process computes."""
     n_workers: int = 0
     """Number of these workers."""
     state_limit: int | None = None
@@ -119,17 +120,17 @@ class BasePasses(ABC):
         self.is_given_up: Callable[[], bool] = lambda: False
         """Called while waiting for storage; True raises the storage's own error."""
         self._has_worked = False
-        """A pass has succeeded, so all that it needs has been available."""
+        """True once a pass has succeeded, so that all it needs is known to exist."""
         self.last = PassReport()
         """Figures of the last pass."""
         self.total = PassReport()
         """Figures of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
-        """The same by worker address; empty without a cluster."""
+        """Figures of all passes so far, by worker address; empty without a cluster."""
         self.left: set[str] = set()
-        """Workers among them that have left."""
+        """Workers in ``by_worker`` that have left."""
         self.subset_seconds = 0.0
-        """Seconds of computing in passes over subsets of the rows, summed over threads."""
+        """Computing time of passes over subsets of the rows, in seconds, summed over threads."""
         self._subsets: Subsets | None = None
         self._statistics = statistics
         self._callbacks: list[LogCallback] = [] if log is None else [log]
@@ -158,11 +159,11 @@ class BasePasses(ABC):
     ) -> Any:
         """Run one map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
-        Chunks of which a ``RowSlice`` takes no row are not visited, unless the pass keeps row
-        state. ``combine(a, b)`` must copy what it takes from ``b``, which may be a retained total.
+        Chunks without rows in the ``RowSlice`` are not visited, unless the pass keeps row state.
+        ``combine(a, b)`` must copy what it takes from ``b``, which may be a retained total.
 
-        The name of a row state belongs to one run at a time: a pass without a replay, or with a
-        generation that does not follow the last one, begins another run, without the earlier state.
+        The name of a row state belongs to one run at a time. A pass without a replay, or with a
+        generation that does not follow the last one, begins a new run without the earlier state.
         """
         spec = PassSpec(
             chunk_fn=chunk_fn,
@@ -171,7 +172,7 @@ class BasePasses(ABC):
             combine=combine,
             state=None if state is None else self._state_spec(state, rows),
             rows=rows,
-            # chunks that change their rows cannot be shown as one
+            # chunks whose rows are normalised or skipped cannot be shown as one
             joined=joined and self._shown_as_they_lie(),
             preparation=self._preparation(),
         )
@@ -208,9 +209,9 @@ class BasePasses(ABC):
     def retry(self, call: Callable[[], T]) -> T:
         """Return the result of a call, retrying it while storage is unavailable.
 
-        It is retried for ``stores.patience-seconds``, with growing pauses. Once a pass has
-        succeeded, that includes errors of missing, forbidden or full storage. A retried pass counts
-        every chunk once.
+        The call is retried for ``stores.patience-seconds``, with growing pauses. Once a pass has
+        succeeded, errors of missing, forbidden or full storage are retried too. A retried pass
+        counts every chunk once.
         """
         reported: list[Exception] = []
 
@@ -249,7 +250,7 @@ class BasePasses(ABC):
         chunks: Sequence[int],
         report: PassReport,
     ) -> Any:
-        """Run one pass, fill in its report, return the total."""
+        """Run one pass, fill in its report and return the total."""
 
     def _state_spec(self, state: RowState, rows: RowSlice | None) -> StateSpec:
         run = self._runs.get(state.name)
@@ -283,7 +284,7 @@ class BasePasses(ABC):
         )
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Return the rows of each chunk, and the number of chunks, of the last generation."""
+        """Return the row slice and the number of chunks of the last generation."""
         return state.rebuild_rows, None
 
     def _preparation(self) -> Preparation:
@@ -291,7 +292,7 @@ class BasePasses(ABC):
         return Preparation(
             normalize=self.normalize,
             on_bad_rows=self.on_bad_rows,
-            # the statistics leave out rows of weight 0, which may not be finite
+            # the statistics do not cover rows of weight 0, which may hold NaN or infinity
             check=known is None or known.n_bad > 0 or self.rows.weight is not None,
             shift=np.zeros(self.n_features) if known is None else known.shift,
         )
@@ -300,10 +301,10 @@ class BasePasses(ABC):
         return self.normalize is None and not self.statistics.n_bad
 
     def begin_run(self) -> None:
-        """Begin another start of an algorithm: drop all state of earlier ones.
+        """Begin another start of an algorithm: drop all state of earlier starts.
 
-        A start resumed from a checkpoint begins with any generation, also with the one that would
-        follow the last of an earlier start.
+        A start resumed from a checkpoint may begin with any generation, even the one that would
+        follow the last generation of an earlier start.
         """
         self._runs.clear()
         if self._subsets is not None:
@@ -322,7 +323,7 @@ class BasePasses(ABC):
 
     @property
     def threads(self) -> Threads:
-        """Threads of this process, for work between passes."""
+        """The threads of this process, for work between passes."""
         return Threads(self.threads_here, self.raise_if_stopped)
 
     def raise_if_stopped(self) -> None:
@@ -331,14 +332,14 @@ class BasePasses(ABC):
             raise error
 
     def progress(self) -> tuple[int, int]:
-        """Return the number of chunks done and of all chunks; (0, 0) between passes."""
+        """Return the numbers of finished chunks and of all chunks; (0, 0) between passes."""
         return 0, 0
 
     # --- statistics and rows ------------------------------------------------------------------
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows, scanned at first use unless stored.
+        """Mean, extent, weight and grid of the rows; scanned at first use unless stored.
 
         Raises BadRowsError for NaN or infinity if ``on_bad_rows`` is "raise", and DataError if no
         row has any weight, or a weight is invalid.
@@ -386,7 +387,7 @@ class BasePasses(ABC):
             raise DataError(_too_light(found, least))
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """Return the rows with these global indices, in this order; None: all rows."""
+        """Return the rows with these global indices, in this order; None means all rows."""
         rows = np.arange(self.n_rows) if rows is None else np.asarray(rows, np.int64)
         if not len(rows):
             nothing = np.empty((0, self.n_features), self.statistics.dtype)
@@ -397,7 +398,7 @@ class BasePasses(ABC):
         return fetch(self, rows, self.statistics.dtype) if taken is None else taken
 
     def _take_in_memory(self, rows: NDArray[np.int64]) -> TakenRows | None:
-        """Return rows of a table that is one array in this process; None otherwise."""
+        """Return the rows if the table is one array in this process; None otherwise."""
         whole = self.in_one_piece()
         if whole is None:
             return None
@@ -405,14 +406,14 @@ class BasePasses(ABC):
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
-            # rows of weight 0 may hold NaN, which chunks hide
+            # rows of weight 0 may hold NaN, which chunks replace
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
     def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
-        """Return all rows and weights if they are one array in this process, as chunks show them.
+        """Return all rows and weights, as chunks show them, if they are one array in this process.
 
-        Rows of weight 0 may hold anything.
+        Rows of weight 0 may hold any values.
         """
         return None
 
@@ -424,9 +425,9 @@ class BasePasses(ABC):
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Subset:
-        """Passes over some of the rows; see ``algorithms.base.Passes.subset``."""
+        """Return passes over some of the rows; see ``algorithms.base.Passes.subset``."""
         if self._subsets is None:
-            # subsets are passes themselves: a cycle of imports
+            # imported here, because that module imports this one
             from largek_dask.passes.subset import Subsets
 
             self._subsets = Subsets()
@@ -439,19 +440,19 @@ class BasePasses(ABC):
     # --- log, end ---------------------------------------------------------------------------------
 
     def log(self, callback: LogCallback) -> None:
-        """Call ``callback(kind, message)`` for what a user should know during a pass."""
+        """Call ``callback(kind, message)`` for each message to the user during a pass."""
         self._callbacks.append(callback)
 
     def _say(self, kind: str, message: str, **about: str) -> None:
         if not self._callbacks:
-            # without callbacks the user still has to know why it waits
+            # without callbacks the user still has to know why the pass waits
             logger.warning(message)
         for callback in self._callbacks:
             callback(kind, message, **about)
 
     @abstractmethod
     def close(self) -> None:
-        """End threads and drop all state."""
+        """End the threads and drop all state."""
 
     def __enter__(self) -> Self:
         return self
@@ -471,7 +472,7 @@ def scan_chunk(chunk: Chunk, total: RowScan) -> None:
 
 
 def _too_light(found: Statistics, least: float) -> str:
-    """Return advice for weights that are too far apart for exact sums."""
+    """Return advice for weights whose range is too wide for exact sums."""
     low, high = found.min_weight, found.max_weight
     if least > high:
         return (

@@ -1,12 +1,12 @@
 """Broadcast a value to workers along a tree, and keep the replicas until no task needs them.
 
-Dask's own broadcast (``Scheduler.replicate``) asks a worker that has left for half a minute, and
-blocks all other broadcasts meanwhile. This one does not wait for workers that have left, and only
-the request passes through the scheduler.
+Dask's own broadcast (``Scheduler.replicate``) retries a worker that has left for half a minute and
+blocks all other broadcasts during that time. This broadcast does not wait for workers that have
+left, and only the request passes through the scheduler.
 
-Every two seconds Dask's active memory manager drops replicas of a value beyond one per task that
-waits for it. During a broadcast no task waits for the value yet: all replicas but one would be
-dropped, and fetched again by all tasks from the same few workers.
+Every two seconds Dask's active memory manager drops the replicas of a value that exceed the number
+of tasks waiting for it. During a broadcast no task waits for the value yet, so all replicas but one
+would be dropped, and all tasks would fetch the value again from the same few workers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 OURS = "largek_"
 """Prefix of the names of all values of passes."""
 SPREAD = f"largek-spread-{__version__}"
-"""Operation of a worker: have others fetch a value from it."""
+"""Operation of a worker: have other workers fetch a value from it."""
 RECEIVE = f"largek-receive-{__version__}"
-"""Operation of a worker: fetch a value from another one."""
+"""Operation of a worker: fetch a value from another worker."""
 BRANCHES = 2
 """Number of workers that fetch from the same worker at a time."""
 CONNECT_SECONDS = 3.0
@@ -44,16 +44,17 @@ CONNECT_SECONDS = 3.0
 
 
 class Broadcaster:
-    """The driver's part: sends the value to one worker, from which the others get it."""
+    """The driver's part: sends the value to one worker, from which other workers fetch it."""
 
     def __init__(self, network: Network, workers: Workers) -> None:
         self._network = network
         self._workers = workers
 
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
-        """Copy a value to workers, without waiting for those that leave meanwhile.
+        """Copy a value to workers, without waiting for workers that leave in the meantime.
 
-        ``turn`` rotates the first worker, which sends most. Raises Lost if all have left.
+        ``turn`` rotates the first worker, which sends the most data. Raises Lost if all workers
+        have left.
         """
         left = deque(addresses)
         left.rotate(-turn)
@@ -98,7 +99,7 @@ class BroadcastRelay:
         worker.handlers[RECEIVE] = self.receive
 
     async def spread(self, key: str, addresses: list[str]) -> list[str]:
-        """Have other workers fetch a value of this one; return those that have it now."""
+        """Have other workers fetch a value from this one; return the workers that received it."""
         waiting = deque(addresses)
         sources = deque([self._worker.address] * BRANCHES)
         fetching: dict[asyncio.Task[str | None], tuple[str, str]] = {}
@@ -121,7 +122,7 @@ class BroadcastRelay:
 
     async def _ask(self, address: str, key: str, source: str) -> str | None:
         """Have a worker fetch the value; return the address that it came from."""
-        # This worker is the second choice if the source has left.
+        # This worker is the fallback if the source has left.
         sources = list(dict.fromkeys([source, self._worker.address]))
         try:
             comm = await self._worker.rpc.connect(address, timeout=CONNECT_SECONDS)
@@ -130,12 +131,12 @@ class BroadcastRelay:
             finally:
                 self._worker.rpc.reuse(address, comm)
         except Exception:
-            # it has left, or cannot store the value: then its tasks raise the same error
+            # the worker has left, or cannot store the value; its tasks will raise the same error
             return None
         return gave
 
     async def receive(self, key: str, sources: list[str]) -> str | None:
-        """Fetch a value from the first of these workers that has it; return that one."""
+        """Fetch a value from the first of these workers that has it; return its address."""
         with at("receive"):
             for source in sources:
                 try:
@@ -145,7 +146,7 @@ class BroadcastRelay:
                 self._worker.rpc.reuse(source, comm)
                 await self._worker.gather(who_has={key: [source]})
                 if key in self._worker.data:
-                    # if the scheduler has forgotten the value, it has it dropped here
+                    # a scheduler that has forgotten the value has this worker drop it
                     stimulus = f"{RECEIVE}-{key}"
                     message = {"op": "add-keys", "keys": [key], "stimulus_id": stimulus}
                     self._worker.batched_send(message)
@@ -154,7 +155,7 @@ class BroadcastRelay:
 
 
 class ReduceOtherReplicas(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
-    """Dask's policy that drops replicas, except those of passes."""
+    """Dask's policy that drops replicas, except replicas of the values of passes."""
 
     def run(self) -> Iterator[Any]:
         """Yield the replicas to drop."""

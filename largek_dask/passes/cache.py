@@ -1,9 +1,9 @@
 """Rows that a process keeps between passes instead of reading them again.
 
-Losing an entry costs time, never correctness. The cache declines what does not fit: passes visit
-the chunks in the same order over and over, and a cache that evicts the least recently used entry
-would evict each one just before its next use. Only entries that no recent pass has asked for make
-room; and whole chunks make room for shares of chunks, which are all that the next passes need.
+Losing an entry costs time, never correctness. The cache declines entries that do not fit: passes
+visit the chunks in the same order over and over, and a cache that evicts the least recently used
+entry would evict each entry just before its next use. Entries are dropped only if no recent pass
+has asked for them, or if they are whole chunks and the next passes need only shares of chunks.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Span(NamedTuple):
     begin: int
     end: int
     of: int
-    """Rows of the chunk."""
+    """Number of rows of the chunk."""
     order: Rng | None = None
-    """Generator of the permutation; None: the order of storage."""
+    """Generator of the permutation; None means the order of storage."""
 
     @property
     def whole(self) -> bool:
-        """True for all rows in the order of storage."""
+        """True if the span covers all rows in the order of storage."""
         return self.order is None and self.end - self.begin == self.of
 
     def holds(self, other: Span) -> bool:
@@ -49,16 +49,17 @@ class Span(NamedTuple):
 class Part:
     """The rows of a span, ascending by their position in the chunk; never changed.
 
-    It is not frozen because one is made for every chunk of every pass.
+    The class is not frozen, because creating a frozen instance is slower and every chunk of every
+    pass needs one.
     """
 
     span: Span
     x: Table
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.int64] | None = None
-    """(n,) positions in the chunk, ascending; None: consecutive ones from ``span.begin``."""
+    """(n,) positions in the chunk, ascending; None: consecutive positions from ``span.begin``."""
     room: NDArray[Any] | None = None
-    """Memory that begins with ``x`` and has room for the following rows."""
+    """Array that begins with ``x`` and has room for the rows that follow."""
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +74,7 @@ class _Entry:
 
 
 class ChunkCache:
-    """Keep chunks and shares of chunks as they were read, as many as fit.
+    """Cache of chunks and shares of chunks as they were read, up to a number of bytes.
 
     ``limit`` returns the budget in bytes, which changes if several jobs share a process.
     """
@@ -85,7 +86,7 @@ class ChunkCache:
         self._shares: dict[int, _Entry] = {}
         self._pass = 0
         self._declined = [0, 0]
-        """Bytes that did not fit, in this pass and in the one before."""
+        """Bytes that did not fit, in this pass and in the previous one."""
         self.nbytes = 0
 
     def begin(self) -> None:
@@ -98,11 +99,11 @@ class ChunkCache:
 
     @property
     def wanted(self) -> int:
-        """Bytes that there is use for."""
+        """Bytes that the cache could use without a limit."""
         return self.nbytes + max(self._declined)
 
     def get(self, index: int, span: Span) -> Part | None:
-        """Return kept rows of a chunk that include those of ``span``, or None."""
+        """Return cached rows of a chunk that include the rows of ``span``, or None."""
         with self._lock:
             for entries in (self._shares, self._chunks):
                 entry = entries.get(index)
@@ -112,7 +113,7 @@ class ChunkCache:
         return None
 
     def share(self, index: int) -> Part | None:
-        """Return the share of the chunk that is kept, if any."""
+        """Return the cached share of the chunk, if there is one."""
         entry = self._shares.get(index)
         return None if entry is None else entry.part
 
@@ -122,10 +123,10 @@ class ChunkCache:
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 
     def put(self, index: int, part: Part) -> bool:
-        """Keep the rows if they fit; return True if they are kept.
+        """Store the rows if they fit; return True if they are stored.
 
-        They replace an earlier share of the chunk, unless they are the whole chunk and that share
-        is a permutation.
+        The rows replace an earlier share of the chunk, unless they are the whole chunk and that
+        share is in permuted order.
         """
         size = part.nbytes
         with self._lock:
@@ -134,7 +135,7 @@ class ChunkCache:
                 return True
             entries = self._chunks if whole else self._shares
             share = self._shares.get(index)
-            # a whole chunk does not replace a share in another order
+            # a whole chunk does not replace a share in permuted order
             if share is not None and not (whole and share.part.span.order is not None):
                 self.nbytes -= self._shares.pop(index).part.nbytes
             # counted first, as the limit depends on `wanted`

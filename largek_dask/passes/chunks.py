@@ -1,4 +1,4 @@
-"""Chunks as chunk functions see them: normalised, and with bad rows handled."""
+"""Chunks as chunk functions see them: normalised, with bad rows handled."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ class ChunkView:
     known: NDArray[np.int64] | None = None
     """Result of :meth:`numbers`, if it differs from the positions of the rows."""
     release: Callable[[], object] | None = None
-    """Drops ``state`` from the store, so that its arrays may be written to without a copy."""
+    """Drops ``state`` from the store, so that its arrays can be overwritten without a copy."""
     spread: bool = False
-    """``x`` and ``weight`` are those of all rows; the chunk's own are at ``rows``."""
+    """True if ``x`` and ``weight`` cover all rows of the table; ``rows`` are the chunk's own."""
     find: Callable[[RowSlice], NDArray[np.int64]] | None = None
     """Implementation of :meth:`locate`."""
 
@@ -70,7 +70,7 @@ class ChunkView:
         assert self.rows is not None
         row_bytes = max(1, self.x.shape[1] * self.x.itemsize)
         n = min(max(1, PIECE_BYTES // row_bytes), max(1, end - begin))
-        # one buffer for all pieces: fresh pages cost more than the rows (measured)
+        # one buffer for all pieces: new memory pages cost more than copying the rows (measured)
         room = np.empty((n, self.x.shape[1]), self.x.dtype)
         for first in range(begin, end, n):
             at = slice(first, min(first + n, end))
@@ -92,12 +92,12 @@ class ChunkView:
         return np.arange(self.start, self.start + len(self.x))
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Return the positions in ``x`` of a share's rows; see ``algorithms.base.Chunk.locate``."""
+        """Return positions in ``x`` of a share of rows; see ``algorithms.base.Chunk.locate``."""
         assert self.find is not None
         return self.find(rows)
 
     def take_state(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of ``state`` to be written to; ``state`` is of no use afterwards."""
+        """Return writable arrays of ``state``, which must not be used afterwards."""
         assert self.state is not None
         if self.release is None:
             return {name: array.copy() for name, array in self.state.items()}
@@ -105,14 +105,14 @@ class ChunkView:
         return {name: writable(array) for name, array in self.state.items()}
 
     def keep(self, **arrays: NDArray[Any]) -> None:
-        """Keep these arrays, which become read-only, as the chunk's row state of this generation.
+        """Store these arrays as the chunk's row state of this generation; they become read-only.
 
-        A later call replaces an earlier one.
+        A later call replaces the arrays of an earlier call.
         """
         self.kept = arrays
 
     def again(self, state: Mapping[str, NDArray[Any]] | None) -> ChunkView:
-        """Return the same rows with another state, and nothing kept yet."""
+        """Return a view of the same rows with another state, which keeps no arrays yet."""
         return replace(self, state=state, counted=False, kept=None, release=None)
 
 
@@ -121,10 +121,10 @@ class Preparation:
     """Preparation of rows between reading and the chunk function."""
 
     normalize: Literal["l2"] | None = None
-    """"l2": rows of unit length."""
+    """"l2": scale rows to unit length."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
     check: bool = False
-    """Look for NaN and infinity, because the statistics do not exclude them."""
+    """True if rows may hold NaN or infinity and have to be checked."""
     shift: NDArray[Any] | None = None
     """(d,) replacement of a bad row."""
 
@@ -135,11 +135,11 @@ class Preparer:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._lock = threading.Lock()
-        # chunks known to have no bad rows, which are checked once only
+        # chunks known to have no bad rows, so that they are checked only once
         self._clean: set[int] = set()
 
     def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:
-        """Return the chunk that a pass sees; ``sliced`` if it asks for a share of every chunk.
+        """Return the chunk that a pass sees; ``sliced`` is True if the pass uses a ``RowSlice``.
 
         Raises BadRowsError for a row with NaN or infinity if ``on_bad_rows`` is "raise".
         """
@@ -181,7 +181,7 @@ class Preparer:
                 with self._lock:
                     self._clean.add(index)
             return None
-        # rows of weight 0 may hold anything
+        # rows of weight 0 may hold any values
         present = bad if weight is None else bad & (weight > 0)
         if preparation.on_bad_rows == "raise" and present.any():
             first = int(np.argmax(present))
@@ -191,7 +191,7 @@ class Preparer:
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
-    """Return the error for a row with NaN or infinity, with the columns that are bad."""
+    """Return the error for a row with NaN or infinity, which names the bad columns."""
     inside = row - int(rows.chunk_table[index])
     columns = name_bad_columns(rows, rows.read_part(index, inside, inside + 1))
     where = ", ".join(part for part in (rows.name_chunk(index), columns) if part)
@@ -202,7 +202,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """Name the columns without any finite number in some rows; "" if there are none."""
+    """Name the columns that have no finite number in these rows; "" if there are none."""
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
         found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)

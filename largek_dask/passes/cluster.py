@@ -1,8 +1,8 @@
 """Passes on a Dask cluster: one task per worker and pass, every chunk counted exactly once.
 
 The driver keeps no row state and receives one total per worker. No result depends on which worker
-computes a chunk, so placement is a matter of time only: chunks stay where their row state is, and
-what is lost with a worker is computed again by another.
+computes a chunk, so placement affects only the time: chunks stay where their row state is, and
+results that are lost with a worker are computed again by another.
 """
 
 from __future__ import annotations
@@ -52,18 +52,19 @@ from largek_dask.passes.worker import (
 from largek_dask.passes.worker_selection import current_selection
 
 FAN_IN = 8
-"""Totals that one task adds up when they are reduced in a tree ..."""
+"""Number of totals that one task of a reduction tree adds up."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
-"""... and the same for totals of this size in bytes: a worker holds all that it adds up."""
+"""Number of totals per task for large totals, and the size in bytes from which totals are large. A
+worker holds all totals that it adds up."""
 SLICED = 200
-"""With more workers, slices are longer in proportion: a slice takes the scheduler some 5 ms, so
-slices of two seconds on twice as many workers would occupy it fully."""
+"""With more workers than this, slices are proportionally longer: each slice costs the scheduler
+about 5 ms, so slices of two seconds on twice this number of workers would occupy it fully."""
 EMBED_BYTES = 64 << 10
-"""Up to this size of all copies, tasks carry the payload of their pass themselves, which saves a
-round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger payloads
-would fill the scheduler's memory."""
+"""Up to this total size in bytes of all copies, each task carries the payload of its pass, which
+saves a round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger
+payloads would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
-"""Pause before chunks are handed out again; doubles with every failure of the same chunk."""
+"""Pause before a retry of chunks, in seconds; doubles with every failure of the same chunk."""
 
 
 @dataclass(slots=True)
@@ -77,12 +78,12 @@ class _Slice:
     chunks: list[int]
 
     async def give_up(self) -> None:
-        """Cancel the wait for the answer, which is then lost, and the task.
+        """Cancel the task, and stop waiting for its answer, which is lost.
 
-        Cancelling the task is not enough: if it is done, Dask may be fetching its result from a
-        worker that has left, for half a minute.
+        Cancelling the task is not enough: if it is done, Dask may spend half a minute fetching its
+        result from a worker that has left.
         """
-        # before the task: see `waiting.result`
+        # cancelled before the task: see `waiting.result`
         self.answer.cancel()
         await asyncio.wait([self.answer])
         await self.future.cancel()
@@ -99,7 +100,7 @@ class _Pass:
     outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
-    """Number of times that a chunk's workers died with tasks of other jobs, by chunk."""
+    """Number of times that the workers of a chunk died while they had tasks of other jobs."""
     suspects: list[int] = field(default_factory=list)
     """Chunks of shares that killed every worker, to be handed out one by one."""
     slices: dict[str, _Slice] = field(default_factory=dict)
@@ -110,7 +111,7 @@ class _Pass:
     rescued: set[int] = field(default_factory=set)
     """Chunks taken from a straggler, which are not taken again."""
     broadcast: Future | Payload | None = None
-    """The payload on the workers, or the payload itself if it is small."""
+    """Future of the payload on the workers, or the payload itself if it is small."""
     size: int = 0
     """Bytes of the payload."""
 
@@ -119,7 +120,7 @@ class ClusterPasses(BasePasses):
     """Passes over rows on the workers of a Dask cluster.
 
     Use it as a context manager, or call :meth:`close`, so that workers forget the job. Raises
-    ClusterError if the client is closed, VersionMismatchError and DataError as
+    ClusterError if the client is closed, VersionMismatchError and DataError like
     :meth:`Workers.ready`, and OutputError if rows of this process cannot be written for workers.
 
     Parameters
@@ -162,16 +163,17 @@ class ClusterPasses(BasePasses):
         self._placed_on: dict[str, int] = {}
         """Threads of the workers that own chunks, by address."""
         self._shares: Counter[str] = Counter()
-        """Number of chunks that each owns."""
+        """Number of chunks that each worker owns."""
         self._number = 0
         self._stragglers = Stragglers()
         self._present: frozenset[str] = frozenset()
-        """Workers that could compute when chunks were last handed out."""
+        """Workers that could compute when chunks were last assigned."""
         self._slow: set[str] = set()
-        """Stragglers that have not been given chunks since."""
+        """Stragglers that have not been given any chunks since they were detected."""
         self._current: _Pass | None = None
         self._spent: list[Future] = []
-        """Finished tasks, released after the next are sent: Dask sends messages 10 ms apart."""
+        """Finished tasks, released only after the next tasks are sent, which would otherwise wait:
+        Dask sends messages 10 ms apart."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self.raise_if_stopped)
@@ -212,11 +214,11 @@ class ClusterPasses(BasePasses):
         return total
 
     def progress(self) -> tuple[int, int]:
-        """See ``BasePasses.progress``; as of the last slice of each worker."""
+        """See ``BasePasses.progress``; updated after each slice of a worker."""
         current = self._current
         if current is None:
             return 0, 0
-        # copied at once, as the client's event loop changes it
+        # copied in one call, because the client's event loop changes the dict
         done = current.n_chunks - len(current.missing) + sum(list(current.done.values()))
         return min(done, current.n_chunks), current.n_chunks
 
@@ -228,18 +230,18 @@ class ClusterPasses(BasePasses):
 
     @property
     def threads(self) -> Threads:
-        """Threads of the driver's process, shared by all fits that it drives."""
+        """The threads of the driver's process, shared by all fits that it drives."""
         share = driver_cpus() // max(1, len(_driven))
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
     def _note_held(self, report: PassReport) -> None:
-        """Add up the memory of all workers, including those without chunks in this pass."""
+        """Add up the memory of all workers, including workers without chunks in this pass."""
         there = [figures for name, figures in self.by_worker.items() if name not in self.left]
         report.state_bytes = sum(figures.state_bytes for figures in there)
         report.cache_bytes = sum(figures.cache_bytes for figures in there)
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
-        """Return the totals of all workers and False, or their sum and True."""
+        """Return the totals of all workers and False, or the sum of all totals and True."""
         while True:
             while current.missing:
                 await self._hand_out(current)
@@ -253,7 +255,7 @@ class ClusterPasses(BasePasses):
                 await self._forget_lost(current, lost)
 
     async def _hand_out(self, current: _Pass) -> None:
-        """Give all missing chunks to workers; those whose workers fail stay missing."""
+        """Give all missing chunks to workers; chunks whose workers fail stay missing."""
         present = await self._workers.enough()
         workers = self._stragglers.left_out(present)
         if current.broadcast is None:
@@ -292,34 +294,36 @@ class ClusterPasses(BasePasses):
         for part, error in failed:
             await self._count_failure(current, part, error)
         if failed:
-            # the failed tasks may have lost it
+            # the broadcast may have been lost with the failed tasks
             current.broadcast = None
             worst = max(current.failures[chunk] for part, _ in failed for chunk in part)
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
 
     def _assign(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
         """Assign the missing chunks, or a single suspect, to workers."""
-        # All chunks are placed: ownership must not depend on passes over a few of them.
+        # All chunks are placed, because ownership must not depend on passes over a few chunks.
         if workers != self._placed_on:
             self._owner = place(self._owner, range(self.n_chunks), workers)
             self._placed_on = workers
             self._shares = Counter(self._owner.values())
         while current.suspects and current.suspects[-1] not in current.missing:
             current.suspects.pop()
-        # a suspect goes alone, so that a failure proves which chunk it is
+        # a suspect is assigned alone, so that a failure proves which chunk is the cause
         chunks = current.suspects[-1:] or current.missing
         owner = self._owner
         if current.payload.spec.state is None:
-            # Without row state, balance a few chunks, as neighbours belong to the same worker.
+            # Neighbouring chunks have the same owner, so a few of them would overload it. Without
+            # row state they can be placed anywhere.
             owner = place(owner, chunks, workers)
         return shares({chunk: owner[chunk] for chunk in chunks})
 
     def _report_changes(
         self, present: Collection[str], able: Collection[str], had: Counter[str]
     ) -> None:
-        """Send events for workers that have joined or left since chunks were last handed out.
+        """Send events for workers that have joined or left since chunks were last assigned.
 
-        ``present`` can compute, ``able`` of them get chunks; ``had`` are the chunks of each before.
+        ``present`` are the workers that can compute, ``able`` those that get chunks, and ``had``
+        counts the chunks that each worker had before.
         """
         now = frozenset(present)
         gone, new = self._present - now, now - self._present
@@ -367,13 +371,13 @@ class ClusterPasses(BasePasses):
             current.broadcast = await self._broadcaster.send(payload, workers, self._number)
 
     async def _count_failure(self, current: _Pass, chunks: list[int], error: Lost) -> None:
-        """Count a failure of every chunk of a share; raise after too many."""
+        """Count a failure of every chunk of a share; raise an error after too many failures."""
         current.failures.update(chunks)
         current.report.retries += len(chunks)
         most = max(current.failures[chunk] for chunk in chunks)
         is_over = most > int(config.get("passes.chunk-retries"))
         # One killed share may be a coincidence: if many workers are lost at the same time, Dask
-        # sees them die one after the other, each with the share of the one before.
+        # moves a share from one dying worker to the next, as if the share had killed them all.
         is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
         if is_proven and not await may_be_other_jobs_fault(
             self._network, error.task, chunks[0], current.forgiven
@@ -419,7 +423,7 @@ class ClusterPasses(BasePasses):
                     raise raised_on(outcome.worker, outcome.error.unpacked())
                 current.done[share.id] = outcome.done
                 if outcome.worker != target:
-                    # Dask moved it: the worker died, or another one was idle
+                    # Dask moved the task: the worker died, or another worker was idle
                     current.report.retries += len(chunks)
                     target = outcome.worker
                 if outcome.unknown:
@@ -436,7 +440,7 @@ class ClusterPasses(BasePasses):
             if outcome.finished:
                 break
             if not self._workers.takes_tasks(target):
-                # Dask would give all of its share to one other worker
+                # Dask would give the whole share to one other worker
                 del current.done[share.id]
                 refused = Lost(ClusterError(f"{target} takes no tasks any more"))
                 refused.worker = target
@@ -487,9 +491,10 @@ class ClusterPasses(BasePasses):
         return result
 
     async def _take_totals(self, current: _Pass, workers: Collection[str]) -> None:
-        """Fetch totals from workers that take no tasks any more, but are still there.
+        """Fetch totals from workers that take no more tasks but are still present.
 
-        Unlike others these pass through the scheduler, which is better than computing them again.
+        Unlike other totals these pass through the scheduler, which is faster than computing them
+        again.
         """
         for outcome, _ in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
@@ -514,7 +519,7 @@ class ClusterPasses(BasePasses):
             else:
                 kept.append((outcome, chunks))
         if len(kept) == len(current.outcomes) and not lost.left:
-            # all workers are there, and yet a total was lost: compute everything again
+            # a total was lost although all workers are present: compute everything again
             chunks = [chunk for _, part in current.outcomes for chunk in part]
             lost = Lost(ClusterError("totals were lost on their workers"))
             await self._count_failure(current, chunks, lost)

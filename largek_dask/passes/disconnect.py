@@ -1,8 +1,8 @@
 """Close connections to workers that have left; Dask keeps retrying them.
 
-Dask retries an address that refuses connections for half a minute. When a worker leaves, it ends
-such attempts, but not those that begin just then: a task looked up who has a value before, and
-connects after. So they are ended again some moments later.
+Dask retries an address that refuses connections for half a minute. When a worker leaves, Dask ends
+these attempts, but not attempts that begin at that moment, by tasks that looked up the address just
+before. So attempts are ended again some moments later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 MOMENTS = (0.2, 1.0, 5.0)
-"""Seconds after a worker has left."""
+"""Times at which connections are ended, in seconds after a worker has left."""
 
 
 def _reason(address: str) -> str:
@@ -22,13 +22,13 @@ def _reason(address: str) -> str:
 
 
 class DepartedWorkers:
-    """Workers that a client has seen leave; the scheduler does not report them."""
+    """Workers that have left, detected by the client, as the scheduler does not report them."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
-        """Addresses of the workers that were there last."""
+        """Addresses of the workers that were present at the last update."""
         self._since: dict[str, float] = {}
-        """Time at which each worker that left was first missed, by the event loop's clock."""
+        """Time at which each worker was first found missing, by the event loop's clock."""
 
     def note(self, there: Collection[str], connections: Any) -> None:
         """Update the present workers, and end attempts to connect to those that have left."""
@@ -43,7 +43,7 @@ class DepartedWorkers:
 
 
 class ConnectionCloser(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Ends a scheduler's own attempts, also those for values that it fetches for others."""
+    """Plugin that ends the scheduler's own attempts to connect to workers that have left."""
 
     name = "largek-connections"
 
@@ -60,6 +60,6 @@ class ConnectionCloser(SchedulerPlugin):  # type: ignore[misc]  # distributed ha
 
 
 def close_stale_connections(dask_scheduler: Any = None) -> None:
-    """Have a scheduler close connections to workers that leave; called on it."""
+    """Close connections to workers that leave; called on the scheduler."""
     if ConnectionCloser.name not in dask_scheduler.plugins:
         dask_scheduler.add_plugin(ConnectionCloser())

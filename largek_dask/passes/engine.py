@@ -1,8 +1,8 @@
 """Computation of chunks in one process, used by local passes and by Dask workers.
 
-An engine belongs to one job. It owns a pool of computing threads, threads that read, the row state,
-the retained totals and the cache of chunks. A :class:`Ticket` is one process's share of one pass;
-it may be advanced in several slices of time, and its total is collected once.
+An engine belongs to one job. It owns the computing and reading threads, the row state, the retained
+totals and the cache of chunks. A :class:`Ticket` is one process's share of one pass; it may be
+computed in several time slices, and its total is collected once.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _Retained:
-    """Totals kept between passes, one per thread, and the chunks that they hold."""
+    """Totals kept between passes, one per thread, and the chunks that are counted in them."""
 
     epoch: int
     generation: int
@@ -56,9 +56,9 @@ class Ticket:
     spec: PassSpec
     chunks: frozenset[int]
     totals: list[Any]
-    """One per thread; together they are the total."""
+    """One partial total per thread."""
     counted: frozenset[int]
-    """Chunks that the totals already hold, as of the last generation."""
+    """Chunks that the retained totals of the last generation already count."""
     retains: bool
     source: ChunkSource
     replay: tuple[tuple[Any, ...], ...] | None
@@ -73,12 +73,12 @@ class Ticket:
 
     @property
     def finished(self) -> bool:
-        """Every chunk has been counted."""
+        """True if every chunk has been counted."""
         return len(self.done) == len(self.chunks)
 
 
 class _Ended(BaseException):
-    """The pass has been stopped while a chunk is computed."""
+    """Raised when the pass is stopped while a chunk is being computed."""
 
 
 def _raise_if_stopped(ticket: Ticket, stop: Stop) -> None:
@@ -131,12 +131,12 @@ class Engine:
     ) -> Ticket:
         """Begin a share of a pass.
 
-        ``replay`` are broadcasts that rebuild a missing row state; if it is None, the chunks that
-        need them wait (``ticket.waiting``) until :meth:`supply`. With ``retain=False`` this
-        process's retained totals are left alone.
+        ``replay`` contains the broadcasts that rebuild a missing row state; if it is None, chunks
+        that need a replay wait (``ticket.waiting``) for :meth:`supply`. With ``retain=False`` this
+        process's retained totals are neither used nor replaced.
         """
         members = frozenset(chunks)
-        # only in a process that has all chunks
+        # only a process that has all chunks can show them as one
         together = spec.joined and len(members) == self.rows.n_chunks
         joined = together and self._rows.join() is not None
         members = frozenset([JOINED]) if joined else members
@@ -168,22 +168,22 @@ class Engine:
         return ticket
 
     def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
-        """Return the chunks of which the slice takes any row."""
+        """Return the chunks that have rows in the slice."""
         spans = {index: self._rows.span(index, rows) for index in chunks}
         return frozenset(index for index, span in spans.items() if span.begin < span.end)
 
     def _held(
         self, state: StateSpec | None, chunks: frozenset[int]
     ) -> tuple[_Retained | None, bool]:
-        """Return retained totals that this share continues from, and whether it retains its own."""
+        """Return the retained totals to continue from, and whether this share retains its own."""
         if state is None or not state.retain:
             return None, False
         held = self._retained.get(state.name)
         if held is not None and held.epoch == state.epoch and held.generation == state.generation:
-            # chunks of a lost worker, after the own share of the same pass, or a repetition: the
-            # retained totals stay as they are
+            # This share has chunks of a lost worker, or repeats a pass: the retained totals stay
+            # as they are.
             return None, False
-        # removed: if this pass fails half-way, they are invalid
+        # removed, because they become invalid if this pass fails half-way
         self._retained.pop(state.name, None)
         if (
             held is not None
@@ -207,7 +207,7 @@ class Engine:
         return [i for i in order if i not in lost], missing
 
     def supply(self, ticket: Ticket, replay: tuple[tuple[Any, ...], ...]) -> None:
-        """Provide the replay that ``ticket.waiting`` chunks need."""
+        """Provide the replay that the chunks in ``ticket.waiting`` need."""
         ticket.replay = replay
         ticket.waiting.clear()
         left = sorted(ticket.chunks - ticket.done)
@@ -215,11 +215,11 @@ class Engine:
         ticket.read_seen = 0.0
 
     def advance(self, ticket: Ticket, stop: Stop, until: float | None = None) -> bool:
-        """Compute chunks of a ticket on all threads; return True if only waiting ones are left.
+        """Compute chunks of a ticket on all threads; return True if only waiting chunks are left.
 
         ``stop`` is called between chunks; an error that it returns ends the pass. No chunk is
-        started after the time ``until`` (``time.monotonic``). Raises the error of the lowest chunk
-        that failed, or the one that ``stop`` returned, once no thread is at work.
+        started after the time ``until`` (``time.monotonic``). When all threads have finished, this
+        raises the error of the failed chunk with the lowest index, or the error from ``stop``.
         """
         before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:
@@ -237,7 +237,7 @@ class Engine:
         return len(ticket.done) + len(ticket.waiting) == len(ticket.chunks)
 
     def _on_pool(self, ticket: Ticket, stop: Stop, until: float | None) -> None:
-        """Compute on all threads, and check for a stop meanwhile."""
+        """Compute on all threads, and check for a stop at intervals."""
         futures: list[Future[None]] = []
         try:
             pool, reader = self._threads()
@@ -260,7 +260,7 @@ class Engine:
         if self._pool is None or self._reader is None:
             self._pool = ThreadPoolExecutor(self.n_threads, "largek-compute")
             self._reader = ThreadPoolExecutor(4, "largek-read")
-            # All threads start here: Ctrl-C inside a pass might leave a half-started one behind.
+            # All threads start here, because Ctrl-C in a pass might leave a half-started thread.
             barrier = threading.Barrier(self.n_threads)
             wait([self._pool.submit(barrier.wait) for _ in range(self.n_threads)])
         return self._pool, self._reader
@@ -276,9 +276,9 @@ class Engine:
     def collect(self, ticket: Ticket, *, lent: bool = False) -> Any:
         """Return the total of a finished ticket.
 
-        Retained totals are copied. With ``lent`` a single one is not: the caller must not change
-        it, and must drop it before the next pass. The total of all rows as one chunk is never
-        copied, as it stays in this process.
+        Retained totals are copied. With ``lent``, a single retained total is not copied: the caller
+        must not change it, and must drop it before the next pass. The total of all rows as one
+        chunk is never copied, as it stays in this process.
         """
         spec = ticket.spec
         began = time.perf_counter()
@@ -299,7 +299,7 @@ class Engine:
         return total
 
     def close(self) -> None:
-        """End the threads and drop everything kept."""
+        """End the threads; drop row state, retained totals and cached chunks."""
         self._shut_down()
         self._retained.clear()
         self.store.clear()
@@ -344,7 +344,7 @@ class Engine:
                 ticket.errors.append((block.index, failure))
                 ticket.source.stop()
                 break
-            # after a chunk, so that even the shortest slice makes progress
+            # checked after a chunk, so that even the shortest slice makes progress
             if until is not None and time.monotonic() >= until:
                 break
 
@@ -359,7 +359,7 @@ class Engine:
         """Add one chunk to this thread's total and keep its row state."""
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
-        # passes with row state use the same rows again
+        # later passes with row state use the same rows
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         view.find = partial(self._rows.locate, index, part)
@@ -376,7 +376,7 @@ class Engine:
                 report.rebuilt += 1
             view.state = arrays
             if index == JOINED:
-                # lost if the pass fails half-way, and then rebuilt
+                # if the pass fails half-way, the released state is lost and has to be rebuilt
                 view.release = partial(self.store.release, state.name, index, state.generation - 1)
         view.counted = index in ticket.counted
         spec.chunk_fn(view, ticket.totals[slot], *spec.broadcast)
@@ -393,7 +393,7 @@ class Engine:
             ticket.done.add(index)
 
     def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
-        """Return all threads, for a chunk that is all rows; they end when the pass is stopped."""
+        """Return all threads, for a chunk that holds all rows; they end if the pass is stopped."""
 
         def check() -> None:
             if (error := stop()) is not None:
@@ -407,7 +407,7 @@ class Engine:
     def _rebuild(
         self, ticket: Ticket, slot: int, block: Block, view: ChunkView, report: PassReport
     ) -> Mapping[str, NDArray[Any]] | None:
-        """Replay what the chunk's lost row state was made by; the totals are thrown away."""
+        """Rebuild the chunk's lost row state by a replay, and discard its totals."""
         spec, state = ticket.spec, ticket.spec.state
         assert state is not None
         assert ticket.replay is not None
@@ -425,6 +425,6 @@ class Engine:
             function(view, ticket.scratch[slot], *broadcast)
             arrays = view.kept
         if arrays is not None:
-            # kept at once, as a pass that only reads the state does not keep it
+            # stored here, because a pass that only reads the state does not store it
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
         return arrays

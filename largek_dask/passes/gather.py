@@ -1,6 +1,6 @@
-"""Rows picked from chunks, with their global indices and weights: a total like any other.
+"""Rows picked from chunks, with their global indices and weights, as the total of a pass.
 
-Chunks come in any order; the indices restore the order of the rows.
+Chunks arrive in any order; the indices restore the order of the rows.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from largek_dask.kernels.dense.copying import copy_rows
 from largek_dask.kernels.projection import Directions, project
 
 BLOCK_BYTES = 7 << 19
-"""Bytes of collected rows in one array, which stay in a cache while a step uses them several times.
-For arrays of 4 MB and more numpy asks for huge pages, which cost several times as much as filling
-them on virtual machines whose free memory belongs to the host (measured)."""
+"""Bytes of collected rows per array: small enough to stay in the processor's cache while a step
+uses them several times. For arrays of 4 MB or more, numpy requests huge pages, which are slow on
+virtual machines that return free memory to the host (measured)."""
 PART_BYTES = 1 << 19
-"""Minimum bytes of rows that a thread takes at a time."""
+"""Minimum bytes of rows in a thread's piece."""
 PARTS_A_THREAD = 4
 PROJECTED_ROWS = 4_096
-"""Minimum rows that a thread projects at a time."""
+"""Minimum number of rows that a thread projects at a time."""
 
 
 class RowBlock:
-    """Contiguous rows, and room for more; the room is not pickled."""
+    """Contiguous rows, with unused room for more, which is not pickled."""
 
     __slots__ = ("n", "rows", "weight", "x")
 
@@ -59,7 +59,7 @@ class RowBlock:
         places: NDArray[Any] | None,
         weight: NDArray[np.float64] | None,
     ) -> None:
-        """Append copies of rows of ``x``: those at ``places``, or all."""
+        """Append copies of the rows of ``x`` at positions ``places``, or of all rows if None."""
         assert isinstance(self.x, np.ndarray)
         at = slice(self.n, self.n + len(rows))
         self.rows[at] = rows
@@ -74,7 +74,7 @@ class RowBlock:
         self.n = at.stop
 
     def cut(self, begin: int, end: int) -> RowBlock:
-        """Return some of the rows, without copying."""
+        """Return the rows ``begin`` to ``end`` (exclusive), without copying."""
         at = slice(begin, min(end, self.n))
         weight = None if self.weight is None else self.weight[at]
         return RowBlock.of(self.rows[at], self.x[at], weight)
@@ -108,8 +108,8 @@ class CollectedRows:
     ) -> None:
         """Add rows with these global indices; dense rows are copied.
 
-        ``x`` and ``weight`` are those of the chunk, and ``places`` the rows' positions in it; None:
-        all.
+        ``x`` and ``weight`` cover the chunk, and ``places`` are the positions of the rows in it
+        (None: all rows).
         """
         if weight is not None and places is not None:
             weight = weight[places]
@@ -158,7 +158,7 @@ class CollectedRows:
     def at(
         self, wanted: NDArray[np.int64], places: NDArray[np.int64], d: int, dtype: np.dtype[Any]
     ) -> tuple[Any, NDArray[np.float64] | None]:
-        """Return rows and weights, row ``wanted[i]`` at ``places[i]``; empty the blocks."""
+        """Return rows and weights, with row ``wanted[i]`` at ``places[i]``; empty the blocks."""
         blocks = [block.cut(0, block.n) for block in self.blocks if block.n]
         self.blocks.clear()
         if blocks and isinstance(blocks[0].x, SparseBlock):
@@ -190,8 +190,8 @@ def _together(blocks: Sequence[RowBlock]) -> tuple[NDArray[np.float64] | None, N
 
 
 def fetch(passes: Passes, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> TakenRows:
-    """Return the rows with these global indices, in this order, from the chunks that hold any."""
-    # the position of each row; repeated ones are expanded at the end
+    """Return the rows with these global indices, in this order; other chunks are not visited."""
+    # each distinct row is fetched once; repeated rows are expanded at the end
     places = np.argsort(rows, kind="stable")
     wanted, inverse = rows[places], None
     if (np.diff(wanted) == 0).any():
@@ -219,7 +219,7 @@ def collect_rows(chunk: Chunk, total: CollectedRows, wanted: NDArray[np.int64]) 
 
 
 def new_shares(n: int) -> list[CollectedRows]:
-    """Return the total of :func:`collect_shares` before any chunk."""
+    """Return the empty total of :func:`collect_shares`."""
     return [CollectedRows() for _ in range(n)]
 
 
@@ -242,7 +242,7 @@ def collect_shares(chunk: Chunk, total: list[CollectedRows], slices: Sequence[Ro
 def collect_spaced(
     chunk: Chunk, total: CollectedRows, firsts: NDArray[np.int64], every: int
 ) -> None:
-    """Collect one of ``every`` rows of a slice, from the chunk's own first one on."""
+    """Collect every ``every``-th row of a chunk, from position ``firsts[chunk.index]`` on."""
     places = np.arange(firsts[chunk.index], len(chunk), every)
     total.add(chunk.numbers(places), chunk.x, chunk.weight, places)
 
@@ -252,7 +252,7 @@ def collect_projected(
 ) -> None:
     """Collect the projections of a dense chunk's rows of positive weight onto some directions.
 
-    Either those among the ascending global indices ``wanted``, or all (None).
+    ``wanted`` are the ascending global indices of the rows to project; None means all rows.
     """
     numbers, places = chunk.numbers(), None
     if wanted is not None:
@@ -273,7 +273,7 @@ def collect_projected(
         if there is not None:
             x, rows = x[there], rows[there]
             weight = None if weight is None else weight[there]
-        # as a block of its own it is not copied again
+        # a separate block, so that the rows are not copied again
         part.blocks.append(RowBlock.of(rows, project(x, directions), weight))
         return part
 
@@ -287,7 +287,7 @@ def some_rows(parts: Sequence[TakenRows], most: int) -> TakenRows:
     weight = np.concatenate(
         [np.ones(len(part.rows)) if part.weight is None else part.weight for part in parts]
     )
-    # ascending runs are merged, not sorted
+    # a stable sort is fast, as it merges the ascending runs
     order = np.argsort(rows, kind="stable")
     order = order[weight[order] > 0]
     chosen = np.sort(order[:: max(1, -(-len(order) // most))])

@@ -1,4 +1,4 @@
-"""Passes on threads of this process: the default, and the oracle of passes on clusters."""
+"""Passes on threads of this process: the default, and the reference for passes on clusters."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def available_cpus() -> int:
 
 
 def driver_cpus() -> int:
-    """Return the cores that a driver of a cluster's passes may use."""
+    """Return the number of cores that the driver of a cluster's passes may use."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
     limits = [available_cpus(), int(cpu_count()), *([int(given)] if given.isdecimal() else [])]
     return max(1, min(limits))
 
 
 def state_budget(memory_limit: int | None, memory: int) -> int:
-    """Return the bytes of row state that a process may keep, which may use ``memory`` bytes.
+    """Return the bytes of row state that a process with ``memory`` bytes may keep.
 
-    ``memory_limit`` is the user's setting; None: that of the configuration, or a quarter of
+    ``memory_limit`` is the user's setting; None means that of the configuration, or a quarter of
     ``memory``.
     """
     if memory_limit is None:
@@ -54,7 +54,7 @@ class LocalPasses(BasePasses):
     """
 
     lends: ClassVar[bool] = False
-    """A retained total may be returned without a copy."""
+    """True if a retained total may be returned without a copy."""
 
     def __init__(
         self,

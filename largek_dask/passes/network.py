@@ -1,8 +1,8 @@
-"""All calls of cluster passes to Dask, so that nothing else depends on the kind of client.
+"""All calls of cluster passes to Dask, so that no other module depends on the kind of client.
 
-The work of a pass is a coroutine on the client's event loop. The thread that asked for it waits,
-checks for a stop at intervals, and receives Ctrl-C. So the client may be a blocking one, or an
-asynchronous one whose loop runs in another thread.
+The work of a pass is a coroutine on the client's event loop. The calling thread waits for it,
+checks for a stop at intervals, and receives Ctrl-C. So the client may be blocking, or asynchronous
+with its loop in another thread.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 LAST_SECONDS = 5.0
 NOBODY = "tcp://0.0.0.0:1"
-"""No worker's address: to Dask an empty list of workers means any of them."""
+"""Address of no worker, used because an empty list of workers means any worker to Dask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +38,11 @@ class WorkerInfo:
 
     n_threads: int
     status: str
-    """"running" takes tasks; "paused" (for lack of memory) and others do not."""
+    """A "running" worker takes tasks; a "paused" worker (short of memory) or any other does not."""
     memory: int
     """Bytes that its process uses."""
     memory_limit: int
-    """0: none."""
+    """Memory limit in bytes; 0 if there is no limit."""
     last_seen: float
     """Time of its last heartbeat, by the scheduler's clock."""
     tags: frozenset[str] = frozenset()
@@ -75,10 +75,10 @@ def unreachable(error: OSError) -> ClusterError:
 
 
 def workers_known_to(client: Client) -> dict[str, Any]:
-    """Return the scheduler's description of each worker, by address; not for use on the event loop.
+    """Return the scheduler's description of each worker, by address.
 
-    Inside of ``use_selection`` these are the selected ones. Raises ClusterError without a
-    connection.
+    Inside ``use_selection`` only the selected workers are returned. Must not be called on the event
+    loop. Raises ClusterError if there is no connection.
     """
     require_open(client)
     try:
@@ -111,8 +111,8 @@ class Network:
     def run(self, work: Coroutine[Any, Any, T], check: Callable[[], None] | None = None) -> T:
         """Run a coroutine on the client's event loop and wait for it.
 
-        ``check`` is called in this thread at intervals; what it raises cancels ``work``. Raises
-        ParameterError on the event loop itself, which would wait for itself.
+        ``check`` is called in this thread at intervals; an error that it raises cancels ``work``.
+        Raises ParameterError if called on the event loop, which would wait for itself.
         """
         if self._on_loop():
             work.close()
@@ -158,18 +158,18 @@ class Network:
         return task
 
     async def register(self, plugin: Any, patience: float) -> None:
-        """Install a plugin on every worker, now and later; wait for a limited time."""
+        """Install a plugin on every present and future worker; wait for a limited time."""
         task = self.spawn(self.client.register_plugin(plugin))
         done, _ = await asyncio.wait([task], timeout=patience)
-        # a worker without this package: admission names it
+        # raised for a worker without this package, which admission will report
         with contextlib.suppress(ImportError, AttributeError):
             for finished in done:
                 finished.result()
 
     async def prepare_scheduler(self) -> None:
         """Install the scheduler's part of broadcasts, if it has this package."""
-        # Without it tasks fetch dropped replicas of broadcasts again, one by one, and fetching from
-        # a worker that is just leaving takes half a minute.
+        # Without this part, tasks fetch dropped replicas of broadcasts again, one by one, and
+        # fetching from a worker that is leaving takes half a minute.
         for change in (keep_replicas, close_stale_connections):
             with contextlib.suppress(ImportError, AttributeError, OSError):
                 await self.client._run_on_scheduler(change)
@@ -216,8 +216,8 @@ class Network:
         """Send a copy of ``value`` to a worker, for :meth:`spread`."""
         key = self._key()
         with at("scatter"):
-            # Cancelled half-way, the value would stay on the worker for ever. Finished, it is
-            # released together with its future.
+            # If cancelled half-way, the value would stay on the worker for ever. A finished value
+            # is released together with its future.
             sending = asyncio.ensure_future(
                 self.client.scatter({key: value}, hash=False, workers=[worker])
             )
@@ -228,11 +228,11 @@ class Network:
     def _sent(self, sending: asyncio.Future[Any]) -> None:
         self._sending.discard(sending)
         if not sending.cancelled():
-            # retrieved, so that asyncio does not log it
+            # retrieve the exception, so that asyncio does not log it
             sending.exception()
 
     async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
-        """Copy what :meth:`scatter` sent to more workers; return False if its worker is gone."""
+        """Copy a scattered value to more workers; return False if its first worker is gone."""
         message = {"op": SPREAD, "key": sent.key, "addresses": list(workers)}
         answers = await self.client.scheduler.broadcast(
             msg=message, workers=[source], on_error="ignore"
@@ -245,16 +245,16 @@ class Network:
         return set(found.get(sent.key, ()))
 
     def _where(self, worker: str | None) -> list[str] | None:
-        """Return the workers that a task may run on; None: any."""
+        """Return the workers that a task may run on; None means any worker."""
         if worker is None and self.pick is not None:
             return list(self.pick.chosen) or [NOBODY]
         return None if worker is None else [worker]
 
     async def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """Submit a task, preferably to ``worker``; if workers are selected, only to these.
+        """Submit a task, preferably to ``worker``, and only to selected workers if there are any.
 
-        Tasks of the same moment are sent in one graph: a graph takes the scheduler milliseconds,
-        and each additional task a tenth of that.
+        Tasks that are submitted at the same time are sent in one graph: a graph costs the scheduler
+        milliseconds, and each additional task in it a tenth of that.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Future] = loop.create_future()
@@ -295,7 +295,7 @@ class Network:
             return list(self.client.get(graph, keys, sync=False))
 
     def _key(self) -> str:
-        # The part before the dash is the name of a task group. Dask keeps all groups, and begins
-        # a new one after the last task of a group is forgotten. Some task of ours exists until the
-        # last pass is over.
+        # The part before the dash names a task group, so that all tasks of a job are in one group.
+        # Dask keeps all groups, and begins another one if the last task of a group is forgotten,
+        # but some task of the job exists until its last pass is over.
         return f"{self.group}-{uuid4().hex}"

@@ -1,8 +1,8 @@
 """Place chunks on workers, divide a process's memory between jobs, and find stragglers.
 
-Placement is sticky, balanced by threads, and moves as few chunks as possible. A straggler delays a
-pass by a multiple of what the others needed. Results do not depend on placement, so a wrong guess
-costs only time.
+Each worker gets chunks in proportion to its threads, and as few chunks as possible move. A
+straggler is a worker that takes much longer than the others. Results do not depend on placement, so
+a wrong guess costs only time.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from largek_dask import config
 
 FACTOR = 4.0
-"""A straggler takes longer than this times the others' median; not tuned."""
+"""Minimum ratio of a straggler's time to the median time of the other workers; not tuned."""
 FIRST_SECONDS = 30.0
 """Time for which a straggler gets no chunks; doubles each time."""
 
@@ -22,11 +22,11 @@ FIRST_SECONDS = 30.0
 def place(
     owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
 ) -> dict[int, str]:
-    """Return an owner of every chunk, which depends on the arguments only, not on their order.
+    """Return an owner of every chunk, which does not depend on the order of the arguments' items.
 
-    Every worker gets between the floor and the ceiling of its share (chunks in proportion to
-    threads). Within these bounds chunks stay where they are. ``owner`` may contain other chunks and
-    workers that have left; ``workers`` are threads by address.
+    The number of a worker's chunks is its share (in proportion to its threads), rounded down or
+    up. Within these bounds chunks stay where they are. ``owner`` may contain other chunks and
+    workers that have left; ``workers`` are numbers of threads by address.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -43,8 +43,9 @@ def place(
             held[home].append(chunk)
         else:
             orphans.append(chunk)
-    # The number of chunks of each worker: what it has, at least the floor; the rest goes to those
-    # with the fewest per thread. If there are too few orphans, workers above the floor give some.
+    # Each worker keeps its chunks, and gets at least the floor; remaining chunks go to the workers
+    # with the fewest chunks per thread. If there are too few orphans, workers above the floor give
+    # some away.
     want = {a: max(len(held[a]), low[a]) for a in addresses}
     while sum(want.values()) > len(order):
         giver = max(addresses, key=lambda a: (want[a] - low[a], a))
@@ -55,7 +56,7 @@ def place(
     for address in addresses:
         while len(held[address]) > want[address]:
             orphans.append(held[address].pop())
-    # in order and contiguous: neighbouring chunks are often stored together
+    # sorted, so that workers get contiguous chunks, which are often stored together
     orphans.sort()
     for address in addresses:
         n = want[address] - len(held[address])
@@ -91,9 +92,9 @@ def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
     """Return the bytes that one of the jobs of a process may keep.
 
-    That is its limit less what the others keep; if they want more than there is, equal parts, or
-    what a job wants if that is less. ``limits`` are the bytes that each job might keep alone,
-    ``wanted`` those that it has use for.
+    This is the job's limit minus the bytes that other jobs want. If all jobs together want more
+    than there is, each gets an equal part, or what it wants if that is less. ``limits`` are the
+    bytes that each job might keep if it were alone, ``wanted`` the bytes that it could use.
     """
     left = max(limits.values())
     least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)
@@ -106,7 +107,7 @@ def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> i
 
 
 class Pace:
-    """Durations of the shares of a pass, which are all handed out at the same time."""
+    """Durations of the shares of a pass, all of which begin at the same time."""
 
     def __init__(self, n_shares: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._n_shares = n_shares
@@ -119,9 +120,9 @@ class Pace:
         self._done.append(self._clock() - self._begin)
 
     def is_over(self) -> str | None:
-        """Return why the workers that are not done are stragglers; None if they are not.
+        """Return why the unfinished workers are stragglers; None if they are not.
 
-        At least half of the shares must be done, and the others take much longer.
+        They are stragglers if at least half of the shares are done and the rest take much longer.
         """
         if not self._done or 2 * len(self._done) < self._n_shares:
             return None
@@ -147,7 +148,7 @@ class Stragglers:
         self._until[address] = self._clock() + penalty
 
     def left_out(self, workers: dict[str, int]) -> dict[str, int]:
-        """Return the workers without stragglers; all of them if there are no others."""
+        """Return the workers that are not stragglers; all workers if all are stragglers."""
         now = self._clock()
         able = {a: n for a, n in workers.items() if self._until.get(a, now) <= now}
         return able or workers

@@ -10,7 +10,7 @@ from largek_dask.passes.network import Network
 FORGIVEN = 3
 """Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0
-"""Then the jobs retry one after the other, this far apart, so that each has the workers alone."""
+"""Interval between the retries of such jobs, in seconds, so that each has the workers to itself."""
 
 
 async def may_be_other_jobs_fault(
@@ -18,9 +18,9 @@ async def may_be_other_jobs_fault(
 ) -> bool:
     """Return True if all workers of a chunk's last task had tasks of other jobs when they died.
 
-    The other jobs do the same: each waits for those whose names come before its own. ``task`` had
-    this chunk only; it is empty if the loss was not a task's. ``forgiven`` counts the True results
-    per chunk.
+    All these jobs then retry in order of their names: before it returns True, this function waits
+    for the jobs whose names come first. ``task`` computed only this chunk; it is empty if the loss
+    was not that of a task. ``forgiven`` counts the True results per chunk.
     """
     if not task or forgiven[chunk] >= FORGIVEN:
         return False

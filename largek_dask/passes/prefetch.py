@@ -1,4 +1,4 @@
-"""Chunks of a pass, handed to computing threads: read ahead in the background, or in memory."""
+"""Hand the chunks of a pass to computing threads; read stored chunks ahead in the background."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from largek_dask.passes.cache import Part, Span
 
 @dataclass(slots=True)
 class Block:
-    """Rows of a chunk as they were read, or the error of reading them."""
+    """Rows of a chunk as they were read, or the error that reading raised."""
 
     index: int
     span: Span
     """The rows that the pass asks for."""
     part: Part | None = None
-    """Rows that include these."""
+    """The rows that were read, which include those of ``span``."""
     error: BaseException | None = None
     cached: bool = False
     bytes_read: int = 0
 
 
 class ChunkSource:
-    """The chunks of one pass; each is given to the thread that asks next.
+    """The chunks of one pass; each is given to the next thread that asks.
 
-    Chunks in memory (or in the cache) fill the time while the next stored one is being read, so
-    that reading and computing overlap over the whole pass. ``read(index)`` is called for the chunks
-    of ``stored`` on the reading thread only, ``recall(index)`` for those of ``present`` on the
-    thread that asks. At most ``depth`` chunks are read in advance.
+    Chunks in memory (or in the cache) are handed out while the next stored chunk is being read, so
+    that reading and computing overlap over the whole pass. ``read(index)`` is called for ``stored``
+    chunks on the reading thread only, ``recall(index)`` for ``present`` chunks on the thread that
+    asks. At most ``depth`` chunks are read in advance.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class ChunkSource:
         return not (self._stored or self._reading or self._ready)
 
     def start(self, executor: Executor | None) -> None:
-        """Allow threads to take chunks; read on a thread of ``executor``, if there is one."""
+        """Allow threads to take chunks; read on a thread of ``executor`` if it is not None."""
         with self._changed:
             self._stopped = False
             if executor is None or self._reading or not self._stored:
@@ -70,14 +70,14 @@ class ChunkSource:
         executor.submit(carried(self._fill))
 
     def stop(self) -> None:
-        """Pause reading; what has been read is kept, and ``start`` resumes."""
+        """Pause reading until the next ``start``; chunks that have been read are kept."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
 
     @property
     def stopped(self) -> bool:
-        """True if no further chunk is handed out."""
+        """True if no more chunks are handed out."""
         return self._stopped
 
     def next(self) -> Block | None:

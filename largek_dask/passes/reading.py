@@ -1,10 +1,9 @@
-"""The rows of a chunk that a pass asks for: read, kept, or taken from what is in memory.
+"""Provide the rows of a chunk that a pass asks for, from storage, the cache or memory.
 
-If a store's rows are in random order, a share of a chunk (``RowSlice``) is the first rows of the
-chunk: then only the stored pieces with these rows are read, and nothing is copied. Otherwise a
-chunk is read whole and its share selected by a seeded permutation. Shares that will be used again
-are kept, within the budget of the cache, so that nothing is read or copied while a batch stays the
-same.
+If a store's rows are in random order, a share of a chunk (``RowSlice``) is its first rows: only the
+stored pieces with these rows are read, and nothing is copied. Otherwise the whole chunk is read,
+and its share is selected by a seeded permutation. Shares that will be used again are cached, within
+the cache's budget, so that nothing is read or copied while a batch stays the same.
 """
 
 from __future__ import annotations
@@ -35,11 +34,12 @@ SETTLED_AT_ONCE = 2_048
 SETTLED_AHEAD = 8
 """Ratio of the positions that are drawn to those that a share needs."""
 SORTED_SHARE = 32
-"""Shares smaller than their chunk by this factor are sorted (measured)."""
+"""Shares smaller than their chunk by at least this factor are ordered by sorting, not by marking
+(measured)."""
 
 
 class ChunkReader:
-    """Provide passes with rows; ``store`` keeps the permutations of shares that are not kept."""
+    """Provider of rows for passes; ``store`` keeps permutations of shares that are not cached."""
 
     def __init__(self, rows: Rows, store: RowStateStore, cache: ChunkCache) -> None:
         self._rows = rows
@@ -47,7 +47,7 @@ class ChunkReader:
         self._cache = cache
         self.measure()
         self._joined: Part | None = None
-        # slices of arrays are views: no reading thread, and no cache of whole chunks
+        # slices of arrays are views, which need no reading thread and no cache of whole chunks
         self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
@@ -58,7 +58,7 @@ class ChunkReader:
         self._sizes: list[int] = np.diff(self._rows.chunk_table).tolist()
 
     def join(self) -> Part | None:
-        """Return all rows if they are one array in this process; then ``JOINED`` may be read."""
+        """Return all rows if they are one array in this process, as the chunk ``JOINED``."""
         if self._joined is None and (x := self._rows.in_memory()) is not None:
             parts = [self._rows.read_weight(index) for index in range(self._rows.n_chunks)]
             weights = [part for part in parts if part is not None]
@@ -73,7 +73,7 @@ class ChunkReader:
             n = self._joined.span.of
             if rows is None or (rows.begin == 0 and rows.end == rows.of):
                 return self._joined.span
-            # not a permutation of all rows, but a share of every chunk's
+            # combines the shares of all chunks; it is not a share of a permutation of all rows
             return Span(rows.begin, rows.end, rows.of, rows.rng)
         n = self._sizes[index]
         if rows is None:
@@ -83,7 +83,7 @@ class ChunkReader:
         return Span(begin, end, n, None if as_they_lie else rows.rng)
 
     def source(self, chunks: Iterable[int], rows: RowSlice | None, n_ahead: int) -> ChunkSource:
-        """Return the chunks of a pass; of stored ones, ``n_ahead`` are read in advance."""
+        """Return the chunks of a pass; up to ``n_ahead`` stored chunks are read in advance."""
 
         def read(index: int) -> Block:
             return self._read(index, self.span(index, rows))
@@ -101,10 +101,10 @@ class ChunkReader:
         return ChunkSource(read, recall, stored, present, n_ahead)
 
     def take(self, block: Block, span: Span, again: bool, report: PassReport) -> Part:
-        """Return exactly the rows of a span, from those read for a pass.
+        """Return exactly the rows of a span, from the rows that were read for a pass.
 
-        With ``again`` further passes will use the same rows, which are kept if they were copied.
-        ``report`` counts the cost. Raises the error of reading the chunk.
+        ``again`` is True if later passes will use the same rows, which are cached if they had to
+        be copied. ``report`` records the cost. Raises the error that reading the chunk raised.
         """
         index, part = block.index, block.part
         if part is not None and part.span == span:
@@ -125,7 +125,7 @@ class ChunkReader:
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
             if not again or self._cache.holds(index, span):
                 return Part(span, x, weight)
-            # a view would keep all that was read in memory
+            # copied, because a view would keep everything that was read in memory
             taken = Part(span, readonly(x.copy()), None if weight is None else weight.copy())
             self._cache.put(index, taken)
         else:
@@ -145,8 +145,9 @@ class ChunkReader:
             # several times faster than x[places] (measured)
             x = readonly(part.x.take(places, axis=0))
         taken = Part(span, x, weight, readonly(positions))
-        # Not kept: a part of a larger share, which will be needed again; and shares that do not
-        # begin at 0, which alternate. For these the order is kept.
+        # Two kinds of shares are not cached: parts of a larger cached share, which will be needed
+        # again, and shares that do not begin at 0, which alternate. For the latter the order is
+        # kept.
         kept = again and part.rows is None and span.begin == 0
         cached = kept and self._cache.put(index, taken)
         if not cached and not known:
@@ -158,7 +159,7 @@ class ChunkReader:
         self._store.put(_name(span), 0, index, 0, kept)
 
     def locate(self, index: int, part: Part, rows: RowSlice) -> NDArray[np.int64]:
-        """Return the positions of another share's rows among a pass's rows of a chunk."""
+        """Return the positions of another share's rows among the rows that a pass has read."""
         span = self.span(index, rows)
         if span.order is None:
             first = 0 if index == JOINED else part.span.begin
@@ -173,7 +174,7 @@ class ChunkReader:
         return own if part.rows is None else np.searchsorted(part.rows, own)
 
     def _places(self, span: Span, again: bool) -> NDArray[np.int64]:
-        """Return the global indices of a share of every chunk, ascending."""
+        """Return the ascending global indices of the rows in a share of every chunk."""
         assert span.order is not None
         name = f"places {span.order.seed} {span.order.stream} {span.begin} {span.end} {span.of}"
         known = self._kept(name, JOINED) if again else None
@@ -210,8 +211,8 @@ class ChunkReader:
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
         """Return the global indices of all rows, in the seeded order of each chunk.
 
-        Asking a hundred chunks for each of a hundred shares takes longer than using their rows. As
-        with a single chunk, positions far behind the share are not drawn.
+        Computing each of a hundred shares from each of a hundred chunks would take longer than
+        using the rows. As with a single chunk, positions far beyond the share are not drawn.
         """
         rng = span.order
         assert rng is not None
@@ -233,7 +234,7 @@ class ChunkReader:
         return out
 
     def _kept(self, name: str, index: int) -> Arrays | None:
-        """Return what the store has under the name of an order, and register the name."""
+        """Return the arrays of an order from the store, if it has them, and register the name."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
@@ -243,10 +244,10 @@ class ChunkReader:
     def _order(
         self, index: int, span: Span, ahead: int = SETTLED_AHEAD
     ) -> tuple[NDArray[np.int32], int, bool]:
-        """Return the chunk's permutation, the number of settled positions, and if it was kept so.
+        """Return the chunk's permutation, its number of settled positions, and True if it was kept.
 
-        Positions far behind the share are not drawn, so that small batches cost about as much as
-        their rows; ``ahead`` times as many positions as needed are settled.
+        Only ``ahead`` times the needed number of positions are settled (drawn), so that the cost of
+        a small batch is in proportion to its rows.
         """
         assert span.order is not None
         known = self._kept(_name(span), index)
@@ -257,7 +258,7 @@ class ChunkReader:
             if settled >= span.end:
                 return order, settled, True
             order = order.copy()
-        # a generator costs as much as some thousands of positions, and batches double
+        # creating a generator costs as much as drawing thousands of positions, and batches double
         n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
         uniforms = span.order.generator(0, "rows", index).random(n_settled)
         shuffle_places(order, uniforms[settled:], settled)
@@ -303,7 +304,7 @@ class ChunkReader:
         return part, n_bytes
 
     def _grown(self, index: int, begin: int, span: Span) -> Part | None:
-        """Return a kept share that lacks only following rows, if these can be read alone."""
+        """Return a cached share if only the rows after it are missing and can be read alone."""
         kept = self._cache.share(index)
         if kept is None or kept.span.order is not None:
             return None
@@ -322,7 +323,7 @@ class ChunkReader:
 
 
 def _ascending(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Sort distinct numbers below n: a few by comparison, many by marking."""
+    """Sort distinct numbers below n: a few numbers by comparison, many by marking."""
     if len(positions) * SORTED_SHARE < n:
         return np.sort(positions).astype(np.int64)
     marked = np.zeros(n, np.bool_)
@@ -339,7 +340,7 @@ def _name(span: Span) -> str:
 def _joined(kept: Part, more: Part) -> Part:
     """Return consecutive rows in one array.
 
-    The first time, there is made room for the whole chunk, so that kept rows are copied only once.
+    The first call allocates an array for the whole chunk, so that kept rows are copied only once.
     """
     weight, room = None, kept.room
     if kept.weight is not None and more.weight is not None:
@@ -351,6 +352,6 @@ def _joined(kept: Part, more: Part) -> Part:
     if room is None:
         room = empty_rows(span.of - span.begin, kept.x.shape[1], kept.x.dtype)
         room[:n] = kept.x
-    # the arrays of kept rows end before, and do not change
+    # arrays of kept rows end before position n, so they do not change
     room[n:end] = more.x
     return Part(span, readonly(room[:end]), weight, room=room)

@@ -1,11 +1,11 @@
 """The row state that a process keeps between passes, within a budget.
 
-Losing an entry costs time (a replay), never correctness, so the store declines what does not fit:
-passes visit the chunks in the same order over and over, and a cache that evicts the least recently
-used entry would evict each one just before its next use.
+Losing an entry costs time (a replay), never correctness, so the store declines entries that do not
+fit: passes visit the chunks in the same order over and over, and a cache that evicts the least
+recently used entry would evict each entry just before its next use.
 
-``Engine._rebuild`` replays what is missing. ``algorithms.parts.history`` has what is replayed, and
-``ClusterPasses`` sends it to the worker that asks for it.
+``Engine._rebuild`` rebuilds missing states by a replay. ``algorithms.parts.history`` holds the
+broadcasts to replay, and ``ClusterPasses`` sends them to workers that ask for them.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 GENERATIONS = 2
-"""Maximum states kept per chunk: the last one, and the one before it."""
+"""Maximum number of states kept per chunk: the last state and the one before it."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
 
 def process_memory() -> int:
-    """Return the bytes of memory of the machine, or of the limit of its control group."""
+    """Return the memory of the machine, or the limit of the process's control group, in bytes."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (text := limit.read_text().strip()).isdigit():
@@ -36,7 +36,7 @@ def process_memory() -> int:
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, read-only; copied if it is a view, which would keep a larger one."""
+    """Return the array, read-only; a view is copied, as it would keep a larger array in memory."""
     array = np.asarray(array)
     if array.base is not None:
         array = array.copy()
@@ -50,7 +50,7 @@ class RowStateStore:
     The totals that passes retain count against the same budget (:meth:`reserve`), which ``limit``
     returns in bytes. The arrays of generation ``g - 1`` are kept while a pass writes generation
     ``g``, as far as the budget allows, so that a failed pass is repeated without a replay. They are
-    the first to go when space is short.
+    dropped first when space is short.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -60,7 +60,7 @@ class RowStateStore:
         self._states: dict[str, dict[int, dict[int, Arrays]]] = {}
         self._epochs: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
-        # name -> chunk -> bytes of its last arrays, whether they were kept or not
+        # name -> chunk -> bytes of the chunk's last arrays, kept or not
         self._offered: dict[str, dict[int, int]] = {}
         self._totals: dict[str, int] = {}
         self.nbytes = 0
@@ -70,7 +70,7 @@ class RowStateStore:
         self.evictions = 0
 
     def begin(self, name: str, epoch: int, generation: int) -> None:
-        """Drop other epochs, and what a pass that writes ``generation`` cannot use any more."""
+        """Drop other epochs, and the states that a pass writing ``generation`` cannot use."""
         with self._lock:
             if self._epochs.get(name) != epoch:
                 self._epochs[name] = epoch
@@ -90,7 +90,8 @@ class RowStateStore:
     def reserve(self, name: str, nbytes: int) -> bool:
         """Reserve bytes for totals that a state's passes retain; return False if they never fit.
 
-        They replace the name's earlier reservation, and row state if there is no other room.
+        The new reservation replaces an earlier one of the same name. Row state is dropped if there
+        is no other room.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)
@@ -110,19 +111,19 @@ class RowStateStore:
             return True
 
     def get(self, name: str, chunk: int, generation: int) -> Arrays | None:
-        """Return the arrays that ``generation`` left for the chunk, or None."""
+        """Return the arrays of this chunk and generation, or None."""
         with self._lock:
             return self._states.get(name, {}).get(chunk, {}).get(generation)
 
     def release(self, name: str, chunk: int, generation: int) -> None:
-        """Forget the arrays of one generation, which will be written to."""
+        """Forget the arrays of one generation, because the caller will overwrite them."""
         with self._lock:
             arrays = self._states.get(name, {}).get(chunk, {}).pop(generation, None)
             if arrays is not None:
                 self.nbytes -= _nbytes(arrays)
 
     def put(self, name: str, epoch: int, chunk: int, generation: int, arrays: Arrays) -> None:
-        """Keep the arrays if they fit; ignore those of another run."""
+        """Keep the arrays if they fit; ignore arrays of another run."""
         arrays = MappingProxyType({key: owned(array) for key, array in arrays.items()})
         size = _nbytes(arrays)
         with self._lock:
@@ -144,7 +145,8 @@ class RowStateStore:
     def _make_room(self, offset: int, own: dict[int, Arrays]) -> None:
         """Drop older generations until ``nbytes + offset`` is not positive.
 
-        Those of chunks that have a newer one go first, then the chunk's own.
+        Older generations of chunks that have a newer one are dropped first, then those of the
+        chunk itself (``own``).
         """
         if self.nbytes + offset <= 0:
             return

@@ -19,14 +19,15 @@ class StateSpec:
     """Number of the run that uses the name; states of different runs are separate."""
     generation: int
     first: bool
-    """There is no earlier state to look up or replay."""
+    """True if there is no earlier state to look up or replay."""
     retain: bool
     rebuild: ChunkFunction | None = None
     rebuild_start: Callable[[], Any] | None = None
     rebuild_rows: RowSlice | None = None
-    """The rows that the last generation was written for; None: all of them."""
+    """The rows that the last generation was written for; None means all rows."""
     n_before: int | None = None
-    """Number of chunks then, as later ones have no state yet; None: as many as now."""
+    """Number of chunks in the last generation, as chunks added since have no state yet; None if
+    no chunks were added."""
 
     def is_there(self, index: int) -> bool:
         """Return True if a chunk was in the last generation."""
@@ -35,7 +36,7 @@ class StateSpec:
 
 @dataclass(frozen=True, slots=True)
 class PassSpec:
-    """One pass, for all processes that compute it."""
+    """Specification of one pass, for all processes that compute it."""
 
     chunk_fn: ChunkFunction
     broadcast: tuple[Any, ...]
@@ -44,12 +45,12 @@ class PassSpec:
     state: StateSpec | None = None
     rows: RowSlice | None = None
     joined: bool = False
-    """Chunks that are one array in a process may be shown as one."""
+    """True if chunks that are one array in a process may be shown as one chunk."""
     preparation: Preparation = field(default_factory=Preparation)
 
 
 def total_of(spec: PassSpec, totals: Iterable[Any]) -> Any:
-    """Return a new total that holds all of ``totals``, which are not changed."""
+    """Combine ``totals``, which are not changed, into a new total."""
     out = spec.start()
     for total in totals:
         out = spec.combine(out, total)

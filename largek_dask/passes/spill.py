@@ -23,7 +23,7 @@ from largek_dask.errors import OutputError
 
 
 class SpilledRows(ZarrRows):
-    """The rows of another :class:`Rows`, in the same chunks, so that results have the same bits."""
+    """Rows copied from another :class:`Rows`, in the same chunks, so that results are identical."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class SpilledRows(ZarrRows):
         self.chunk_table.flags.writeable = False
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        """Return the whole chunk, which is stored in one piece."""
+        """Return the range of the whole chunk, which is stored in one piece."""
         start, stop = self.chunk_rows(i)
         return 0, stop - start
 
@@ -54,7 +54,7 @@ class SpilledRows(ZarrRows):
 
 
 class SpilledCSR(CSRRows):
-    """The same for sparse rows, whose chunks all have one length."""
+    """Sparse rows copied from another :class:`Rows`, in chunks of equal length."""
 
     def __init__(self, group: Any, location: str, weight: Column | None, chunk_rows: int) -> None:
         super().__init__(group, location=location, weight=weight, chunk_rows=chunk_rows)
@@ -73,7 +73,7 @@ def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
 
 
 def spill_folder() -> str:
-    """Return a new folder's name under ``largek.passes.spill-folder``, or a temporary folder."""
+    """Return the name of a new folder in ``largek.passes.spill-folder``, or a temporary folder."""
     parent = config.get("passes.spill-folder")
     if parent is None:
         return tempfile.mkdtemp(prefix="largek-")
@@ -135,7 +135,7 @@ def _write(rows: Rows, location: str, largest: int) -> None:
 
 
 def remove_spilled(folder: str) -> None:
-    """Remove what :func:`spill` wrote, if it still exists."""
+    """Remove the files that :func:`spill` wrote, if they still exist."""
     fs, path = url_to_fs(folder)
     if fs.exists(path):
         fs.rm(path, recursive=True)

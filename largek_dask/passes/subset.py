@@ -1,7 +1,7 @@
-"""Passes over some of the rows, held by the driver's process: samples, and batches that grow.
+"""Passes over some of the rows, held by the driver's process: samples and growing batches.
 
-They are passes like any other, over rows in memory. Their statistics are those of the whole table,
-so that all results have one origin and one grid.
+They work like other passes over rows in memory, but use the statistics of the whole table, so that
+all results have one origin and one grid.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ SubsetRows = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int6
 
 
 class Subset(LocalPasses):
-    """Passes over held rows of the table of the passes ``of``, which end with them.
+    """Passes over held rows of a table; they end with ``of``, the passes over the table.
 
-    With ``own_weights`` the weights and the grid of sums differ from the table's; with
-    ``own_features`` all statistics do.
+    With ``own_weights`` the weights and the grid of sums differ from those of the table; with
+    ``own_features`` all statistics differ.
     """
 
     lends = True  # copies would cost as much as small passes
@@ -83,7 +83,7 @@ class Subset(LocalPasses):
         self._edges: dict[RowSlice, int] = {}
 
     def extend(self, pieces: Sequence[TakenRows], asked: RowSlice) -> None:
-        """Add rows, as new chunks; all rows are now those of ``asked``."""
+        """Add rows as new chunks, so that the subset holds the rows of ``asked``."""
         self.held.extend(pieces)
         self._engine.extend()
         self.n_rows, self.n_chunks = self.held.n_rows, self.held.n_chunks
@@ -91,15 +91,15 @@ class Subset(LocalPasses):
         self._edges[asked] = self.n_chunks
 
     def is_cut_at(self, slices: Sequence[RowSlice]) -> bool:
-        """Return True if chunks end where these slices end."""
+        """Return True if a chunk ends at the end of each of these slices."""
         return all(rows in self._edges for rows in slices)
 
     def pieces(self, rows: RowSlice) -> list[TakenRows] | None:
-        """Return the rows of a slice that has been asked for, or None."""
+        """Return the rows of a slice that was requested before, or None."""
         return self.held.pieces(self._edges[rows]) if rows in self._edges else None
 
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
-        """Return some rows, numbered from 0, or all in order; see ``BasePasses.take``."""
+        """Return some rows by their positions, or all rows in order; see ``BasePasses.take``."""
         x, weight, numbers = self.held.together()
         if rows is not None:
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
@@ -109,7 +109,7 @@ class Subset(LocalPasses):
     def reduce(
         self, chunk_fn: ChunkFunction, *broadcast: Any, rows: RowSlice | None = None, **how: Any
     ) -> Any:
-        """See ``algorithms.base.Passes.reduce``; a subset has no shares."""
+        """See ``algorithms.base.Passes.reduce``; ``rows`` must be None."""
         if rows is not None:
             raise ValueError("a subset has no shares: ask its table for a smaller one")
         return super().reduce(chunk_fn, *broadcast, **how)
@@ -117,7 +117,7 @@ class Subset(LocalPasses):
     def _timed(
         self, spec: PassSpec, replay: tuple[tuple[Any, ...], ...], chunks: Sequence[int]
     ) -> Any:
-        """Run one pass, and add its seconds to those of the table's subsets."""
+        """Run one pass, and add its seconds to the total for the table's subsets."""
         try:
             return super()._timed(spec, replay, chunks)
         finally:
@@ -130,7 +130,7 @@ class Subset(LocalPasses):
             of.count_subset_seconds(seconds)
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Count the chunks of the last generation: rows added since are chunks of their own."""
+        """Return also the number of chunks of the last generation; later rows are new chunks."""
         before = state.rebuild_rows
         if before is None:
             return None, None
@@ -178,18 +178,18 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Drawn rows, the first of which are samples."""
+    """Drawn rows, of which the first n are a sample for any n."""
 
     of: RowSample
     rows: NDArray[np.int64]
-    """(m,) global indices; all of positive weight."""
+    """(m,) global indices of rows of positive weight."""
     weight: NDArray[np.float64] | None
     x: Any = None
-    """(m, d); None if all rows are in memory."""
+    """(m, d) rows; None if the whole table is in memory."""
 
 
 class Subsets:
-    """The subsets that passes keep: the last one of each type of argument."""
+    """The subsets that passes keep: the last subset of each type of argument."""
 
     def __init__(self) -> None:
         self._kept: dict[type, _Kept] = {}
@@ -204,7 +204,7 @@ class Subsets:
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Subset:
-        """Return a subset, kept or new; see ``algorithms.base.Passes.subset``."""
+        """Return a kept or a new subset; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
         if isinstance(asked, RowSlice):
             ends = sorted({asked.end, *(cut for cut in cuts if asked.begin < cut < asked.end)})
@@ -250,7 +250,7 @@ class Subsets:
                     self._drawn = None
 
     def clear(self) -> None:
-        """Close all."""
+        """Close all subsets."""
         for known in list(self._kept.values()):
             known.passes.close()
 
@@ -259,12 +259,12 @@ class Subsets:
     def _slice(self, of: BasePasses, asked: Sequence[RowSlice], known: _Kept | None) -> Subset:
         """Return the rows of the last of these slices, each of which contains the one before.
 
-        Rows of a slice that has been asked for, and cut at the same rows, are reused.
+        Rows of an earlier slice are reused if it was cut at the same rows.
         """
         there = None if known is None else known.asked
         n_there = 0
         if known is not None and isinstance(there, RowSlice):
-            # the following rows are fetched, in pieces that end where the slices do
+            # fetch only the rows that follow, in pieces that end where the slices end
             n_there = sum(rows.end <= there.end for rows in asked)
             follows = replace(there, end=asked[-1].end) == asked[-1] and there.end <= asked[-1].end
             if not follows or not known.passes.is_cut_at([*asked[:n_there], there]):
@@ -278,7 +278,7 @@ class Subsets:
             held = Subset(of, HeldRows(of.n_features, of.statistics.dtype, of.is_sparse))
             begin = asked[-1].begin
         if missing := asked[n_there:]:
-            # in one pass: each pass over a store that was not shuffled reads whole chunks
+            # in one pass, because every pass over a store that was not shuffled reads whole chunks
             begins = [begin, *(rows.end for rows in missing[:-1])]
             shares: list[CollectedRows] = of.reduce(
                 collect_shares,
@@ -293,14 +293,14 @@ class Subsets:
         return self._keep(asked[-1], None, held)
 
     def _spaced(self, of: BasePasses, asked: SpacedRows) -> TakenRows:
-        """Return evenly spaced rows of a slice; if that is not held, fetch only these."""
+        """Return evenly spaced rows of a slice; fetch only these rows if the slice is not held."""
         rows = asked.rows
         known = self._kept.get(RowSlice)
         pieces = None if known is None else known.passes.pieces(rows)
         if pieces is None:
             edges = [np.diff(of.chunk_table) * end // rows.of for end in (rows.begin, rows.end)]
             sizes = edges[1] - edges[0]
-            # rows of weight 0 would be counted
+            # only without rows of weight 0, which would be counted
             if of.statistics.n_rows == of.n_rows and sizes.any():
                 every = max(1, -(-int(sizes.sum()) // asked.most))
                 found: CollectedRows = of.reduce(
@@ -317,10 +317,10 @@ class Subsets:
         return some_rows(pieces, asked.most) if pieces else _one_piece([], of)
 
     def _projected(self, of: BasePasses, asked: ProjectedRows, known: _Kept | None) -> Subset:
-        """Return rows of positive weight, projected onto some directions, in the table order.
+        """Return rows of positive weight, projected onto some directions, in the table's order.
 
-        Projections onto the first of the directions are reused if they were asked for before. Rows
-        of a subset keep their order.
+        Earlier projections onto the first of the directions are reused. Rows of a subset keep the
+        order of the subset.
         """
         directions, there = asked.directions, None
         if isinstance(of, Subset):
@@ -358,7 +358,7 @@ class Subsets:
     # --- samples ----------------------------------------------------------------------------------
 
     def _sample(self, of: BasePasses, asked: RowSample) -> TakenRows:
-        """Return a seeded sample; the largest one is read once, and contains the others."""
+        """Return a seeded sample; the largest sample is read once and contains smaller samples."""
         draw = replace(asked, n=max(asked.n, asked.largest), largest=0)
         drawn = self._drawn
         if drawn is None or drawn.of != draw:
@@ -371,7 +371,7 @@ class Subsets:
 
 
 def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
-    """Return the ascending indices of a sample, with extra ones for rows of weight 0."""
+    """Return the ascending indices of a sample, with extra rows to replace rows of weight 0."""
     everything = of.n_rows
     n = min(everything, -(-asked.n * everything // max(1, of.statistics.n_rows)))
     rows = asked.rng.generator(0, asked.purpose).choice(everything, n, replace=False)
@@ -382,7 +382,7 @@ def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
 def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
     everything, count, n = of.n_rows, of.statistics.n_rows, asked.n
     enough = min(n, count) // 2
-    # extra rows in place of those of weight 0
+    # extra rows that replace rows of weight 0
     n = min(everything, -(-n * everything // max(1, count)))
     while True:
         if n == everything and asked.ascending:
@@ -402,7 +402,7 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
             x = None if x is None else x[there]
         if len(rows) >= enough or n == everything:
             break
-        # rows of positive weight are rare
+        # too few rows of positive weight were drawn
         n = min(4 * n, everything)
     if weight is not None and (weight == 1).all():
         weight = None

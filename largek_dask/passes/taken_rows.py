@@ -16,13 +16,13 @@ from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import Table, readonly, stack_rows
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of a chunk. The configured size does not apply: results for rows picked from a table must
-not depend on the machine."""
+"""Bytes of a chunk. The configured size does not apply, because results for rows picked from a
+table must not depend on the machine."""
 
 HUGE_FROM = 1 << 22
-"""Size in bytes from which numpy asks for huge pages. On a virtual machine whose free memory goes
-back to its host, the first touch of one costs as much as 512 small pages of the host, while the
-guest's own small pages are mostly available: rows took five times as long (measured)."""
+"""Size in bytes from which numpy requests huge pages. On a virtual machine that returns free memory
+to its host, the first access to a huge page costs as much as 512 small pages of the host, while
+small pages of the guest are mostly available: copying rows took five times as long (measured)."""
 
 
 def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
@@ -35,10 +35,10 @@ def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 class HeldRows(Rows):
-    """Picked rows; each piece is a chunk, and more may be added. There may be none.
+    """Picked rows; each piece is a chunk, and pieces may be added. The table may be empty.
 
-    ``dtype`` is the compute dtype; pieces may have a smaller type. ``whole`` are all rows that
-    there will ever be, in one piece, which is cut into chunks.
+    ``dtype`` is the compute dtype; pieces may have a smaller type. If ``whole`` is given, it is one
+    piece with all rows, which is cut into chunks, and no pieces are added later.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HeldRows(Rows):
         self.n_rows = int(self.chunk_table[-1])
 
     def pieces(self, n: int | None = None) -> list[TakenRows]:
-        """Return the first ``n`` chunks, or all."""
+        """Return the first ``n`` chunks, or all chunks if None."""
         return self._pieces[:n]
 
     def together(self) -> TakenRows:
@@ -87,19 +87,19 @@ class HeldRows(Rows):
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
     ) -> NDArray[np.float64] | None:
-        """Return the weights of chunk ``i``'s rows, or None if every row weighs 1."""
+        """Return the weights of chunk ``i``'s rows, or None if every row has weight 1."""
         weight = self._pieces[i].weight
         return None if weight is None else weight[begin:end]
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of a chunk's rows, or of all, in the table they were picked from."""
+        """Return the indices of the rows of a chunk (None: all rows) in the original table."""
         if i is not None:
             return self._pieces[i].rows
         assert self._whole is not None
         return self._whole.rows
 
     def in_memory(self) -> Table | None:
-        """Return all rows, if they are in one piece."""
+        """Return all rows if they are in one piece; None otherwise."""
         return None if self._whole is None else self._whole.x
 
     def describe_source(self, location: str | None) -> str:

@@ -13,12 +13,12 @@ import numpy as np
 
 WHOLE = (int, np.integer)
 EVERY_SECONDS = 1.0
-"""Minimum time between two progress events, and from the start of a pass to the first."""
+"""Minimum time, in seconds, between two progress events and before the first one of a pass."""
 
 
 @dataclass(slots=True)
 class PassReport:
-    """Figures of one pass, or of many added up.
+    """Figures of one pass, or sums over several passes.
 
     ``compute``, ``read`` and ``wait`` are sums over threads and workers; ``seconds`` is elapsed
     time.
@@ -26,23 +26,23 @@ class PassReport:
 
     passes: int = 0
     rows: int = 0
-    """Rows that chunk functions saw and that were counted."""
+    """Rows that chunk functions processed and that count in the total."""
     chunks: int = 0
     seconds: float = 0.0
     compute: float = 0.0
-    """Seconds of preparing chunks and of chunk functions."""
+    """Time for preparing chunks and for chunk functions, in seconds."""
     read: float = 0.0
-    """Seconds of reading chunks."""
+    """Time for reading chunks, in seconds."""
     wait: float = 0.0
-    """Seconds in which computing threads had no chunk."""
+    """Time in which computing threads had no chunk, in seconds."""
     reduce: float = 0.0
-    """Seconds of combining totals."""
+    """Time for combining totals, in seconds."""
     compiled: float = 0.0
-    """Seconds of compiling kernels during the pass; included above."""
+    """Time for compiling kernels during the pass, in seconds; included in the other times."""
     bytes_read: int = 0
     """Bytes of the rows that were read, in whole stored pieces."""
     copied: int = 0
-    """Bytes of shares that were copied from chunks of a store in no random order."""
+    """Bytes of shares that were copied, because the rows of the store are not in random order."""
     bytes_moved: int = 0
     """Bytes of broadcasts and totals between processes."""
     cached: int = 0
@@ -52,7 +52,7 @@ class PassReport:
     evictions: int = 0
     """Number of times that row state did not fit its budget."""
     retries: int = 0
-    """Chunks handed out again after a failure."""
+    """Chunks that were retried after a failure."""
     workers: int = 0
     state_bytes: int = 0
     """Bytes of row state and retained totals held when the pass ended."""
@@ -60,7 +60,7 @@ class PassReport:
     """Bytes of chunks and shares of chunks held when the pass ended."""
 
     def add(self, other: PassReport) -> None:
-        """Add another's figures; ``workers`` and bytes held take its value."""
+        """Add the figures of another report, but take over its ``workers`` and bytes held."""
         for name in ADDED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.workers = other.workers
@@ -77,7 +77,7 @@ ADDED = tuple(
 
 
 def nbytes(value: Any) -> int:
-    """Estimate the bytes of the arrays in an object, which decide how it is sent."""
+    """Estimate the bytes of the arrays in an object, to decide how it is sent."""
     size = getattr(value, "nbytes", None)
     if isinstance(size, WHOLE):
         return int(size)
@@ -104,9 +104,9 @@ class EventCallback(Protocol):
 
 
 class ProgressReporter:
-    """Send ``progress`` events of a long pass.
+    """Sender of ``progress`` events of a long pass.
 
-    ``ask`` returns the number of chunks that are done, and of all; any thread may call it often.
+    ``ask`` returns the numbers of finished chunks and of all chunks; any thread may call it often.
     """
 
     def __init__(self, ask: Callable[[], tuple[int, int]], on_event: EventCallback) -> None:
@@ -121,7 +121,7 @@ class ProgressReporter:
         self._due = time.monotonic() + EVERY_SECONDS
 
     def look(self) -> None:
-        """Send the progress of the pass, if it is due and new."""
+        """Send an event if one is due and the progress has changed."""
         if time.monotonic() < self._due or not self._lock.acquire(blocking=False):
             return
         try:

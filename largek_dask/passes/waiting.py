@@ -1,4 +1,4 @@
-"""Await results; raise ``Lost`` if the worker that was to give them is gone."""
+"""Await results; raise ``Lost`` if the worker that should return them is gone."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _PENDING: set[asyncio.Future[Any]] = set()
 
 
 class Lost(Exception):
-    """A share has to be handed out again.
+    """A share has to be computed again.
 
-    ``killed``: its workers died of it. ``left``: a worker was given up, and only what it had is
-    lost.
+    ``killed`` is True if the share killed its workers. ``left`` is True if a worker was given up,
+    so that only the results it had are lost.
     """
 
     def __init__(self, error: BaseException, left: bool = False) -> None:
@@ -46,7 +46,7 @@ class Lost(Exception):
 
 
 async def wait_watching(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:
-    """Await what needs all of these workers; raise ``Lost`` if one of them is lost."""
+    """Await a result that needs all of these workers; raise ``Lost`` if one of them is lost."""
     begin = time.monotonic()
     task = asyncio.ensure_future(work)
     try:
@@ -65,16 +65,16 @@ async def scheduler_reply(asked: Awaitable[T]) -> T:
     try:
         return await asked
     except (KeyError, OSError, ValueError) as error:
-        # which of them depends on the moment of the loss
+        # the class of the error depends on the moment of the loss
         raise Lost(error) from error
 
 
 async def result(future: Future) -> Any:
     """Return the value of a task; failures of workers become ``Lost``.
 
-    It can be cancelled at any moment. Dask answers simultaneous requests for values together:
-    cancelling one drops the answers of the others, and, before the request has been sent, of all
-    later ones of that client. So a value on its way is awaited.
+    The call can be cancelled at any moment. Dask answers simultaneous requests for values together:
+    cancelling one of them drops the answers to the others, and, if it has not been sent yet, to all
+    later requests of the client. So a request is always awaited to its end.
     """
     asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
     _PENDING.add(asked)
@@ -95,7 +95,7 @@ async def result(future: Future) -> Any:
 
 
 async def unless_given_up(answer: asyncio.Future[T]) -> T:
-    """Await an answer that may be cancelled by others, which raises ``Lost``."""
+    """Await an answer; raise ``Lost`` if other code cancels it."""
     try:
         return await answer
     except asyncio.CancelledError as error:
@@ -108,5 +108,5 @@ async def unless_given_up(answer: asyncio.Future[T]) -> T:
 def _answered(asked: asyncio.Future[Any]) -> None:
     _PENDING.discard(asked)
     if not asked.cancelled():
-        # retrieved, so that asyncio does not log it
+        # retrieve the exception, so that asyncio does not log it
         asked.exception()

@@ -34,9 +34,9 @@ from largek_dask.version import __version__
 logger = logging.getLogger(__name__)
 
 LEAST_SCRATCH = 256_000_000
-"""Minimum free bytes of a worker's temporary folder; with fewer it logs a warning."""
+"""Minimum free bytes of a worker's temporary folder; with fewer, the worker logs a warning."""
 IDLE_SECONDS = 600.0
-"""A job without passes for this time is dropped when another one begins."""
+"""Time without passes after which a job is dropped when another job begins, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class WorkSpec:
 
     id: str
     rows: bytes = field(repr=False)
-    """Pickled ``Rows``: their address, not the data. Bytes, as it may hold secrets, and Dask logs
-    calls."""
+    """Pickled ``Rows`` (their address, not the data); as bytes, since an address may contain
+    secrets and Dask logs the arguments of calls."""
     memory_limit: int | None
     cache_bytes: int
     service_job: str | None = None
-    """Id of the service's job, if this one belongs to it."""
+    """Id of the service's job that this job belongs to, if any."""
     declared: int = 0
     """Bytes of row state that are reserved for this job."""
 
@@ -61,7 +61,7 @@ class Payload:
 
     job: str
     number: int
-    """Number of the pass in the job: a share of a later pass ends those of earlier ones."""
+    """Number of the pass in the job; a share of a later pass ends the shares of earlier passes."""
     spec: PassSpec
 
 
@@ -77,14 +77,14 @@ class Share:
     """Totals larger than this stay on the worker until they are collected."""
     slice_seconds: float
     again: int = 0
-    """Number of chunks that are handed out again after a failure."""
+    """Number of chunks that are retried after a failure."""
 
 
 @dataclass(frozen=True, slots=True)
 class PackedError:
     """An error returned to the driver as a value.
 
-    Dask logs what a task raises, and errors of a file system's driver may contain secrets.
+    Dask logs errors that a task raises, and errors of a file system's driver may contain secrets.
     """
 
     error: bytes = field(repr=False)
@@ -92,13 +92,13 @@ class PackedError:
 
     @classmethod
     def of(cls, error: Exception) -> PackedError:
-        """Pack an error that is being handled."""
+        """Pack the error that is being handled."""
         message = error_message(error)
         traceback = message["traceback"]
         return cls(message["exception"].data, None if traceback is None else traceback.data)
 
     def unpacked(self) -> Exception:
-        """Return the error, to be raised."""
+        """Return the error, with its traceback."""
         _, error, traceback = clean_exception(exception=self.error, traceback=self.traceback)
         return error.with_traceback(traceback)  # type: ignore[no-any-return]
 
@@ -111,7 +111,7 @@ class ShareResult:
     share: str
     finished: bool = False
     unknown: bool = False
-    """The worker does not know the job."""
+    """True if the worker does not know the job."""
     needs_replay: bool = False
     parked: bool = False
     error: PackedError | None = None
@@ -120,13 +120,13 @@ class ShareResult:
     size: int = 0
     """Bytes of the total."""
     done: int = 0
-    """Chunks of the share that are finished."""
+    """Number of finished chunks of the share."""
     report: PassReport = field(default_factory=PassReport)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A value scattered as one object; Dask unpacks plain lists, tuples and dicts."""
+    """Wrapper of a value that is scattered as one object; Dask would unpack a list or tuple."""
 
     value: Any
 
@@ -142,11 +142,11 @@ class _Job:
         self.engine = engine
         self.service_job = spec.service_job
         options = getattr(engine.rows, "storage_options", None)
-        # a reference for the life of the job: the log holds none
+        # kept for the life of the job, as the log has no reference to it
         self.redact = Redactor(options)
         hide_in_logs(self.redact)
         self.state_limit = state_limit
-        """Bytes that the job may keep if it is alone on this worker."""
+        """Bytes of row state that the job may keep if it is alone on this worker."""
         self.cache_limit = spec.cache_bytes
         self.lock = threading.Lock()
         self.tickets: dict[str, Ticket] = {}
@@ -165,19 +165,19 @@ class _Job:
         self.used = time.monotonic()
 
     def end(self) -> None:
-        """Stop running shares, end the threads, drop all state."""
+        """Stop running shares, end the threads and drop all state."""
         self.wanted = math.inf
         self.engine.close()
 
 
 class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """The jobs of one worker. Registered by the first ``ClusterPasses`` of a cluster."""
+    """The jobs of one worker; the first ``ClusterPasses`` of a cluster registers this plugin."""
 
     name = f"largek-passes-{__version__}"
     idempotent = True
 
     def setup(self, worker: Any) -> None:
-        """Called on every worker, including those that join later."""
+        """Set up the plugin on a worker; called on every worker, even if it joins later."""
         self.worker = worker
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
@@ -194,7 +194,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job.end()
 
     def admit(self, spec: WorkSpec) -> None:
-        """Make the engine of a job, unless there is one."""
+        """Make the engine of a job, unless it exists."""
         rows: Rows = pickle.loads(spec.rows)
         memory = self.worker.memory_manager.memory_limit or process_memory()
         budget = state_budget(spec.memory_limit, memory)
@@ -215,7 +215,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job.end()
 
     def _room(self, kind: Literal["state", "cache"], job_id: str, alone: int) -> int:
-        """Return the bytes that a job may keep, which has the limit ``alone`` without others."""
+        """Return the bytes that a job may keep; ``alone`` is its limit without other jobs."""
         limits, wanted = {}, {job_id: 0}
         for name, job in self.jobs.copy().items():
             limits[name], wanted[name] = (
@@ -230,7 +230,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         with self.lock:
             worked = replace(self.worked)
             worked.add(done)
-            # replaced as a whole, so that it is read without a lock
+            # replaced as a whole, so that it can be read without a lock
             self.worked = worked
 
     def drop(self, job_id: str) -> None:
@@ -239,7 +239,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job = self.jobs.pop(job_id, None)
         if job is not None:
             job.wanted = math.inf
-            # not on the worker's event loop, as the engine waits for its threads
+            # on another thread than the worker's event loop, as the engine waits for its threads
             threading.Thread(target=job.end, daemon=True).start()
 
 
@@ -290,7 +290,7 @@ def _advance(
         job.begin(payload.number)
         ticket = job.tickets.get(share.id)
         if ticket is None:
-            # on another worker than the owner, its own retained totals are left alone
+            # a worker that does not own the share must not touch its own retained totals
             ticket = job.engine.open(
                 payload.spec, unranges(share.parts), replay, retain=out.worker == share.owner
             )
@@ -336,7 +336,7 @@ def collect_total(share_id: str, payload: Payload) -> Any:
 
 
 def combine_totals(payload: Payload, *totals: Any) -> Any:
-    """Add totals to a new one; Dask keeps the others, which must not change."""
+    """Combine totals into a new total; the given totals must not change, as Dask keeps them."""
     return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
 
 
@@ -355,7 +355,7 @@ def versions() -> dict[str, str]:
 def admit(
     spec: WorkSpec, shape: tuple[int, int], dask_worker: Any = None
 ) -> str | RuntimeError | None:
-    """Return why this worker cannot open the data; None if it can.
+    """Return the reason why this worker cannot open the data; None if it can.
 
     An error is returned, not raised: Dask logs all arguments of a call that raises.
     """
@@ -394,6 +394,6 @@ def drop_job(job_id: str, dask_worker: Any = None) -> None:
 
 
 def take_total(job_id: str, share_id: str, dask_worker: Any = None) -> Any:
-    """Return the total of a share on this worker, which takes no tasks; None if there is none."""
+    """Return the total of a share, or None, from a worker that takes no tasks."""
     job = dask_worker.plugins[WorkPlugin.name].jobs.get(job_id)
     return None if job is None else job.parked.get(share_id)

@@ -1,6 +1,7 @@
-"""Select the workers of a cluster that a job uses: by tags, and by minimum and maximum number.
+"""Select the workers of a cluster that a job uses, by tags and by minimum and maximum number.
 
-A tag is one of Dask's worker resources: ``dask worker --resources bigmem=1`` has the tag bigmem.
+A tag is one of Dask's worker resources: ``dask worker --resources bigmem=1`` starts a worker with
+the tag bigmem.
 Results do not depend on the selection.
 """
 
@@ -13,10 +14,10 @@ from contextvars import ContextVar
 
 
 class WorkerSelection:
-    """The workers of one run of a job, which uses each of them for as long as it can compute.
+    """The workers of one run of a job; a chosen worker is used as long as it can compute.
 
-    There are at least ``least`` (with fewer the job waits) and at most ``most`` (None: no limit),
-    with all of these ``tags``.
+    There are at least ``least`` workers (the job waits for them) and at most ``most`` (None: no
+    limit), each with all of these ``tags``.
     """
 
     def __init__(self, least: int = 1, most: int | None = None, tags: Collection[str] = ()) -> None:
@@ -24,7 +25,7 @@ class WorkerSelection:
         self.most = most
         self.tags = frozenset(tags)
         self.chosen: tuple[str, ...] = ()
-        """Addresses, oldest first."""
+        """Addresses of the chosen workers, the oldest choice first."""
 
     def __str__(self) -> str:
         tags = f" with {', '.join(sorted(self.tags))}" if self.tags else ""
@@ -35,14 +36,14 @@ class WorkerSelection:
         return self.tags.issubset(tags)
 
     def count(self, n_allowed: int) -> int:
-        """Return how many of ``n_allowed`` workers are used."""
+        """Return the number of workers to use if ``n_allowed`` workers are allowed."""
         return n_allowed if self.most is None else min(n_allowed, self.most)
 
     def choose(self, ready: Mapping[str, int], able: Collection[str]) -> dict[str, int]:
-        """Return the workers to use, out of those that are ready (threads by address).
+        """Return the workers to use, out of the workers in ``ready`` (threads by address).
 
-        ``able`` are allowed workers that could compute; those among them that do not answer are
-        kept.
+        ``able`` are allowed workers that could compute; a chosen worker in ``able`` stays chosen
+        even if it does not answer.
         """
         kept = [address for address in self.chosen if address in able]
         others = [other for other in tuple(_SELECTIONS) if other is not self]
@@ -66,15 +67,15 @@ def declared_row_state() -> int:
 
 
 def current_selection() -> WorkerSelection | None:
-    """Return the selection for passes opened here; None: all workers are used."""
+    """Return the selection for passes opened here; None means that all workers are used."""
     return _selection.get()
 
 
 @contextmanager
 def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iterator[None]:
-    """Have passes opened inside this block use these workers (None: all).
+    """Make passes opened inside this block use these workers (None: all workers).
 
-    Each of them reserves ``row_state`` bytes for the passes, even if other jobs want them.
+    Each worker reserves ``row_state`` bytes for the passes, even if other jobs want them.
     """
     token, before = _selection.set(selection), _row_state.set(row_state)
     if selection is not None:

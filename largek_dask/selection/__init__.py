@@ -1,1 +1,1 @@
-"""Number of clusters, and scores of a clustering: ``lk.suggest_k`` and ``lk.scores``."""
+"""Choice of the number of clusters, and scores of a clustering: ``lk.suggest_k``, ``lk.scores``."""

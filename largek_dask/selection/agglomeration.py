@@ -1,10 +1,10 @@
-"""Agglomeration of clusters, two at a time: partitions into every smaller number of clusters.
+"""Merge clusters, two at a time, to get partitions into every smaller number of clusters.
 
-From the centres and weights of k clusters alone, without reading rows, the pair is merged that
-raises the objective least (J. H. Ward, Hierarchical grouping to optimize an objective function,
-JASA 1963). The cost of a merge is exact as long as rows stay together, so the losses give a curve
-of the objective against the number of clusters, in steps of one. It lies above the optimum, as rows
-are not reassigned; losses jump where separate groups have to be merged.
+Each step merges the pair that raises the objective least (J. H. Ward, Hierarchical grouping to
+optimize an objective function, JASA 1963). It needs only the centres and weights of the clusters,
+not the rows. As rows are not reassigned, the cost of a merge is exact, and the costs give a curve
+of the objective against the number of clusters, in steps of one. The curve lies above the optimum,
+and the cost jumps where separate groups have to be merged.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class Merges:
     centers: Floats
     """(k, d) initial centres."""
     counts: Floats
-    """(k,) weights of their clusters."""
+    """(k,) weights of the initial clusters."""
     kept: NDArray[np.int64]
-    """(m,) cluster of each pair that gets the rows of both: the one of lower index."""
+    """(m,) cluster of each pair that receives the rows of both: the one with the lower index."""
     gone: NDArray[np.int64]
-    """(m,) the other cluster of each pair."""
+    """(m,) cluster of each pair that is removed."""
     losses: Floats
     """(m,) increase of the sum of ``w ||x - c||^2`` by each merge."""
 
     def centers_of(self, n_clusters: int) -> Floats:
-        """Return (l, d) centres of l clusters; l from k - m to k."""
+        """Return (l, d) centres of l clusters, for l from k - m to k."""
         centers, counts = self.centers.copy(), self.counts.copy()
         n = len(centers) - n_clusters
         for i, j in zip(self.kept[:n].tolist(), self.gone[:n].tolist(), strict=True):
@@ -46,7 +46,7 @@ class Merges:
         return np.delete(centers, self.gone[:n], axis=0)
 
     def curve(self, inertia: float) -> Floats:
-        """Return (m + 1,) objectives of k, k - 1, ... clusters; ``inertia`` is that of k."""
+        """Return (m + 1,) objectives of k, k - 1, ... clusters, given the ``inertia`` of k."""
         return np.cumsum(np.concatenate([[inertia], self.losses]))
 
 
@@ -91,7 +91,7 @@ class _Partners:
         self.least[i] = losses[self.partner[i]]
 
     def _losses(self, i: int) -> Floats:
-        """Return (k,) costs of merging cluster i with each other one; infinity if it is gone."""
+        """Return (k,) costs of merging cluster i with each other; infinity for removed clusters."""
         packed = pack_centers(self.centers[i : i + 1], self.shift)
         gaps = squared_distances(self.centers, packed, np.zeros(len(self.centers), np.int32))
         both = self.counts[i] + self.counts
@@ -104,7 +104,7 @@ class _Partners:
         return losses
 
     def merge(self) -> tuple[int, int, float]:
-        """Merge the pair that raises the objective least; of equal pairs the first."""
+        """Merge the pair that raises the objective least; among equal pairs, the first."""
         one = int(np.argmin(self.least))
         i, j = sorted((one, int(self.partner[one])))
         loss = float(self.least[one])
@@ -123,11 +123,12 @@ class _Partners:
 def bent_sizes(
     merges: Merges, inertia: float, least: int, most: int, bend: float, n: int
 ) -> list[int]:
-    """Return up to n numbers of clusters at which a curve of merges bends, the most bent first.
+    """Return up to n numbers of clusters at which a curve of merges bends, the largest bend first.
 
-    Numbers from ``least`` to ``most`` whose fall before is at least ``bend`` times the fall after
-    them; none within two windows of one that bends more. ``inertia`` is the objective before the
-    first merge. A window shows that there is a bend; the largest jump of losses in it shows where.
+    The curve bends at a number if its fall up to this number is at least ``bend`` times the fall
+    after it. Numbers are from ``least`` to ``most``; numbers within two windows of a larger bend
+    are left out. ``inertia`` is the objective before the first merge. A window shows that there is
+    a bend; the largest jump of losses in the window shows the exact number.
     """
     k = len(merges.centers)
     curve = merges.curve(inertia)
@@ -151,7 +152,7 @@ def bent_sizes(
 
 
 def _sharpest(losses: Floats, k: int, size: int) -> int:
-    """Return the number in the window with the largest ratio of a merge's cost to the last one."""
+    """Return the number in the window at which the cost of a merge rises by the largest factor."""
     w = window(size)
     near = [at for at in range(size - w, size + w + 1) if at >= 2 and 0 < k - at < len(losses)]
 

@@ -1,18 +1,18 @@
 """Suggest the number of clusters of a table of any size, from the whole curve in one run.
 
-Up to 50,000 rows (of up to 2^21 values) and 100 clusters the curve is that of `PartitionPath`, with
-every number of clusters. Beyond, it is that of nested partitions
-(:mod:`largek_dask.selection.nested`) of a sample: every number up to 16, then 24, 32, 48, 64, ...,
-and closer numbers around every bend. The same decision (:mod:`largek_dask.model.suggest_k`) is made
-from either.
+For up to 50,000 rows (with up to 2^21 values) and 100 clusters, the curve is computed by
+`PartitionPath`, for every number of clusters. For larger problems, it is computed from nested
+partitions (:mod:`largek_dask.selection.nested`) of a sample, for every number up to 16, then for
+24, 32, 48, 64, ..., and for closer numbers around every bend. The decision
+(:mod:`largek_dask.model.suggest_k`) is the same for both kinds of curve.
 
-A number is suggested if separately clustered halves of the rows give the same partition, no single
-Gaussian of this spectrum could be cut as well, the curve bends there, and each half suggests about
-the same number by its own curve.
+A number is suggested if separately clustered halves of the rows give the same partition, the
+partition is clearly better than any of a single Gaussian with the same spectrum, the curve bends
+there, and the curve of each half suggests about the same number.
 
-Objectives of a sample are estimated on held-out rows. They differ from those of all rows by chance,
-which the standard errors measure, and are too high by as much as partitions of all rows would be
-better than those of the sample.
+Objectives of a sample are estimated on held-out rows. They differ by chance from those of all rows,
+which the standard errors measure. They are also too high, because partitions found on all rows
+would be better.
 """
 
 from __future__ import annotations
@@ -66,26 +66,27 @@ if TYPE_CHECKING:
     from largek_dask.passes.base import BasePasses
 
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
-"""Rows and clusters up to which the curve is that of `PartitionPath`."""
+"""Maximum numbers of rows and clusters for which the curve is computed by `PartitionPath`."""
 PATH_VALUES = 1 << 21
-"""Values of these rows: with more it takes minutes."""
+"""Maximum number of values of these rows; `PartitionPath` takes minutes for more."""
 BALANCED_CLUSTERS = 25
-"""Clusters up to which its effort is "balanced". Beyond, "fast" takes far less time, and its higher
-objectives change no decision: the difference is about the noise of a curve."""
+"""Maximum number of clusters for which the effort of `PartitionPath` is "balanced". For more,
+"fast" takes far less time; its higher objectives change no decision, as they differ only by about
+the noise of a curve."""
 SAMPLE_A_CLUSTER, LEAST_SAMPLE = 256, 1 << 16
-"""Rows of a sample: per cluster of the last partition, and their minimum."""
+"""Number of rows of a sample per cluster of the last partition, and minimum number of rows."""
 SAMPLE_VALUES = 1 << 26
 """Maximum values of a sample whose size is not given."""
 FEWEST_A_CLUSTER = 16
-"""Minimum rows of a sample per cluster, if rows are wide."""
+"""Minimum number of rows of a sample per cluster, if rows are wide."""
 HELD_OUT, LEAST_HELD_OUT = 4, 1 << 13
-"""Rows of the sample per held-out row, and the minimum of these."""
+"""Number of rows of the sample per held-out row, and minimum number of held-out rows."""
 SETTLING = 2
-"""Lloyd's steps over all rows after a search on fewer."""
+"""Number of Lloyd steps over all rows after a search on some of the rows."""
 COMPARED = 1 << 14
 """Maximum rows on which the partitions of two halves are compared."""
 STAGES = 0.4, 0.6, 0.8
-"""Shares of the time limit at which the search, and those on either half, have to end."""
+"""Fractions of the time limit by which the search and the searches on the two halves must end."""
 
 Floats = NDArray[np.float64]
 
@@ -94,22 +95,22 @@ Floats = NDArray[np.float64]
 class ElbowCurve(SuggestedK):
     """Objectives of partitions into 1 to k clusters, and the suggested number of clusters.
 
-    Made by :func:`suggest_k`; ``print`` explains the decision.
+    It is returned by :func:`suggest_k`; ``print`` explains the decision.
     """
 
     errors: Floats
-    """(m,) standard errors of the objectives: 0 where all rows were counted."""
+    """(m,) standard errors of the objectives; 0 for objectives computed on all rows."""
     n_rows: int
-    """Rows of the table of positive weight."""
+    """Number of rows of the table with positive weight."""
     n_searched: int
-    """Rows on which partitions were found."""
+    """Number of rows on which partitions were found."""
     method: Literal["partition-path", "nested"]
     """Method that found the partitions."""
     model_of: Callable[[int], CentersModel]
-    """Function that makes the model of one of `n_clusters`; use :meth:`model`."""
+    """Function behind :meth:`model`, which should be used instead."""
 
     def model(self, n_clusters: int) -> CentersModel:
-        """Return the partition into l clusters, one of `n_clusters`, as a model.
+        """Return the partition into l clusters as a model; l must be one of `n_clusters`.
 
         Raises
         ------
@@ -136,7 +137,7 @@ class ElbowCurve(SuggestedK):
         )
 
     def plot(self) -> Figure:
-        """Return the inertia by number of clusters as a matplotlib figure."""
+        """Return a matplotlib figure of the inertia by number of clusters."""
         from largek_dask.plots.model_panels import curve_panel
         from largek_dask.plots.pictures import draw
 
@@ -170,35 +171,36 @@ def suggest_k(
     rows : array-like, sparse matrix, DataFrame, URL, zarr.Array, dask.array.Array or Rows
         (n_rows, n_features) numbers.
     k_max : int
-        Largest number of clusters to examine; fewer if there are fewer rows.
+        Largest number of clusters to examine; at most the number of rows is examined.
     sample : int, "auto" or "all"
-        Rows on which partitions are found, drawn by seed. "auto": 256 for each of ``k_max``
-        clusters, at least 65,536; fewer if rows are wide. "all": the same, and then all rows are
-        assigned to all partitions in three readings, so that objectives are exact.
+        Number of rows on which partitions are found, drawn at random by the seed. "auto": 256 rows
+        for each of ``k_max`` clusters, at least 65,536 rows; fewer if rows are wide. "all": as
+        "auto", but then all rows are read three times and assigned to all partitions, so that
+        objectives are exact.
     sample_weight : array-like of shape (n_rows,) or URL, optional
-        Weight 2 counts as two rows, weight 0 as none.
+        A row of weight 2 counts as two rows; a row of weight 0 is ignored.
     storage_options, normalize, on_bad_rows
         As in ``open_rows`` and ``KMeans``.
     random_state : int, RandomState, Generator or None
-        Same data, seed and versions give the same bits, unless ``max_time`` ends the run.
+        The same data, seed and versions give identical results, unless ``max_time`` ends the run.
     client : distributed.Client, optional
-        Read the rows on that cluster; the sample is searched in this process.
+        Read the rows on the client's cluster; the sample is searched in this process.
     n_threads, verbose
         As in ``KMeans``.
     max_time : float or str, optional
-        Seconds, or a time such as "90s"; partitions that are not done by then are left out.
+        Time limit in seconds or as text such as "90s"; unfinished partitions are left out.
 
     Returns
     -------
     ElbowCurve
-        ``k`` (None: no number stands out), its ``range``, and the curve.
+        The curve, with the suggested number ``k`` (None if no number stands out) and its ``range``.
 
     Raises
     ------
     ParameterError, DataError
-        A parameter is wrong, or ``rows`` are not a table of finite numbers.
+        A parameter is wrong, or ``rows`` is not a table of finite numbers.
     NoModelError
-        Time was up before there was a partition.
+        The time limit ended the run before there was a partition.
 
     Examples
     --------
@@ -216,7 +218,7 @@ def suggest_k(
         check_integer("sample", sample, 1)
     opened = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
     k = min(int(k_max), opened.n_rows)
-    # Also checks the other parameters.
+    # This also checks the other parameters.
     options = FitOptions(
         n_clusters=k,
         algorithm="partition-path",
@@ -241,7 +243,7 @@ class _Request:
     verbose: bool
 
     def curve(self) -> ElbowCurve:
-        """Return the curve: of all partitions if the table is small and dense, without a sample."""
+        """Return the curve; small dense tables use `PartitionPath` instead of a sample."""
         n = self.rows.n_rows
         is_small = n <= PATH_ROWS and n * self.rows.n_features <= PATH_VALUES
         is_small = is_small and self.options.n_clusters <= PATH_CLUSTERS
@@ -268,7 +270,7 @@ class _Request:
             k = min(self.options.n_clusters, statistics.n_rows)
             x, weight = take_rows(passes, Rng(self.options.seed))
         with warnings.catch_warnings():
-            # Fewer clusters than k_max are no fault.
+            # Do not warn if there are fewer clusters than k_max.
             warnings.simplefilter("ignore", DegenerateDataWarning)
             result = fit(
                 self.rows,
@@ -296,7 +298,7 @@ class _Request:
         return _curve_with(found, **exact, method="partition-path", model_of=path.model)
 
     def sizes(self, n_rows: int) -> tuple[int, int]:
-        """Return the number of rows of the sample, and of held-out rows."""
+        """Return the numbers of sampled rows and of held-out rows."""
         k = self.options.n_clusters
         if isinstance(self.sample, str):
             n = max(LEAST_SAMPLE, SAMPLE_A_CLUSTER * k)
@@ -317,7 +319,7 @@ class _NestedRun:
         self.n_rows = passes.statistics.n_rows
         n, held_out = request.sizes(self.n_rows)
         self.drawn = passes.subset(RowSample(self.rng, "elbow", n + held_out))
-        # Rows of weight 0 are not among them.
+        # Rows of weight 0 are not drawn.
         self.n = min(n, self.drawn.n_rows)
         self.k = min(request.options.n_clusters, self.n)
 
@@ -380,7 +382,7 @@ class _NestedRun:
         return curves, stability
 
     def _counted(self, found: Sequence[Partition]) -> tuple[Floats, Floats, list[Partition]]:
-        """Return objectives for all rows, their errors, and partitions with weights of all rows."""
+        """Return objectives for all rows, their errors, and partitions with counts of all rows."""
         if self.request.sample == "all" and self.n < self.n_rows:
             rows = self.passes
             found = settle_partitions(rows, found, SETTLING)
@@ -417,14 +419,14 @@ class _NestedRun:
 
 
 def _settle(rows: BasePasses, found: Sequence[Partition]) -> list[Partition]:
-    """Settle on all rows the partitions that were found on fewer."""
+    """Run Lloyd steps over all rows on partitions that were found on fewer rows."""
     few = [partition for partition in found if partition.n_rows < rows.n_rows]
     moved = iter(settle_partitions(rows, few, SETTLING))
     return [next(moved) if partition.n_rows < rows.n_rows else partition for partition in found]
 
 
 def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list[Partition]]:
-    """Return the curve of partitions that cost less than all smaller ones, and these."""
+    """Return partitions that cost less than all smaller partitions, and their curve."""
     count = count_partitions(rows, found)
     kept: list[Partition] = []
     for partition in count.partitions:
@@ -438,7 +440,7 @@ def _curve_of(rows: BasePasses, found: Sequence[Partition]) -> tuple[Curve, list
 
 
 def _curve_of_path(x: Floats, path: Sequence[Floats]) -> Curve:
-    """Return the curve of the partitions of half of a sample."""
+    """Return the curve of the partitions of one half of a sample."""
     d = x.shape[1]
     shift = x.sum(axis=0) / len(x)
     inertia = np.array([_cost_of(x, centers, shift) for centers in path])

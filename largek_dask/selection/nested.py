@@ -1,11 +1,11 @@
-"""Partitions into 1, 2, 4, ... clusters, each from a neighbour's centres.
+"""Partitions into 1, 2, 4, ... clusters, each started from the centres of another partition.
 
-Up: the clusters of k are split to 2 k, and the loop refines them. Down: pairs of clusters are
-merged (:mod:`~largek_dask.selection.agglomeration`), which gives a cheap curve in steps of one.
-Partitions are refined where the curve bends, and for the wanted numbers of clusters. The better of
-two partitions of a size is kept. All this happens on rows that the driver holds, more of them for
-more clusters. Then a few passes over all rows update all partitions at once, and a last one
-computes their costs.
+Upwards, k clusters are split into 2 k clusters, which an algorithm refines. Downwards, pairs of
+clusters are merged (:mod:`~largek_dask.selection.agglomeration`), which gives a cheap curve in
+steps of one. Partitions are refined where the curve bends, and for the requested numbers of
+clusters. Of two partitions of the same size, the better one is kept. The search uses rows held by
+the driver, with more rows for more clusters. Afterwards a few passes over all rows update all
+partitions at once, and a last pass computes their costs.
 """
 
 from __future__ import annotations
@@ -42,22 +42,22 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.selection.agglomeration import bent_sizes, merge_down
 
 STEPS = 24
-"""Maximum passes that refine a partition: further ones change less than the curve's noise."""
+"""Maximum passes that refine a partition; further passes change less than the curve's noise."""
 TOL = 1e-4
-"""``tol`` of the loop that refines."""
+"""Value of ``tol`` when partitions are refined."""
 ROWS_PER_CLUSTER, LEAST_ROWS = 256, 1 << 13
-"""Rows that refine a partition: per cluster, and their minimum."""
+"""Number of rows per cluster that are used to refine a partition, and minimum number of rows."""
 SPARSE_ROUNDS = 4
-"""Maximum rounds of moves of centres on sparse rows, which the truncated search does not take."""
+"""Maximum rounds of centre moves on sparse rows, which the truncated search does not support."""
 SMALL = 16
-"""Every number of clusters up to this has a partition."""
+"""A partition is computed for every number of clusters up to this one."""
 TRIED = 2.0
-"""Minimum bend of a curve of merges for a number of clusters to be refined. Refined partitions bend
-more, as merges do not reassign rows."""
+"""Minimum bend of a curve of merges at which a partition is refined. The curve of refined
+partitions bends more, as merges do not reassign rows."""
 MOST_TRIED = 3
-"""Maximum number of such sizes between k and 2 k."""
+"""Maximum number of bends between k and 2 k at which partitions are refined."""
 ROUNDED = 4.0
-"""Maximum squared error of the mean of equal rows, in squared units in the last place of a row."""
+"""Maximum squared rounding error of the mean of equal rows, in squared ulps of the row's values."""
 
 Floats = NDArray[np.float64]
 
@@ -68,9 +68,9 @@ class Partition:
 
     arrays: CenterArrays
     cost: float
-    """Sum of ``w ||x - c||^2`` over the rows that it was found on."""
+    """Sum of ``w ||x - c||^2`` over the rows on which it was found."""
     n_rows: int
-    """Number of these rows."""
+    """Number of rows on which it was found."""
 
     @property
     def n_clusters(self) -> int:
@@ -79,13 +79,13 @@ class Partition:
 
 
 class TimeLimit:
-    """Time limit that starts now, of which each stage may use a share; infinite: no limit."""
+    """Time limit that starts now, with fractions for stages; infinity means no limit."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._seconds, self._begun = seconds, time.monotonic()
 
     def left(self, share: float = 1.0) -> float | None:
-        """Return the seconds left of a share, at least 0; None without a limit."""
+        """Return the seconds left of a fraction of the limit, at least 0; None without a limit."""
         if math.isinf(self._seconds):
             return None
         return max(0.0, share * self._seconds - (time.monotonic() - self._begun))
@@ -96,7 +96,7 @@ class TimeLimit:
 
 @dataclass(slots=True)
 class _NestedSearch:
-    """Partitions of held rows, in progress."""
+    """Search in progress for partitions of held rows."""
 
     sample: BasePasses
     """Held rows in random order, all of positive weight."""
@@ -107,16 +107,16 @@ class _NestedSearch:
     found: dict[int, Partition] = field(default_factory=dict)
 
     def rows_for(self, k: int) -> BasePasses:
-        """Return the first rows of the sample, as many as a partition into k clusters needs."""
+        """Return the first rows of the sample, in the number that k clusters need."""
         n = max(LEAST_ROWS, ROWS_PER_CLUSTER * k)
         if n >= self.sample.n_rows:
             return self.sample
         return self.sample.subset(np.arange(n))
 
     def refine(self, centers: NDArray[Any]) -> Partition:
-        """Return the partition to which the loop converges from these centres."""
+        """Return the partition to which the algorithm converges from these centres."""
         rows = self.rows_for(len(centers))
-        # With one or two centres no centre can be moved elsewhere.
+        # With one or two centres, moving a centre cannot help.
         if len(centers) <= 2:
             return self._run(Lloyd(), rows, centers)
         if not rows.is_sparse:
@@ -166,7 +166,7 @@ class _NestedSearch:
             self.keep(last)
 
     def down(self, wanted: Collection[int]) -> None:
-        """Merge clusters; refine wanted sizes, and those where the curve of merges bends."""
+        """Merge clusters; refine wanted sizes, and sizes at which the curve of merges bends."""
         levels = sorted(self.found, reverse=True)
         for k, fewer in pairwise(levels):
             if self.limit.is_over(self.share):
@@ -187,7 +187,7 @@ class _NestedSearch:
 
 
 def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
-    """Return centres after moves that pay; None if none does."""
+    """Return the centres after moves that lower the cost; None if no move does."""
     centers, counts, shift = found.arrays.centers, found.arrays.counts, found.arrays.shift
     x, weight, _ = rows.take()
     packed = pack_centers(centers, shift)
@@ -209,7 +209,7 @@ def nested_partitions(
     share: float = 1.0,
     report: Callable[[Partition], object] | None = None,
 ) -> list[Partition]:
-    """Compute partitions of held rows into 1 to k clusters: all up to 16, then 24, 32, 48, ...
+    """Compute partitions of held rows into 1, 2, ..., 16, then 24, 32, 48, ... up to k clusters.
 
     Parameters
     ----------
@@ -217,24 +217,25 @@ def nested_partitions(
         Subset in random order, without rows of weight 0.
     rng : Rng
     n_clusters : int
-        k
+        Largest number of clusters k.
     wanted : collection of int
-        Further numbers of clusters.
+        Additional numbers of clusters.
     limit : TimeLimit, optional
     share : float
-        Share of the limit after which no further partition is computed.
+        Fraction of the limit after which no further partition is computed.
     report : callable, optional
-        Called with every partition that is better than the known one.
+        Called with every partition that is better than the known partition of its size.
 
     Returns
     -------
     list of Partition
-        In order of size. They end before k if the rows have fewer distinct values or time is up.
+        Partitions in order of size. The last size is below k if there are fewer distinct rows or
+        if time is up.
 
     Raises
     ------
     NoModelError
-        Time was up before there was a partition.
+        The time limit was reached before there was a partition.
     """
     search = _NestedSearch(sample, rng, TimeLimit() if limit is None else limit, share, report)
     search.up(n_clusters)
@@ -246,7 +247,7 @@ def nested_partitions(
 def settle_partitions(
     passes: BasePasses, partitions: Sequence[Partition], steps: int
 ) -> list[Partition]:
-    """Return partitions after some of Lloyd's steps over all rows, one pass per step for all."""
+    """Return partitions after Lloyd steps over all rows; a pass is one step of all partitions."""
     shift, d, grid = passes.statistics.shift, passes.n_features, passes.statistics.grid
     centers = [partition.arrays.centers for partition in partitions]
     ends = np.cumsum([len(each) for each in centers]).tolist()
@@ -277,18 +278,18 @@ def _assign_chunk(chunk: Chunk, sums: ClusterSums, packed: Sequence[PackedCenter
 
 @dataclass
 class _CostSums(Additive):
-    """Costs of partitions, and sums from which their errors are estimated."""
+    """Costs of partitions, and sums for estimating the standard errors of the costs."""
 
     costs: ExactSums
-    """``w d^2``, by partition."""
+    """Sums of ``w d^2``, by partition."""
     squares: ExactSums
-    """``(w d^2)^2``, by partition."""
+    """Sums of ``(w d^2)^2``, by partition."""
     products: ExactSums
-    """``w^2 d^2``, by partition."""
+    """Sums of ``w^2 d^2``, by partition."""
     weights: ExactSums
-    """w, and its square."""
+    """Sums of ``w`` and ``w^2``."""
     counts: ExactSums
-    """w by cluster, partitions concatenated."""
+    """Sums of ``w`` by cluster, for all partitions one after the other."""
 
     @classmethod
     def of(cls, sizes: Sequence[int]) -> _CostSums:
@@ -297,9 +298,9 @@ class _CostSums(Additive):
 
 
 def without_rounding(distances: Floats, x: Table, dtype: np.dtype[Any]) -> Floats:
-    """Return squared distances (n,), 0 for rows that differ from their centre by rounding only.
+    """Return squared distances (n,), set to 0 for rows that equal their centre up to rounding.
 
-    ``dtype`` is that of the centres, to which the means of equal rows are rounded.
+    ``dtype`` is the type of the centres, to which the means of equal rows are rounded.
     """
     unit = ROUNDED * float(np.finfo(dtype).eps) ** 2
     return np.where(distances > unit * row_squares(x, np.zeros(x.shape[1])), distances, 0.0)
@@ -330,17 +331,17 @@ class CountedPartitions:
     """Costs of partitions over some rows."""
 
     partitions: list[Partition]
-    """With ``cost`` and ``counts`` of these rows."""
+    """Partitions with the ``cost`` and ``counts`` of these rows."""
     errors: Floats
-    """(m,) standard errors of the costs, as estimates for other rows."""
+    """(m,) standard errors of the costs, used as estimates for a larger table."""
     weight: float
-    """Weight of these rows."""
+    """Total weight of these rows."""
 
 
 def count_partitions(passes: BasePasses, partitions: Sequence[Partition]) -> CountedPartitions:
     """Compute the costs of partitions over all rows, in one pass.
 
-    The error is that of a ratio: of the mean of ``w d^2`` to the mean of w.
+    The standard error is derived from the ratio of the mean of ``w d^2`` to the mean of ``w``.
     """
     shift = passes.statistics.shift
     sizes = [partition.n_clusters for partition in partitions]

@@ -2,8 +2,8 @@
 
 ``accuracy``, ``nmi``, ``ari`` and ``purity`` compare labels with known classes. ``silhouette``,
 ``davies_bouldin`` and ``calinski_harabasz`` measure the separation of clusters by distances of rows
-to a few centres, never by distances between rows: rows are read once or twice, chunk by chunk, in
-this process or on a cluster, and the bits do not depend on chunks and workers.
+to centres, never by distances between rows. Rows are read once or twice, chunk by chunk, in this
+process or on a cluster, and results are identical for any chunks and workers.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 __all__ = ["accuracy", "ari", "calinski_harabasz", "davies_bouldin", "nmi", "purity", "silhouette"]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
-"""Scores of separation."""
+"""Names of the scores of separation."""
 BY_MEANS = {*NAMES[1:]}
-"""Scores that need the means of clusters, and so a second pass."""
+"""Names of the scores that need the means of clusters, and therefore a second pass."""
 PAIRS = 1 << 22
-"""Maximum number of distances between centres held at a time."""
+"""Maximum number of distances between centres in memory at a time."""
 
 
 # --- known classes --------------------------------------------------------------------------------
@@ -67,9 +67,9 @@ PAIRS = 1 << 22
 def accuracy(labels: Any, truth: Any) -> float:
     """Fraction of rows whose cluster is matched to their class, by the best one-to-one matching.
 
-    Rows of clusters beyond the number of classes count as wrong (see :func:`purity`). The matching
-    is exact (Kuhn, "The Hungarian method for the assignment problem", 1955); it takes a dense table
-    of clusters by classes, 8 bytes each.
+    If there are more clusters than classes, rows of unmatched clusters count as wrong (see
+    :func:`purity`). The matching is exact (Kuhn, "The Hungarian method for the assignment problem",
+    1955); it needs a dense table of clusters by classes, with 8 bytes per entry.
 
     Parameters
     ----------
@@ -79,19 +79,20 @@ def accuracy(labels: Any, truth: Any) -> float:
     Returns
     -------
     float
-        Above 0 to 1.
+        Score in (0, 1].
 
     Raises
     ------
     ParameterError
-        Not one integer per row, different lengths, numbers below -1, or no row is left.
+        Labels are not one integer per row, have different lengths or are below -1, or no row is
+        left.
     NotEnoughMemoryError
         The dense table does not fit into memory.
 
     Warns
     -----
     ParameterWarning
-        Only one class is left of a truth with -1: its classes may be -1 and 1.
+        ``truth`` has only -1 and one other value, so its two classes may be -1 and 1.
 
     Examples
     --------
@@ -112,8 +113,8 @@ def accuracy(labels: Any, truth: Any) -> float:
 def nmi(labels: Any, truth: Any) -> float:
     """Normalised mutual information: ``sklearn.metrics.normalized_mutual_info_score``.
 
-    0 (independent) to 1 (the same partition), not adjusted for chance. Parameters and errors are
-    those of :func:`accuracy`; no dense table is needed.
+    The score ranges from 0 (independent) to 1 (the same partition), and is not adjusted for chance.
+    Parameters and errors are those of :func:`accuracy`; no dense table is needed.
     """
     from sklearn.metrics import normalized_mutual_info_score
 
@@ -124,8 +125,8 @@ def nmi(labels: Any, truth: Any) -> float:
 def ari(labels: Any, truth: Any) -> float:
     """Adjusted Rand index: ``sklearn.metrics.adjusted_rand_score``.
 
-    -0.5 to 1: 1 for the same partition, about 0 for a random one. Parameters and errors are those
-    of :func:`accuracy`; no dense table is needed.
+    The score ranges from -0.5 to 1; it is 1 for the same partition and about 0 for a random one.
+    Parameters and errors are those of :func:`accuracy`; no dense table is needed.
     """
     from sklearn.metrics import adjusted_rand_score
 
@@ -134,7 +135,7 @@ def ari(labels: Any, truth: Any) -> float:
 
 @without_causes
 def purity(labels: Any, truth: Any) -> float:
-    """Fraction of rows of the most frequent class of their cluster, above 0 to 1.
+    """Fraction of rows that belong to the most frequent class of their cluster, in (0, 1].
 
     It increases with the number of clusters, up to 1 if each row is a cluster (Manning, Raghavan
     and Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters and errors
@@ -145,14 +146,14 @@ def purity(labels: Any, truth: Any) -> float:
 
 
 def _contingency(labels: Any, truth: Any) -> csr_matrix:
-    """Return the sparse (clusters, classes) table of row counts."""
+    """Return the sparse table (clusters, classes) of row counts."""
     from sklearn.metrics.cluster import contingency_matrix
 
     return contingency_matrix(*_kept(labels, truth), sparse=True, dtype=np.int64)
 
 
 def _kept(labels: Any, truth: Any) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Check labels and classes; return those of rows that have both."""
+    """Check labels and classes; return the labels and classes of rows that have both."""
     labels, truth = check_integers(labels, "labels"), check_integers(truth, "truth")
     if len(labels) != len(truth):
         raise ParameterError(
@@ -177,7 +178,7 @@ def _kept(labels: Any, truth: Any) -> tuple[NDArray[Any], NDArray[Any]]:
 def check_integers(values: Any, name: str) -> NDArray[Any]:
     """Return clusters or classes of rows as an array (n,) of integers of at least -1.
 
-    Raises ParameterError, which calls them ``name``, if they are anything else.
+    Raises ParameterError, whose message names them ``name``, if they are anything else.
     """
     if isinstance(values, np.ma.MaskedArray):
         raise ParameterError(
@@ -187,7 +188,7 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
     found = np.asarray(values)
     if found.ndim != 1:
         raise ParameterError(f"{name} has shape {found.shape}; give one integer per row.")
-    # An empty list is one of floats to numpy.
+    # To numpy, an empty list is a list of floats.
     if found.dtype.kind not in "iu" and len(found):
         raise ParameterError(
             f"{name} holds {found.dtype}, not integers: number its values from 0 on, e.g. with "
@@ -215,40 +216,40 @@ class Options(TypedDict, total=False):
 
 @without_causes
 def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Simplified silhouette, from distances of rows to their own centre and to the nearest other.
+    """Simplified silhouette, from distances of rows to their own and to the nearest other centre.
 
-    The mean over rows of (b - a) / max(a, b), with a the distance to the row's own centre and b to
-    the nearest of the other centres (Hruschka, de Castro and Campello, "Evolutionary algorithms for
-    clustering gene-expression data", 2004). Takes one pass over the rows, two for labels.
-    ``sklearn.metrics.silhouette_score`` takes distances between all pairs of rows instead, and
-    gives another number.
+    It is the mean over rows of (b - a) / max(a, b), where a is the distance to the row's own centre
+    and b the distance to the nearest of the other centres (Hruschka, de Castro and Campello,
+    "Evolutionary algorithms for clustering gene-expression data", 2004). Takes one pass over the
+    rows, or two if labels are given. ``sklearn.metrics.silhouette_score`` uses the distances
+    between all pairs of rows and gives a different number.
 
     Parameters
     ----------
     clustering : Model, fitted estimator, or array of integers (n,)
-        Clusters of the rows: by its ``predict``, or labels, whose centres are the means of their
-        rows. Rows of label -1, or that a model skips, are excluded. Clusters that had no rows in
-        the fit are ignored.
+        A model, whose ``predict`` gives the clusters of the rows, or labels, for which the centres
+        are the means of the rows of each cluster. Rows with the label -1 and rows that a model
+        skips are excluded. Clusters that had no rows in the fit are ignored.
     rows : anything that ``open_rows`` takes
-        (n, d) rows, dense or sparse; normalised if the model's rows were.
+        (n, d) rows, dense or sparse; they are normalised if the rows of the fit were.
     sample_weight : array-like (n,) or URL, optional
-        A row of weight 2 counts as two rows, one of weight 0 is ignored.
+        A row of weight 2 counts as two rows; a row of weight 0 is ignored.
     client : distributed.Client, optional
-        Compute on its cluster; None: on threads of this process. The bits are the same.
+        Compute on the client's cluster; None: on threads of this process. Results are identical.
     n_threads : int, optional
-        Threads of this process.
+        Number of threads of this process.
 
     Returns
     -------
     float
-        -1 to 1; higher is better.
+        Score from -1 to 1; higher is better.
 
     Raises
     ------
     ParameterError
-        Fewer than two clusters with rows, or rows of another width.
+        Fewer than two clusters have rows, or the number of columns differs from the model's.
     BadRowsError, DataError
-        A row holds NaN or infinity, and is not skipped; no row is left.
+        A row holds NaN or infinity and is not skipped, or no row is left.
 
     Examples
     --------
@@ -266,24 +267,24 @@ def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
 
 @without_causes
 def davies_bouldin(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Davies-Bouldin index, as ``sklearn.metrics.davies_bouldin_score``: lower is better.
+    """Davies-Bouldin index, as in ``sklearn.metrics.davies_bouldin_score``; lower is better.
 
-    The mean over clusters of the largest (S_i + S_j) / M_ij, with S the mean distance of a
-    cluster's rows to their mean and M the distance between two means: 0 or more. Takes two passes
-    over the rows; clusters without rows are ignored. Parameters and errors are those of
-    :func:`silhouette`.
+    It is the mean over clusters i of the largest (S_i + S_j) / M_ij, where S_i is the mean distance
+    of the rows of cluster i to their mean, and M_ij the distance between two means. It is at least
+    0. Takes two passes over the rows; clusters without rows are ignored. Parameters and errors are
+    those of :func:`silhouette`.
     """
     return separation(clustering, rows, ("davies_bouldin",), **options)["davies_bouldin"]
 
 
 @without_causes
 def calinski_harabasz(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
-    """Calinski-Harabasz index, as ``sklearn.metrics.calinski_harabasz_score``: higher is better.
+    """Calinski-Harabasz index, as in ``sklearn.metrics.calinski_harabasz_score``; higher is better.
 
-    The variance between the means of clusters over the variance within clusters: 0 or more, and 1
-    if all rows lie on their means. Takes two passes over the rows; clusters without rows are
-    ignored. Parameters and errors are those of :func:`silhouette`; ``ParameterError`` is also
-    raised if the total weight does not exceed the number of clusters.
+    It is the ratio of the variance between the means of clusters to the variance within clusters.
+    It is at least 0, and 1 if all rows lie on their means. Takes two passes over the rows; clusters
+    without rows are ignored. Parameters and errors are those of :func:`silhouette`;
+    ``ParameterError`` is also raised if the total weight does not exceed the number of clusters.
     """
     return separation(clustering, rows, ("calinski_harabasz",), **options)["calinski_harabasz"]
 
@@ -297,7 +298,7 @@ def separation(
     client: Client | None = None,
     n_threads: int | None = None,
 ) -> dict[str, float]:
-    """Compute some scores of separation, which share passes over the rows."""
+    """Compute several scores of separation in the same passes over the rows."""
     with _opened(clustering, rows, sample_weight, client, n_threads) as (passes, model, labels):
         if model is None:
             assert labels is not None
@@ -327,10 +328,10 @@ def _opened(
             f"clustering has {len(labels):,} labels, and there are {opened.n_rows:,} rows; give "
             "one label per row."
         )
-    # Number labels without gaps; -1 stays.
+    # Renumber labels without gaps, except -1.
     kept, numbers = labels != SKIPPED, np.full(len(labels), SKIPPED, np.int32)
     numbers[kept] = np.unique(labels[kept], return_inverse=True)[1]
-    # Excluded rows may hold anything.
+    # Excluded rows may hold any values.
     on_bad_rows: Any = "skip" if not kept.all() else "raise"
     with open_passes(opened, client=client, n_threads=n_threads, on_bad_rows=on_bad_rows) as passes:
         yield passes, None, numbers
@@ -338,16 +339,16 @@ def _opened(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Clusters:
-    """Centres of clusters and the labelling of rows, sent to workers."""
+    """Centres of clusters and the labelling of rows, as sent to workers."""
 
     centers: PackedCenters
     """Centres of all clusters."""
     others: PackedCenters
     """Centres of clusters with rows."""
     numbers: NDArray[np.int32]
-    """Clusters of these centres."""
+    """Cluster of each of the centres ``others``."""
     labelling: Labelling | None = None
-    """Labelling of a model; None for the nearest of ``others``."""
+    """Labelling of a model; None if rows belong to the nearest of ``others``."""
     labels: NDArray[np.int32] | None = None
     """(n,) given labels of all rows."""
 
@@ -355,7 +356,7 @@ class Clusters:
     def about(
         cls, centers: NDArray[Any], shift: NDArray[Any], used: NDArray[np.bool_], **how: Any
     ) -> Clusters:
-        """Return clusters with these centres (k, d), of which those ``used`` have rows."""
+        """Return clusters with these centres (k, d); ``used`` marks the clusters that have rows."""
         numbers = np.flatnonzero(used).astype(np.int32)
         _check_number(len(numbers))
         packed = pack_centers(centers, shift)
@@ -384,7 +385,7 @@ def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
 
 
 def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:
-    """Return the clusters of a chunk's rows; None if they are those of the nearest centres."""
+    """Return the clusters of a chunk's rows; None if rows belong to the nearest centres."""
     if clusters.labels is not None:
         return clusters.labels[chunk.numbers()]
     if clusters.labelling is None:
@@ -395,7 +396,7 @@ def _labels(chunk: Chunk, clusters: Clusters) -> NDArray[np.int32] | None:
 
 
 def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Return the two nearest centres of every row, in float64 for rows that are very far."""
+    """Return the two nearest centres of every row, computed in float64 for very distant rows."""
     first, _, second, _ = nearest_two_pruned(x, centers)
     far = too_far(squared_distances(x, centers, first), centers.dtype)
     if len(far):
@@ -408,7 +409,7 @@ def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], N
 def _silhouettes(
     x: Table, own: NDArray[np.int32] | None, clusters: Clusters
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return labels of rows, and (b - a) / max(a, b); 0 if both centres lie on the row."""
+    """Return labels of rows, and (b - a) / max(a, b), which is 0 if both centres lie on the row."""
     first, second = _two_nearest(x, clusters.others)
     nearest = clusters.numbers[first]
     own = nearest if own is None else own
@@ -431,9 +432,9 @@ class SeparationTotal(Additive):
     silhouettes: ExactSums
     weight: ExactSums
     n_rows: int = 0
-    """Rows of positive weight that are not excluded."""
+    """Number of rows of positive weight that are not excluded."""
     bad: dict[int, NDArray[np.int64]] = field(default_factory=dict)
-    """By chunk, the number of rows with a label that hold NaN or infinity, and the first row."""
+    """By chunk, the number of labelled rows with NaN or infinity, and the first of these rows."""
 
     @property
     def silhouette(self) -> float:
@@ -450,9 +451,9 @@ class DistanceTotal(Additive):
     """Total of the second pass: distances of rows to the means of their clusters."""
 
     distances: ExactSums
-    """By cluster."""
+    """Sums of distances by cluster."""
     squares: ExactSums
-    """Squared distances of all clusters together."""
+    """Sum of squared distances over all clusters."""
 
     @classmethod
     def of(cls, k: int) -> DistanceTotal:
@@ -460,7 +461,7 @@ class DistanceTotal(Additive):
 
 
 def _weights(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
-    """Return weights of rows; 0 if excluded."""
+    """Return the weights of rows; 0 for excluded rows."""
     weight = np.ones(len(labels)) if chunk.weight is None else chunk.weight.copy()
     weight[labels == SKIPPED] = 0
     return weight
@@ -469,7 +470,7 @@ def _weights(chunk: Chunk, labels: NDArray[np.int32]) -> NDArray[np.float64]:
 def _first_chunk(
     chunk: Chunk, total: SeparationTotal, clusters: Clusters, with_silhouettes: bool
 ) -> None:
-    """Label a chunk's rows; add them to the sums of clusters, and their silhouettes."""
+    """Label a chunk's rows; add the rows and their silhouettes to the total."""
     own = _labels(chunk, clusters)
     if with_silhouettes:
         given = None if own is None else np.maximum(own, 0)
@@ -508,7 +509,7 @@ def _second_chunk(
 def _of_labels(
     passes: BasePasses, labels: NDArray[np.int32], names: Sequence[str]
 ) -> dict[str, float]:
-    """Compute scores of clusters that are given as labels, about the means of their rows."""
+    """Compute scores of clusters given by labels, whose centres are the means of their rows."""
     k, shift = int(labels.max(initial=-1)) + 1, passes.statistics.shift
     nowhere = np.zeros((k, passes.n_features), passes.statistics.dtype)
     clusters = Clusters.about(nowhere, shift, np.ones(k, bool), labels=labels)
@@ -553,7 +554,7 @@ def _first_pass(
 def _about_means(
     passes: BasePasses, clusters: Clusters, first: SeparationTotal, names: Sequence[str]
 ) -> dict[str, float]:
-    """Compute the scores that need means of clusters, if any, by a second pass."""
+    """Compute the scores that need means of clusters in a second pass, if any are requested."""
     if BY_MEANS.isdisjoint(names):
         return {}
     assert first.sums is not None
@@ -581,7 +582,7 @@ def _about_means(
                 f"{weight:.6g}, and there are {k:,} clusters. Multiply weights by a constant, or "
                 "take fewer clusters."
             )
-        # Sums down an axis add row by row, whatever the processor.
+        # Sums along the first axis add row by row, with the same result on any processor.
         middle = (means * counts[:, None]).sum(axis=0) / math.fsum(counts)
         between = math.fsum(counts * row_squares(means, middle))
         # As in scikit-learn, 1 if all rows lie on their means.
@@ -594,7 +595,7 @@ def _about_means(
 def _worst(
     spread: NDArray[np.float64], centers: NDArray[np.float64], threads: Threads
 ) -> NDArray[np.float64]:
-    """Return the largest ratio of every cluster with another one, at another place."""
+    """Return each cluster's largest ratio with any other cluster that has a different mean."""
     k = len(spread)
     packed = pack_centers(centers, np.zeros(centers.shape[1]))
     step = max(1, PAIRS // k)
