@@ -140,7 +140,7 @@ class Checkpoints(Generic[State]):
         return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
-        """Write a checkpoint unless the newest has this step; return whether it was written.
+        """Write a checkpoint unless the newest is of this step; return whether it was written.
 
         A failed write raises OSError, and is not retried before the next checkpoint is due.
         """

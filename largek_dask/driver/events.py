@@ -9,8 +9,8 @@ started    ``format`` of the following events, ``version`` of the package, ``n_r
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
            (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
            ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
-progress   a pass that takes more than a second has ``done`` this many of its ``n_chunks``; at most
-           once per second; jobs keep only the latest such event, and files keep none
+progress   during a pass of more than a second, at most once per second: number of chunks ``done``,
+           of ``n_chunks``; jobs keep only the latest of these events, and files keep none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
            ``left_s``, the estimated seconds left, or null
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``

@@ -149,14 +149,14 @@ class FitOptions:
         "array",
         "mixture",
         None,
-        'Inverse variances of the initial components, one each; with "diag" one per feature.',
+        'Inverse variances of the initial components, one per component or, with "diag", feature.',
     )
     dither: Dither | None = _option(
         "choice",
         "mixture",
         None,
         '"uniform": add noise in [0, 1) to rows of integers, such as images, which have no density '
-        "without it; part of the model.",
+        "without noise; part of the model.",
         choices=(None, *DITHER),
     )
     n_init: int = _option(
@@ -170,7 +170,7 @@ class FitOptions:
         "integer",
         "stop",
         300,
-        "Maximum number of steps per start. A step assigns rows once: all of them, or those of the "
+        "Maximum number of steps per start. A step assigns once all rows, or the rows of the "
         "current batch or sample.",
         least=1,
     )
@@ -191,7 +191,7 @@ class FitOptions:
         least=0,
     )
     seed: int = _option(
-        "integer", "job", 0, "Same data, seed and versions give the same bits.", least=0
+        "integer", "job", 0, "Seed; the same data, seed and versions give the same bits.", least=0
     )
     empty_clusters: EmptyClusters = _option(
         "choice",

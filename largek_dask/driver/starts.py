@@ -206,7 +206,7 @@ class Starts:
             try:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
-                # A resume computes it again.
+                # A resumed fit computes this value again.
                 message = f"the {objective.words} of start {stream} is not saved: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)

@@ -118,8 +118,8 @@ class StopRules:
     Parameters
     ----------
     max_iter : int
-        Maximum number of steps of one start, at least 1. Each step assigns rows once: all of them,
-        or those of the current batch or sample.
+        Maximum number of steps of one start, at least 1. A step assigns once all rows, or the rows
+        of the current batch or sample.
     tol : float
         Stop when the change in a step (``Algorithm.change``) is at most this; in k-means, when the
         squared movement of the centres is at most ``tol`` times the mean variance of the features

@@ -69,8 +69,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         is "random" or a function, as in scikit-learn, otherwise 1: the other algorithms move badly
         placed centres or make starts of their own.
     max_iter : int
-        Maximum number of steps per start. A step assigns rows once: all of them, or those of the
-        current batch or sample. ``n_iter_`` counts steps.
+        Maximum number of steps per start. A step assigns once all rows, or the rows of the current
+        batch or sample. ``n_iter_`` counts steps.
     tol : float
         Stop when the squared movement of the centres is at most this fraction of the mean variance
         of the features; 0 to stop when no label changes. Truncated then moves centres, and stops

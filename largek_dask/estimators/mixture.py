@@ -258,7 +258,7 @@ verbose, callbacks
             self.lower_bound_ = bound
         self.converged_ = model.provenance.get("stop_reason") in ("converged", "tol")
 
-    # --- using it ---------------------------------------------------------------------------------
+    # --- using the mixture ------------------------------------------------------------------------
 
     @without_causes
     def predict_proba(

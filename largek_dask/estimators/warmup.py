@@ -142,7 +142,7 @@ def _warm(kinds: tuple[str, ...]) -> Warmed:
 
 
 def _in_process(kind: str) -> None:
-    """Run the fits of one kind in a process of its own, with the same settings."""
+    """Run the fits of one kind in a separate process with the same settings."""
     folder, tile = config.get("kernels.cache-dir"), config.get("kernels.tile")
     environment = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(tile)}
     if folder is not None:
@@ -178,7 +178,7 @@ def _note(kinds: Sequence[str], n_kernels: int) -> None:
     os.replace(aside, path)
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- in a separate process ------------------------------------------------------------------------
 
 
 def fits_of(

@@ -222,7 +222,7 @@ def _cost(view: JobView) -> Panel | None:
 
 
 def _main_costs(view: JobView) -> list[Series]:
-    """Return the lines of the objective on all rows, otherwise those on samples."""
+    """Return the lines of the objective on all rows; if there are none, the lines on samples."""
     of_all = [series for line, series in view.costs.items() if not line.on_sample]
     return of_all or list(view.costs.values())
 

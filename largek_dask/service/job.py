@@ -66,18 +66,21 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` for
-            waiting (storage, workers, memory, credentials, version), ``note`` (the same as text),
-            ``needs`` (storage options to be supplied), the submitted fields (``mixture``, the
-            covariances, only of a mixture; ``workers_asked`` only if workers were chosen),
-            ``versions`` of this package that have computed it. While and after it runs on this
-            scheduler also ``n_rows``, ``step`` (with several starts: of ``start``, from 0, of
-            ``starts``), ``cost`` (of a mixture also ``energy``), ``rows_per_second``, ``elapsed``
-            and ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
-            ``rebuilt``, ``evictions``, ``seconds`` by kind), current ``state_bytes`` and
-            ``cache_bytes``, addresses of its ``workers``, ``progress`` of the pass (chunks ``done``
-            of ``n_chunks``; None if it is short), ``sizes`` of clusters, ``last_event`` (its time,
-            UTC), and in the end ``result`` and ``ended`` (time, UTC).
+            Always: ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason``
+            for waiting (storage, workers, memory, credentials, version), ``note`` (the reason as
+            text), ``needs`` (storage options to be supplied), the submitted fields (``mixture``
+            only for a mixture; ``workers_asked`` only if workers were chosen), and ``versions`` of
+            this package that have computed the job.
+
+            Once the job has run on this scheduler: ``n_rows``, ``step`` (with several starts also
+            ``start``, from 0, and ``starts``), ``cost`` (for a mixture also ``energy``),
+            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
+            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind), current
+            ``state_bytes`` and ``cache_bytes``, addresses of its ``workers``, ``progress`` of the
+            pass (chunks ``done`` of ``n_chunks``; None in a short pass), ``sizes`` of clusters, and
+            ``last_event`` (time of the last event, UTC).
+
+            In the end: ``result`` and ``ended`` (time, UTC).
         """
         return self._status()
 

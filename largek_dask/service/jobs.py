@@ -301,7 +301,7 @@ class Jobs(Queue):
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a redactor of these secrets and those of all jobs."""
+        """Return a redactor of the given secrets and the secrets of all jobs."""
         return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:

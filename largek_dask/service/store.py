@@ -92,7 +92,7 @@ class Result(BaseModel):
     figures: dict[Text, float] | None = None
     """Result of ``Model.fit_figures``, or None."""
     seconds: float | None = None
-    """Time used by all runs together."""
+    """Total time used by all runs, in seconds."""
     error: Text | None = None
     message: Text | None = None
     traceback: Text | None = None
