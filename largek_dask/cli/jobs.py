@@ -282,7 +282,7 @@ def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
 
 @command(
     "largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job.",
+    json_help="Print the events of the job, one JSON object per line.",
 )
 @click.argument("job_id", metavar="ID|FOLDER")
 @on_scheduler(follows=True)
@@ -355,7 +355,7 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 
 @command(
     "largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job.",
+    json_help="Print the events of the job, one JSON object per line.",
 )
 @argument_id
 @on_scheduler()

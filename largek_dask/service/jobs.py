@@ -237,7 +237,7 @@ class Jobs(Queue):
             self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart; return its state.
+        """Ask a job to end, even across a restart of the scheduler; return the state of the job.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """

@@ -127,7 +127,7 @@ class Queue:
                 turn()
                 trouble = ""
             except Exception as error:
-                # No error may end the thread, as all jobs depend on it.
+                # No error may end this thread, because all jobs depend on it.
                 records = self._store_lease.records
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)

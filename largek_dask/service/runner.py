@@ -419,7 +419,7 @@ def _remove_unusable_labels(folder: Folder) -> None:
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        # The fit that continues it reports other defects.
+        # The fit that continues the labels reports other defects.
         with contextlib.suppress(RecursionError, KeyError, TypeError):
             of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:

@@ -175,9 +175,9 @@ def _of(name: str, **limits: Any) -> Any:
 class JobSpec(BaseModel):
     """Document of a job, without secrets.
 
-    Fields are those of ``service.submit``: the options of a fit (``driver.options``; ``effort`` is
-    a parameter of ``algorithm``), and those of a job. Unknown fields, other types and absurd sizes
-    are refused.
+    The fields are the parameters of ``Service.submit``: options of a fit (``driver.options``;
+    ``effort`` is a parameter of ``algorithm``) and options of a job. Unknown fields, wrong types
+    and absurd sizes are refused.
     """
 
     model_config = _STRICT

@@ -124,7 +124,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 
 
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
-    """Return title and HTML of a job, and the series and marks of its charts.
+    """Return the title and HTML of a job, and the series and marks of its charts.
 
     ``lack`` is a sentence on missing events; empty if none are missing.
     """
