@@ -1,7 +1,7 @@
-"""The command line: ``largek demo``, ``fit``, ``submit`` and all others.
+"""The command line: ``largek demo``, ``fit``, ``submit`` and all other commands.
 
 Imports at the top of command modules are light, so that ``largek --help`` answers at once; each
-command imports what it needs when it runs.
+command imports other modules when it runs.
 """
 
 from __future__ import annotations

@@ -10,14 +10,14 @@ import click
 from largek_dask.cli.common import Command, Group, echo, explicit_parameters, options
 
 PLACEHOLDER = "/shared/me/largek"
-"""Folder in the output of ``--print`` without ``--home``."""
+"""Folder that ``--print`` shows if there is no ``--home``."""
 SHORTEST = 15 * 60
-"""Minimum time limit in seconds; workers end up to nine minutes before it."""
+"""Minimum time limit in seconds; workers end up to nine minutes before the limit."""
 COUNT = click.IntRange(min=1)
 
 
 def size(value: str) -> int:
-    """Return MiB of a size such as "64GiB"; "64G", as in SLURM, is the same."""
+    """Convert a size such as "64GiB" to MiB; "64G" means the same, as in SLURM."""
     from dask.utils import parse_bytes
 
     try:
@@ -36,7 +36,7 @@ def seconds(value: str) -> int:
 
 
 def folder(value: str) -> str:
-    """Return an absolute path, for use in scripts and in names of jobs."""
+    """Return an absolute path that is valid in scripts and in names of jobs."""
     if not re.fullmatch(r"/[\w./+@%:=-]*", value):
         raise click.BadParameter(
             f"{value!r} is not valid: give an absolute path of letters, digits and . _ / + @ : = -"
@@ -64,18 +64,18 @@ layout = options(
     _option("partition", str, "P", None, "Partition; the site's default if not given."),
     _option("scheduler-partition", str, "P", None, "Another partition for the scheduler."),
     _option("scheduler-mem", size, "SIZE", "8G",
-            "Memory of the scheduler: 4 GB, and two models per running job."),
+            "Memory of the scheduler, which needs 4 GB plus two models per running job."),
     _option("scheduler-cpus", COUNT, "N", "2",
             "Threads of the scheduler, which computes the first steps of a fit."),
     _option("dashboard-address", str, "[HOST]:PORT", "127.0.0.1:0",
             "Address of the dashboard, which has no login; :8787 opens it to everyone."),
     _option("interface", str, "NAME", None, "Network interface of the nodes, such as ib0."),
     click.option("--insecure", is_flag=True,
-                 help="Without TLS: everyone on the network of the nodes can run code as you."),
+                 help="Do not use TLS: everyone on the network of the nodes can run code as you."),
     click.option("--sbatch", multiple=True, metavar="OPTION",
                  help="Further option of sbatch, such as --constraint=icelake; may be repeated."),
 )  # fmt: skip
-"""Options of the files."""
+"""Options that determine the content of the files."""
 
 
 @cluster.command(
@@ -87,10 +87,10 @@ layout = options(
     "--home",
     type=folder,
     metavar="DIR",
-    help="Your folder for jobs, logs and kernels: an absolute path that all nodes can access.",
+    help="Your folder for jobs, logs and kernels, an absolute path that all nodes can access.",
 )
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
-@click.option("--print", "only_print", is_flag=True, help="Print the files, for your own changes.")
+@click.option("--print", "only_print", is_flag=True, help="Print the files, so you can edit them.")
 @click.option(
     "--scale", type=COUNT, metavar="N", help="Submit or cancel workers until there are N."
 )
@@ -105,8 +105,8 @@ def slurm(
 ) -> None:
     """Run a scheduler and its workers as jobs of SLURM.
 
-    They can run for days: SLURM requeues both when they are preempted or reach their time limit,
-    and clustering jobs resume from their last checkpoints, with the same bits.
+    They can run for days: SLURM requeues them when they are preempted or reach their time limit,
+    and clustering jobs resume from their last checkpoints, with the same results.
     """
     from largek_dask.cli.slurm import Slurm, render
 

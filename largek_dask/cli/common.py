@@ -25,20 +25,20 @@ if TYPE_CHECKING:
 FAILED = 1
 CANCELLED = 3
 MOST_LISTED = 8
-"""Maximum number of printed items of a list."""
+"""Maximum number of items printed from a list."""
 
 Decorated = Callable[..., Any]
 Decorator = Callable[[Decorated], Decorated]
 
 
 class Group(click.Group):
-    """Group that prints exceptions as one line on stderr and ends with an exit code."""
+    """Group of commands that prints an exception as one line on stderr and sets the exit code."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
-    """Commands by their heading in the help; without sections it is "Commands"."""
+    """Commands by their heading in the help; without sections the heading is "Commands"."""
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands in the order, and under the headings, of the help."""
+        """Add commands, in the order and under the headings of the help."""
         self.sections = sections
         for commands in sections.values():
             for command in commands:
@@ -111,7 +111,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: bool) -> None:
 
 
 def command(example: str, **more: Any) -> Callable[[Decorated], click.Command]:
-    """Return the decorator of a :class:`Command`; the first sentence of its help is its summary."""
+    """Return a decorator that makes a :class:`Command`; its summary is the first help sentence."""
     return click.command(cls=Command, example=example, **more)
 
 
@@ -120,7 +120,7 @@ def wants_json() -> bool:
 
 
 def explicit_parameters() -> dict[str, Any]:
-    """Return the current command's parameters that are on its command line."""
+    """Return the parameters of the current command that were given on the command line."""
     ctx, line = click.get_current_context(), ParameterSource.COMMANDLINE
     return {n: value for n, value in ctx.params.items() if ctx.get_parameter_source(n) is line}
 
@@ -140,9 +140,9 @@ def one_line(error: BaseException) -> str:
 def emit(
     payload: Mapping[str, Any], table: Callable[[], Any] | None = None, *, then: str = ""
 ) -> None:
-    """Print a payload as JSON or, for people, what ``table()`` returns.
+    """Print a payload as JSON or, for people, as the result of ``table()``.
 
-    The default table has the names and values of the payload, and ``then``, a command to try next.
+    The default table has the names and values of the payload, and ``then``, a command to run next.
     """
     if wants_json():
         click.echo(json.dumps(payload, default=_plain, allow_nan=False))
@@ -190,12 +190,12 @@ def _text(name: str, value: Any) -> str:
 
 
 def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
-    """Print a payload as JSON, or lines to be copied, which must not be wrapped."""
+    """Print a payload as JSON, or as lines that are not wrapped, so that they can be copied."""
     click.echo(json.dumps(payload) if wants_json() else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars and arrays for JSON, and anything else to text."""
+    """Convert numpy scalars and arrays to values for JSON, and anything else to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -205,7 +205,7 @@ def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    # Without blanks at its edges, so that a digest fits in 80 columns.
+    # Leave out blanks at the edges, so that a digest fits in 80 columns.
     table = Table(box=SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -218,7 +218,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = (),
     right: Sequence[str] = (),
 ) -> Any:  # fmt: skip
-    """Return a rich table, with notes below; the first column and figures are never folded."""
+    """Return a rich table with notes below; the first column and numbers are not wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group as Together
     from rich.table import Table
@@ -245,10 +245,10 @@ def options(*added: Decorator) -> Decorator:
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse ``("batch_rows=4096", "votes=all")`` to keyword arguments.
+    """Parse settings such as ``("batch_rows=4096", "votes=all")`` to keyword arguments.
 
-    A value is read as a Python literal if it is one (true, false and none in any case), otherwise
-    as text.
+    A value is parsed as a Python literal (true, false and none in upper or lower case) if possible,
+    otherwise it is text.
     """
     words = {"true": True, "false": False, "none": None}
     settings: dict[str, Any] = {}
@@ -277,10 +277,10 @@ option_storage = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _ctx, _option, value: parse_settings(value) or None,
-    help="For fsspec, with URLs like the data's, e.g. anon=True; may be repeated.",
+    help="Option of fsspec for the data's protocol, e.g. anon=True; may be repeated.",
 )
 option_weight = click.option(
-    "--sample-weight", metavar="URL", help="Weights of the rows, one number each."
+    "--sample-weight", metavar="URL", help="Weights of the rows, one number per row."
 )
 option_threads = click.option(
     "--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]"
@@ -289,7 +289,7 @@ option_force = click.option("--force", is_flag=True, help="Replace an existing o
 
 
 class DataOptions(NamedTuple):
-    """Options of reading data."""
+    """Options for reading data."""
 
     component: str | None
     storage_options: dict[str, Any] | None
@@ -314,7 +314,7 @@ def with_data_options(function: Decorated) -> Decorated:
         click.option(
             "--component",
             metavar="PATH",
-            help="The array in a store of several (a Zarr or HDF5 group, AnnData).",
+            help="Name of the array in a store with several (a Zarr or HDF5 group, AnnData).",
         ),
         option_storage,
     )
@@ -329,7 +329,7 @@ def output(
 ) -> tuple[str, Mapping[str, Any] | None]:
     """Return an output's absolute URL, and the data's storage options if both protocols are equal.
 
-    Absolute, because workers have other working directories.
+    The URL must be absolute, because workers have other working directories.
     """
     from fsspec.core import split_protocol
 
@@ -350,7 +350,7 @@ def new_file(name: str, force: bool) -> Path:
 
 
 def model_in(folder: Folder) -> str | None:
-    """Return the URL of the model in a job's folder, or of a model itself; None without any."""
+    """Return the URL of a model, given its own URL or that of a job's folder, or None."""
     if folder.exists("model.zarr"):
         return f"{folder.url}/model.zarr"
     return folder.url if folder.exists("zarr.json") else None
@@ -360,7 +360,7 @@ def model_in(folder: Folder) -> str | None:
 def connected(
     scheduler: str | None, storage_options: Mapping[str, Any] | None = None
 ) -> Iterator[Client | None]:
-    """Connect to a scheduler, given by its address or a file; None without an address."""
+    """Connect to a scheduler by its address or file; yield None if none is given."""
     if scheduler is None:
         yield None
         return

@@ -1,4 +1,4 @@
-"""``largek demo``: learn a codebook of two photographs, from end to end and without set-up."""
+"""``largek demo``: learn a codebook of two photographs, a complete example without set-up."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     Image = NDArray[np.uint8]
 
 MAX_ITER = 12
-"""Number of steps; more reduce the cost by less than a thousandth."""
+"""Number of steps; further steps reduce the cost by less than a thousandth."""
 PATCH = 8
 """Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 features."""
 GAP = 1
-"""White pixels between codewords."""
+"""Number of white pixels between codewords."""
 
 
 @command("largek demo --out largek-demo")
@@ -66,7 +66,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
     if out.exists():
         raise OutputError(f"{out} exists already: choose another --out, or remove it")
     is_shown = not wants_json()
-    # Absolute: workers have other working directories.
+    # Use absolute paths, because workers have other working directories.
     data, saved, labels, picture = (
         str(out.resolve() / name)
         for name in ("patches.zarr", "model.zarr", "labels.zarr", "codebook.png")
@@ -76,7 +76,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
     # Four chunks, so that two workers share them evenly.
     ingest(table, data, chunk_rows=-(-len(table) // 4), progress=False)
     asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": 0}
-    # This fit compiles the kernels that workers then load; itself it takes half a second.
+    # This fit compiles the kernels that workers then load; the fit itself takes half a second.
     km = KMeans(n_clusters, **asked).fit(data)
     # Close the cluster in the background, as that takes seconds.
     with ThreadPoolExecutor(1) as background:
@@ -107,7 +107,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
 
 
 def local_client() -> Client:
-    """Start a cluster of two workers with one thread each; of one worker on one core."""
+    """Start a cluster of two workers with one thread each, or one worker if there is one core."""
     import logging
 
     import dask.system
@@ -118,7 +118,7 @@ def local_client() -> Client:
         threads_per_worker=1,
         processes=True,
         dashboard_address=":0",
-        # Workers import before the first task.
+        # Let workers import this module before the first task.
         preload="largek_dask.passes.cluster",
         set_as_default=False,
         # Errors that matter are raised; late workers need no report.
@@ -129,7 +129,8 @@ def local_client() -> Client:
 def patches(image: Image, stride: int) -> Image:
     """Return the patches of a (height, width, 3) image as (n, 192) rows.
 
-    Their corners lie on a grid of ``stride`` pixels, row by row; below ``PATCH`` they overlap.
+    Their corners lie on a grid of ``stride`` pixels, row by row. Patches overlap if ``stride`` is
+    below ``PATCH``.
     """
     import numpy as np
 
@@ -139,9 +140,9 @@ def patches(image: Image, stride: int) -> Image:
 
 
 def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Image, float]:
-    """Return an image from the codeword of each of its :func:`patches`, and the PSNR in dB.
+    """Return an image rebuilt from the codewords of its :func:`patches`, and its PSNR in dB.
 
-    Each pixel is the mean of all codewords laid over it. Pixels that no patch covers (fewer than
+    Each pixel is the mean of all codewords that cover it. Pixels that no patch covers (fewer than
     ``stride`` at the right and lower edge) are cut off.
     """
     import numpy as np
@@ -151,7 +152,7 @@ def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Ima
     total, cover = np.zeros((height, width, 3)), np.zeros((height, width, 1))
     tiles = codewords.reshape(-1, PATCH, PATCH, 3)
     grid = labels.reshape(rows, columns)
-    # One pixel of all patches at a time: these do not overlap, so that a slice can be added.
+    # Add one pixel of all patches at a time: these pixels form a slice without duplicates.
     for i, j in product(range(PATCH), repeat=2):
         down, across = slice(i, height - PATCH + i + 1), slice(j, width - PATCH + j + 1)
         total[down, across][::stride, ::stride] += tiles[grid, i, j]
@@ -180,7 +181,7 @@ def draw(
 ) -> list[float]:
     """Draw the codewords and the photographs rebuilt from them; return the PSNR of each photograph.
 
-    Without matplotlib nothing is drawn, with a warning.
+    Without matplotlib, only a warning is given.
     """
     from largek_dask.errors import MissingDependencyError, ParameterWarning, warn
     from largek_dask.plots.pictures import new_figure

@@ -29,13 +29,14 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec", "scikit-learn")
 COMPARED = ("largek_dask", "numpy", "numba", "zarr")
-"""Packages compared between client, scheduler and workers, in addition to those of Dask."""
+"""Packages compared between client, scheduler and workers, in addition to Dask's own list."""
 MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
-"""Packages whose versions change results or the protocol; others are only noted."""
+"""Packages whose versions affect results or the protocol; differences in other packages are only
+noted."""
 LOW_MEMORY, LOW_DISK = 1 << 30, 256 << 20
-"""Bytes; not tuned."""
+"""Thresholds for free memory and disk space in bytes; not tuned."""
 Level = Literal["ok", "note", "broken"]
-"""``broken``: something does not work; ``note``: it costs time or memory."""
+"""``broken``: something does not work; ``note``: something costs time or memory."""
 
 
 class Finding(NamedTuple):
@@ -134,7 +135,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
-    """Check that there are workers, and the versions of packages."""
+    """Check that there are workers, and that package versions are equal."""
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"

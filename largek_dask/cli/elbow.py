@@ -46,7 +46,7 @@ def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) ->
     "--sample",
     metavar="N|all",
     callback=_sample,
-    help="Rows to search, or 'all' to evaluate all of them in the end.  [as many as K needs]",
+    help="Number of rows to search, or 'all' to evaluate all rows at the end.  [enough for K]",
 )
 @click.option("--out", metavar="PNG", help="Draw the curve into this file.")
 @option_force
@@ -71,9 +71,10 @@ def elbow(
 ) -> None:
     """Suggest a number of clusters, from the whole curve.
 
-    Lists for each number of clusters: the inertia; the agreement of two halves of the rows, as
-    adjusted Rand index; and the inertia relative to the least possible for one Gaussian of the same
-    spectrum. Up to 50,000 rows and 100 clusters every number is tried, otherwise fewer.
+    Lists for each number of clusters: the inertia; the agreement between models of two halves of
+    the rows, as adjusted Rand index; and the inertia relative to the lowest possible for a Gaussian
+    of the same spectrum. For up to 50,000 rows and 100 clusters, every number is tried; otherwise
+    fewer.
     """
     from largek_dask.selection.elbow import suggest_k
 

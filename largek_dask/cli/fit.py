@@ -50,7 +50,7 @@ def fit(
 ) -> None:
     """Cluster DATA (a Zarr or npy URL) into K clusters.
 
-    With the same options it resumes from its last checkpoint; Ctrl-C writes one.
+    Ctrl-C writes a checkpoint; the same command resumes from the last checkpoint.
     """
     from largek_dask.driver.checkpoint import check_output_folder
     from largek_dask.driver.events import ProgressLine
@@ -63,7 +63,7 @@ def fit(
     if out is None and not plan:
         raise click.UsageError("give --out DIR, or --plan to estimate time and memory")
     options = FitOptions(**with_algorithm(given))
-    # A plan is possible before the rows are written.
+    # A plan can be made before the rows are written.
     rows = data_options.open(data, sample_weight, count_missing=not plan)
     if plan:
         from largek_dask.cli.plan import machines_of, make_plan

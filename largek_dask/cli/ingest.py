@@ -1,4 +1,4 @@
-"""``largek ingest`` and ``coreset``: write stores that can be read fast."""
+"""``largek ingest`` and ``coreset``: write stores that are fast to read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from largek_dask.cli.common import (
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-    """Split names at commas; a name with a comma is in double quotes."""
+    """Split names at commas; double quotes enclose a name that contains a comma."""
     return None if value is None else next(csv.reader([value])) or [""]
 
 
@@ -50,8 +50,8 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
 def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **asked: Any) -> None:
     """Convert CSV, Parquet, npy, HDF5 or svmlight to a fast store.
 
-    Several SRC, a folder or a pattern are CSV or Parquet files with the same columns. SRC may also
-    be a Zarr array. Names of columns are kept, and models select their columns by name.
+    SRC may also be a Zarr array. If SRC is several files, a folder or a pattern, the files must be
+    CSV or Parquet with the same columns. Column names are kept, and models select columns by name.
     """
     from largek_dask.data.ingest import ingest as write
 
@@ -95,11 +95,11 @@ def coreset(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Draw a few weighted rows that represent all.
+    """Draw a few weighted rows that represent all rows.
 
-    Sums over them approximate those over all rows of DATA. Half are drawn by weight, half by weight
-    times squared distance to the mean (a lightweight coreset). All commands read OUT with its
-    weights.
+    Sums over the drawn rows approximate sums over all rows of DATA. Half of the rows are drawn by
+    weight, half by weight times squared distance to the mean (a lightweight coreset). All commands
+    read OUT with its weights.
     """
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.starts.coresets import draw_coreset
@@ -112,7 +112,7 @@ def coreset(
     if rows.is_sparse:
         raise DataError(f"{data} has sparse rows, but a coreset needs dense rows.")
     url, storage_options = output(out, data, data_options.storage_options)
-    # Before all rows are read.
+    # Check the output before all rows are read.
     check_output(url, storage_options, force=force)
     with (
         connected(scheduler, data_options.storage_options) as client,

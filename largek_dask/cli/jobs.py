@@ -33,31 +33,31 @@ if TYPE_CHECKING:
     from largek_dask.service.job import Job
 
 UNREACHABLE = 4
-"""Exit code if the scheduler does not answer; the job may continue."""
+"""Exit code if the scheduler does not answer; the job may still continue."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that select workers, and their names in a job."""
 CONNECT_SECONDS = 10.0
-"""Timeout of a connection to a scheduler."""
+"""Timeout of a connection to a scheduler, in seconds."""
 FOLDER_SECONDS = 2.0
-"""Interval between two readings of a folder's events; not tuned."""
+"""Interval between two reads of the events in a folder, in seconds; not tuned."""
 ID = re.compile(r"lk-[0-9a-f]+")
-"""Ids of jobs, as schedulers make them."""
+"""Pattern of the job ids that schedulers make."""
 
 
 # --- the scheduler ----------------------------------------------------------------------------
 
 
 class Scheduler(NamedTuple):
-    """Options of a connection to the scheduler that has the jobs."""
+    """Options for connecting to the scheduler that has the jobs."""
 
     address: str
-    """Its address, or the path or URL of a file that contains it."""
+    """Address of the scheduler, or the path or URL of a file that contains the address."""
     storage_options: dict[str, Any] | None
     away: str
 
     @contextmanager
     def connect(self) -> Iterator[Service]:
-        """Connect to the service; Dask's log of it is suppressed."""
+        """Connect to the service; Dask's log messages are suppressed."""
         from distributed.utils import silence_logging_cmgr
 
         from largek_dask.service.client import connect
@@ -94,7 +94,7 @@ class Scheduler(NamedTuple):
 def on_scheduler(*, follows: bool = False) -> Decorator:
     """Add ``--scheduler``, ``--storage-option`` and, to follow a job, ``--away``.
 
-    They are passed as ``scheduler``.
+    The options are passed as ``scheduler``.
     """
     away = click.option(
         "--away",
@@ -146,7 +146,7 @@ argument_id = click.argument("job_id", metavar="ID")
     help="New folder of the job, which scheduler and workers can access.",
 )
 @fit_options
-@click.option("--name", help="Shown with the id.")
+@click.option("--name", help="Name that is shown with the id.")
 @click.option("--workers-min", type=int, metavar="N", help="Minimum number of workers.")
 @click.option("--workers-max", type=int, metavar="N", help="Maximum number of workers.")
 @click.option(
@@ -178,10 +178,10 @@ def submit(
 ) -> None:
     """Submit a job to a cluster's scheduler.
 
-    The job clusters DATA (a Zarr or npy URL) into K clusters. Prints its id. It continues when this
-    computer is switched off, when workers die, and after a restart of the scheduler. Values of
-    --storage-option are kept in memory only; for 'key={"env": "NAME"}' the value is looked up in
-    the scheduler's environment.
+    The job clusters DATA (a Zarr or npy URL) into K clusters. Prints the id of the job. It
+    continues when this computer is switched off, when workers die, and after a restart of the
+    scheduler. Values of --storage-option are kept in memory only; for 'key={"env": "NAME"}' the
+    value is looked up in the scheduler's environment.
     """
     if resume is not None:
         order = _changes()
@@ -196,7 +196,7 @@ def submit(
         else:
             job = _resume(service, resume, order, scheduler.storage_options, accept_version)
         if not wait:
-            # The id alone, so that a shell can keep it: id=$(largek submit ...).
+            # Print only the id, so that a shell can store it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if wants_json() else job.id)
             click.echo(f"Submitted. To watch it: {scheduler.watching(job.id)}", err=True)
             return
@@ -225,7 +225,7 @@ def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes() -> dict[str, Any]:
-    """Return the parameters given with ``--resume``; the service knows which may change."""
+    """Return the parameters given with ``--resume``; the service checks which may change."""
     aside = OF_SCHEDULER | {"resume", "accept_version", "wait"}
     return _with_workers(
         {name: value for name, value in explicit_parameters().items() if name not in aside}
@@ -268,7 +268,7 @@ def _resume(
 def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
     """List jobs of a scheduler.
 
-    Without options these are the newest 100.
+    By default, lists the newest 100 jobs.
     """
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
@@ -282,18 +282,18 @@ def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
 
 @command(
     "largek watch lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job.",
+    json_help="Print the events of the job, one JSON object per line.",
 )
 @click.argument("job_id", metavar="ID|FOLDER")
 @on_scheduler(follows=True)
 def watch(job_id: str, scheduler: Scheduler) -> None:
     """Watch a job until it has ended.
 
-    Prints its events so far, then further ones. For a FOLDER they are those of the fit or job that
-    writes it; this needs no scheduler.
+    Prints its events so far, then further events. For a FOLDER, prints the events of the fit or job
+    that writes it; this needs no scheduler.
 
-    Ctrl-C ends only the watching; the job continues. The exit code is the job's: 0 finished,
-    1 failed, 3 cancelled; or 4: the scheduler does not answer.
+    Ctrl-C ends this command but not the job. The exit code is 0 if the job has finished, 1 if it
+    has failed, 3 if it was cancelled, and 4 if the scheduler does not answer.
     """
     if ID.fullmatch(job_id) is None:
         _watch_folder(job_id, scheduler.storage_options)
@@ -341,7 +341,7 @@ def _print_events(events: Iterable[Mapping[str, Any]]) -> None:
 @argument_id
 @on_scheduler()
 def cancel(job_id: str, scheduler: Scheduler) -> None:
-    """Cancel a job; its best model so far stays.
+    """Cancel a job; its best model so far is kept.
 
     Resume it with submit --resume.
     """
@@ -355,15 +355,15 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 
 @command(
     "largek logs lk-3f9c0d21ab --scheduler tcp://host:8786",
-    json_help="Print one JSON object a line: the events of the job.",
+    json_help="Print the events of the job, one JSON object per line.",
 )
 @argument_id
 @on_scheduler()
 def logs(job_id: str, scheduler: Scheduler) -> None:
     """Print the events of a job so far.
 
-    One per line: time (UTC), kind, message. Warnings and errors are followed by the traceback and
-    the last warnings in the log of the process, even of a dead worker.
+    Each line has time (UTC), kind and message. Warnings and errors are followed by the traceback
+    and the last warnings in the log of the process, even of a dead worker.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)
@@ -383,7 +383,7 @@ def logs(job_id: str, scheduler: Scheduler) -> None:
 def result(job_id: str, scheduler: Scheduler) -> None:
     """Wait for a job and print its result.
 
-    Its model and labels are in its folder, --out of submit.
+    The model and labels are in the job's folder (--out of submit).
     """
     with scheduler.following(job_id), scheduler.connect() as service:
         job = service.job(job_id)
@@ -412,7 +412,7 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Describe the result of a finished job."""
+    """Return the result of a finished job as names and texts."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL
@@ -452,8 +452,8 @@ def delete(
 ) -> None:
     """Delete jobs that have ended.
 
-    Deletes their records, checkpoints and events. Stops at the first that cannot be deleted, such
-    as a running one; jobs that have been deleted already are no error.
+    Deletes their records, checkpoints and events. Stops at the first job that cannot be deleted,
+    for example because it is running; a job that is already deleted is not an error.
     """
     from largek_dask.service.job import Job
     from largek_dask.service.store import checked_id

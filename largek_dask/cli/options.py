@@ -12,7 +12,7 @@ from largek_dask.cli.common import Decorator, option_weight, options, parse_sett
 from largek_dask.driver.options import OPTIONS
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
-"""Metavariables in the help, by the kind of the option."""
+"""Placeholders for values in the help, by the kind of the option."""
 
 
 def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
@@ -57,7 +57,7 @@ def _options() -> Iterator[Decorator]:
 
 
 fit_options = options(*_options())
-"""Options of a fit except its data, ``-k`` and its output."""
+"""Options of a fit, except for data, ``-k`` and output."""
 
 
 def option_clusters(*, required: bool) -> Decorator:
@@ -65,14 +65,14 @@ def option_clusters(*, required: bool) -> Decorator:
 
 
 def with_algorithm(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return options with one algorithm object in place of all options that describe it."""
+    """Replace all options that describe the algorithm by one algorithm object."""
     settled = {"settings", "effort"}
     left = {name: value for name, value in given.items() if name not in settled}
     return left | {"algorithm": choose_algorithm(given)}
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """Return the algorithm object of ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``."""
+    """Make the algorithm object from ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``."""
     from largek_dask.algorithms.names import MIXTURES, algorithm_of
     from largek_dask.errors import ParameterError
 

@@ -1,4 +1,4 @@
-"""``largek fit --plan``: estimate what a fit takes, without running it."""
+"""``largek fit --plan``: estimate the time and memory of a fit without running it."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
-"""Rows and centres for timing the kernel, whose rate hardly changes beyond."""
+"""Numbers of rows and centres for timing the kernel; its rate hardly changes for larger numbers."""
 
 Plan = dict[str, Any]
-"""Figures by name: memory in bytes, times in seconds."""
+"""Figures of a plan by name: memory in bytes, times in seconds."""
 
 
 class Machines(NamedTuple):
-    """The processes that compute, and their total number of threads."""
+    """The computing processes, and their total number of threads."""
 
     n_processes: int
     n_threads: int
     available: int
-    """Bytes that the smallest process may use."""
+    """Memory that the smallest process may use, in bytes."""
     is_local: bool
-    """Whether the driver computes alone."""
+    """Whether the driver's process does all computing."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
-    """Return this process, or the workers of a cluster."""
+    """Return a description of this process, or of the workers of a cluster."""
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask.passes.local import available_cpus
@@ -49,7 +49,7 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
-    """Return the plan of a fit; times the kernel and one read."""
+    """Return the plan of a fit, after timing the kernel and one read."""
     from largek_dask.driver.fit import choose_algorithm, problem_of
     from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.rows import compute_dtype
@@ -90,7 +90,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
 def _memory(
     rows: Rows, options: FitOptions, machines: Machines, footprint: Footprint
 ) -> dict[str, Any]:
-    """Return the bytes of a process and of the driver."""
+    """Estimate the memory of a computing process and of the driver, in bytes."""
     from largek_dask.driver.plan import fit_memory, state_needed
 
     n_processes, n_threads, available, is_local = machines
@@ -98,7 +98,7 @@ def _memory(
     fit = fit_memory(rows, options.n_clusters, footprint)
     process = fit.per_process(n_processes, own_threads, available, options.memory_bytes)
     state = state_needed(rows, options.n_clusters, footprint)
-    # Samples of rows in memory are small compared with these.
+    # Samples of rows that are already in memory are comparatively small.
     is_held = rows.location is not None or footprint.held_rows is not None
     held = footprint.held_bytes if is_held else 0
     memory = process.needed + process.cached + (held + state if is_local else 0)
@@ -119,13 +119,13 @@ def _memory(
 
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
-    """Return passes over all rows and steps of all starts, if no rule stops the fit earlier."""
-    # One scan for statistics, unless they are stored.
+    """Return the number of passes and steps in all starts, if no rule stops the fit earlier."""
+    # Statistics need one scan unless they are stored.
     n_scans = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
     before = n_scans + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
-    # Steps that are shorter than a pass, or use rows in memory, are not passes.
+    # Steps that are shorter than a pass, or use rows in memory, do not count as passes.
     are_passes = footprint.held_rows is None and footprint.distances is None
     return {
         "passes_before": before,
@@ -137,19 +137,19 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
 
 
 def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
-    """Estimate the seconds of a pass over all distances, by rates timed on this machine."""
+    """Estimate the seconds of a pass that computes all distances, from rates of this machine."""
     from largek_dask.kernels.rows import compute_dtype
 
     (n, d), k = rows.shape, plan["n_clusters"]
     computing = 2.0 * n * d * k / flops(k, d, compute_dtype(rows.dtype)) / plan["n_threads"]
     reading: float = rows.nbytes / read_rate(rows) / plan["n_processes"]
-    # They overlap, so the slower one counts.
+    # Computing and reading overlap, so the slower one counts.
     return {"seconds_compute": computing, "seconds_read": reading,
             "seconds_pass": max(computing, reading * plan["readings_step"])}  # fmt: skip
 
 
 def _driver(plan: Plan) -> str | None:
-    """Describe the work of the driver itself."""
+    """Describe which work the driver does itself."""
     if plan["searches"]:
         return "the whole search"
     if plan["short_steps"]:
@@ -159,7 +159,7 @@ def _driver(plan: Plan) -> str | None:
 
 @cache
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
-    """Time the assignment kernel; return its operations per second on one thread."""
+    """Time the assignment kernel; return floating-point operations per second on one thread."""
     import numpy as np
 
     from largek_dask.kernels.distances import nearest, pack_centers
@@ -179,7 +179,7 @@ def read_rate(rows: Rows) -> float:
 
 
 def best_seconds(function: Callable[[], Any]) -> float:
-    """Return the seconds of the faster of two calls, after one that compiles."""
+    """Return the duration of the faster of two calls, after a first call that compiles."""
     from time import perf_counter
 
     function()

@@ -28,7 +28,7 @@ WRITTEN = {
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""Method of a model, and kind of store, by output."""
+"""Method of a model, and kind of store, for each kind of output."""
 
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),
@@ -50,7 +50,7 @@ def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
     "--out",
     required=True,
     metavar="OUT",
-    help="A Zarr array, or a .npy, .csv or .parquet file, by the suffix.",
+    help="New Zarr array, or .npy, .csv or .parquet file, depending on the suffix.",
 )
 @click.option(
     "--density",
@@ -75,8 +75,8 @@ def predict(
 ) -> None:
     """Write the cluster of each row of DATA, or its density.
 
-    This is the nearest cluster, or the most likely one. MODEL is a model's store, or the folder of
-    a fit. A run that was stopped resumes, except with --proba.
+    The cluster is the nearest one or, for a mixture, the most likely one. MODEL is the store of a
+    model, or the folder of a fit. The same command resumes a stopped run, except with --proba.
     """
     from largek_dask.errors import ParameterError
 
@@ -112,15 +112,15 @@ def score(
 ) -> None:
     """Score how well a model fits other data.
 
-    MODEL is a model's store, or the folder of a fit. A higher score is better: for a model of
+    MODEL is the store of a model, or the folder of a fit. A higher score is better: for a model of
     centres it is minus the sum of squared distances.
 
     Also prints scores of the separation of clusters: silhouette (to centres, not between rows; up
     to 1), Davies-Bouldin (lower is better) and Calinski-Harabasz (higher is better).
 
-    With --labels also the agreement of clusters with classes: accuracy (with the best matching),
-    nmi (normalised mutual information), ari (adjusted Rand index) and purity. They exclude rows of
-    class -1 and those that the model skips.
+    With --labels, also prints the agreement of clusters with classes: accuracy (with the best
+    matching), nmi (normalised mutual information), ari (adjusted Rand index) and purity. These
+    exclude rows of class -1 and rows that the model skips.
     """
     from largek_dask.data.sources import read_integers
     from largek_dask.selection.scores import check_integers

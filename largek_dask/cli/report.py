@@ -45,8 +45,8 @@ def report(
     RUN is the folder of a fit or job, or a model. The page is one self-contained HTML file; while
     the fit runs, it shows the last checkpoint. With --every browsers reload it.
 
-    With --out FILE.png, draws the objective, gain, rows per second, work and cluster sizes, also
-    for a fit that has no checkpoint yet.
+    With --out FILE.png, draws the objective, gain, rows per second, work and cluster sizes, even
+    for a fit without a checkpoint.
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
@@ -99,7 +99,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     warned = (str(event.get("message")) for event in events if event.get("event") == "warning")
     notes = list(dict.fromkeys(warned))[:MOST_WARNINGS]
     view = JobView().update_all(events)
-    # A fit emits its end before it writes its model.
+    # A fit emits its last event before it writes its model.
     has_ended = view.has_ended and (model is not None or view.state != "finished")
     if (model is None or not has_ended) and (found := model_so_far(place)) is not None:
         model, saved = found
@@ -110,7 +110,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
 def draw(place: Folder) -> Plot:
     """Return the charts of a job's folder or of a model.
 
-    Events are preferred, as they hold more about a fit than its model does.
+    Events are preferred, because they say more about a fit than its model does.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError

@@ -1,6 +1,6 @@
 """Write scripts for SLURM, and call ``sbatch``, ``squeue`` and ``scancel``.
 
-Only SLURM records what was submitted: the names of both jobs contain the folder.
+Only SLURM records what was submitted; jobs are found by their names, which contain the folder.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from typing import Any
 from largek_dask.errors import ClusterError, OutputError, ParameterError
 
 FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
-"""Templates, and the names of the files written from them."""
+"""Names of the templates, and of the files written from them."""
 INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
-"""Variables that configure SLURM's programs; its other variables describe a job."""
+"""Environment variables that configure SLURM's programs; its other variables describe a job."""
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
-"""Options that sbatch may refuse."""
+"""List of options that sbatch may refuse, for an error message."""
 INSECURE = (
     "give another --home of your own, or --insecure: without TLS everyone with an account on the "
     "network of the nodes can run code as you"
@@ -37,7 +37,7 @@ CERTIFICATE = (
 
 
 def render(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of each file, for options with sizes in MiB and times in seconds."""
+    """Return the text of each file; ``options`` has sizes in MiB and times in seconds."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     host = options["dashboard_address"].rpartition(":")[0]
@@ -68,8 +68,8 @@ def write(options: Mapping[str, Any]) -> None:
 def make_certificate(home: str) -> None:
     """Make a self-signed certificate in ``home/tls`` unless there is one.
 
-    All processes share it. ``home`` becomes accessible to its owner only, because whoever reads the
-    key can run code as the owner.
+    All processes share the certificate. ``home`` becomes accessible to its owner only, because
+    anyone who can read the key can run code as the owner.
     """
     tls = Path(home, "tls")
     key = tls / "node.key"
@@ -102,7 +102,7 @@ def _settings(tls: Path) -> str:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job in the output of ``squeue``, which lists jobs of an array one by one."""
+    """A job in the output of ``squeue``, which lists each job of an array separately."""
 
     id: str
     is_scheduler: bool
@@ -159,16 +159,16 @@ class Slurm:
             raise
 
     def scale(self, workers: int) -> tuple[int, list[str]]:
-        """Submit or cancel workers until there are this many.
+        """Submit or cancel workers until there are ``workers`` of them.
 
-        Returns the number of workers' jobs before, and ids of those submitted or cancelled.
+        Returns the earlier number of worker jobs, and the ids of submitted or cancelled jobs.
         """
         if not self.workers.is_file():
             raise ParameterError(
                 f"there is no {self.workers}: start with `largek cluster slurm --home {self.home} "
                 "--submit`"
             )
-        # A job that ends may be requeued.
+        # A job that is ending may be requeued.
         there = self._wait_while(lambda job: job.state == "COMPLETING", 60)
         there = [job for job in there if not job.is_scheduler]
         more = workers - len(there)
@@ -186,7 +186,7 @@ class Slurm:
         workers = [job.id for job in there if not job.is_scheduler]
         if schedulers:
             _run(["scancel", *schedulers])
-            # SLURM itself ends it after its KillWait.
+            # SLURM itself kills the scheduler after its KillWait.
             self._wait_while(lambda job: job.is_scheduler, 90)
         if workers:
             _run(["scancel", *workers])

@@ -1,1 +1,1 @@
-"""The loop, written once: checkpoints, events, stop rules."""
+"""The step loop of a fit, with its checkpoints, events and stop rules."""

@@ -44,23 +44,23 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.version import check_format
 
 FORMAT = 2
-"""Format 1 has algorithms by their former names."""
+"""Files of format 1 contain former names of algorithms."""
 KINDS = "biuf"
 """Kinds of numpy dtypes that may be stored: bool, integers, floats."""
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
 RESUMED = ("checkpoints", "starts", "counted.json")
-"""Files of a fit that only a resume needs."""
+"""Files that are needed only to resume a fit."""
 State = TypeVar("State")
 
 
 @dataclass(frozen=True, slots=True)
 class Progress(Generic[State]):
-    """State of a fit between two steps: all that a resume needs."""
+    """State of a fit between two steps, which is all that a resume needs."""
 
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """May have records after ``n_iter``, which do not count, and may lack the first ones."""
+    """Records after step ``n_iter`` are to be ignored; the first records may be missing."""
     seconds: float
     """Time used so far, including earlier runs."""
 
@@ -83,7 +83,7 @@ class Checkpoints(Generic[State]):
         self._newest: int | None = None
         self._damaged: set[int] = set()
         self.has_failed = False
-        """The last write failed; set by the caller."""
+        """Whether the last write failed; set by the caller."""
 
     def latest(self) -> Progress[State] | None:
         """Return the newest intact checkpoint, or None; warn if a newer one is damaged.
@@ -123,7 +123,7 @@ class Checkpoints(Generic[State]):
         name = f"{n:06d}"
         try:
             record = json.loads(self.folder.read(f"{name}.json"))
-            # First, as another format may compute the digest differently.
+            # Check the format first, as another one may compute the digest differently.
             check_format(record, f"{self.folder.url}/{name}.json", CheckpointError, FORMAT)
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
@@ -140,7 +140,7 @@ class Checkpoints(Generic[State]):
         return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
-        """Write a checkpoint unless the newest has this step; return whether it was written.
+        """Write a checkpoint unless the newest is of this step; return whether it was written.
 
         A failed write raises OSError, and is not retried before the next checkpoint is due.
         """
@@ -174,7 +174,7 @@ class Checkpoints(Generic[State]):
         self._prune(n, self._keep)
 
     def keep_last(self) -> None:
-        """Remove all but the last intact checkpoint; raises as :meth:`latest`."""
+        """Remove all but the last intact checkpoint; raises the same errors as :meth:`latest`."""
         if len(self._published()) > 1 and (last := self.latest()) is not None:
             self._prune(last.n_iter, keep=1)
 
@@ -182,16 +182,16 @@ class Checkpoints(Generic[State]):
         """Remove old or damaged checkpoints, and arrays that were never published."""
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-keep:] for end in (".json", ".zarr")}
-        # Sorted, so that records go first: one without arrays would be a damaged checkpoint.
+        # Sorting removes records first; a record without arrays would be a damaged checkpoint.
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
 
 
 def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
-    """Encode ``value`` as JSON that refers to arrays by name, and add these to ``arrays``.
+    """Encode ``value`` as JSON that refers to arrays by name, and add the arrays to ``arrays``.
 
-    It consists of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples and
-    dataclasses. Anything else raises TypeError, which names it by ``where``.
+    A value may consist of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples
+    and dataclasses. Anything else raises TypeError; the message begins with ``where``.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -226,8 +226,8 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
     """Decode the result of :func:`encode`; equal arrays and dataclasses become one object.
 
-    Creates only the class (or union) ``expected`` and dataclasses in its type hints. Raises
-    DamagedError if ``tree`` does not encode such a value.
+    Creates instances only of ``expected`` (a class or union) and of dataclasses in its type hints.
+    Raises DamagedError if ``tree`` does not encode such a value.
     """
     known = _dataclasses_of(expected)
     made: dict[str, Any] = {}
@@ -292,7 +292,7 @@ def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]
 def check_output_folder(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
     """Raise OutputError if a folder contains anything but a fit to resume.
 
-    With ``may_be_begun=False`` not even a fit is allowed. ``advice`` ends the message.
+    With ``may_be_begun=False``, a fit is refused too. The message ends with ``advice``.
     :class:`FitFolder` checks whether it is the *same* job.
     """
     names = folder.names()
@@ -365,7 +365,7 @@ class FitFolder:
 
     ``identity`` (algorithm, parameters, seed) and ``data`` (``Rows.fingerprint()`` and names of
     columns) must be equal on a resume, otherwise CheckpointError or DataChangedError is raised.
-    Other ``versions`` (by names of packages), which might change bits, give a RecoveryWarning.
+    If ``versions`` of packages differ, a RecoveryWarning says that the last bits may change.
     """
 
     def __init__(
@@ -376,7 +376,7 @@ class FitFolder:
         versions: Mapping[str, str],
     ) -> None:
         self.folder = folder
-        # Converted by JSON, so that it compares equal to a record that was read.
+        # A round trip through JSON makes this comparable to a record that was read.
         self._record: dict[str, Any] = json.loads(
             canonical_json(
                 {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
@@ -431,10 +431,10 @@ class FitFolder:
         try:
             return Statistics.from_dict(self._before["statistics"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            return None  # of another version: the rows are scanned again
+            return None  # written by another version: the rows are scanned again
 
     def begin(self, statistics: Statistics) -> None:
-        """Write ``job.json`` unless an earlier run has."""
+        """Write ``job.json`` unless an earlier run has written it."""
         if self._before is None:
             record = {**self._record, "statistics": statistics.to_dict()}
             self.folder.publish("job.json", json.dumps(record, indent=1).encode())

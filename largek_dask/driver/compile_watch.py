@@ -1,14 +1,14 @@
 """Report kernels that a fit compiles, exclude their time from rates, and compile in two processes.
 
-A kernel is compiled once per machine if the cache folder can be written, so the time it takes does
-not predict the rest of a fit, although a time limit includes it. Once per process, a line on
-standard error reports long compiling, even without ``verbose``, as a silent call seems to hang.
+A kernel is compiled once per machine if the cache folder is writable, so compile time says nothing
+about the rest of a fit, although a time limit includes it. Once per process, a line on standard
+error reports a long compilation, even without ``verbose``, because a silent call seems to hang.
 
 Numba compiles one function at a time per process. So if a fit has to compile and there is more than
-one core, a second process compiles what the fit needs, in reverse order
-(:mod:`largek_dask.kernels.parallel_compile`), and the fit loads that from the cache: 10.5 instead
-of 19 s for ``KMeans(8)`` on two cores. The result is the same, as the fit compiles what the cache
-lacks. The second process ends with its list or with the fit.
+one core, a second process compiles the same functions in reverse order
+(:mod:`largek_dask.kernels.parallel_compile`), and the fit loads them from the cache: 10.5 instead
+of 19 s for ``KMeans(8)`` on two cores. The result is the same, because the fit compiles whatever is
+not in the cache. The second process ends when its list is done or the fit ends.
 """
 
 from __future__ import annotations
@@ -41,12 +41,13 @@ log = logging.getLogger(__name__)
 COMMAND = f"import sys; from {kernels_in_parallel.__name__} import main; main(*sys.argv[1:])"
 """Code of the second process, which takes arguments."""
 FIRST = 3
-"""Functions compiled before the second process starts if the cache is not empty: after a similar
-fit only a few are missing, which do not justify a process."""
+"""Number of functions compiled before the second process starts if the cache is not empty. After a
+similar fit only a few functions are missing, which do not justify a process."""
 NOTICE_SECONDS = 2.0
-"""Seconds of compiling after which one line on standard error reports it."""
+"""Compile time after which a line on standard error reports it, in seconds."""
 FUNCTIONS_LABELS, FUNCTIONS_FEW, FUNCTIONS_MANY = 23, 52, 67
-"""Functions compiled by a first ``predict``, and by a first fit up to `FEW_CLUSTERS` and above."""
+"""Number of functions that are compiled by a first ``predict``, by a first fit with at most
+`FEW_CLUSTERS` clusters, and by a first fit with more."""
 LEAST_FUNCTIONS = 5
 """Minimum number of compiled functions for an estimate of the rest."""
 SILENT_SECONDS = 0.5
@@ -56,10 +57,10 @@ EVERY_SECONDS = 1.0
 
 
 def _estimate(functions: int | None, *, is_helped: bool = False) -> Callable[[], float | None]:
-    """Return a function that estimates the remaining seconds of compiling; None if unknown.
+    """Return a function that estimates the remaining compile time in seconds, or None if unknown.
 
-    It assumes ``functions`` functions in all (None: unknown), and for each the mean time so far, in
-    a process that started with an empty cache. ``is_helped``: a second process compiles as well.
+    The estimate assumes ``functions`` functions in total (None if unknown), an empty cache at the
+    start, and the mean time so far for each. ``is_helped``: a second process compiles as well.
     """
     before = compiled()
 
@@ -100,7 +101,7 @@ call_after_each(_notice)
 
 
 class CompileWatch:
-    """Track what this process compiles during a fit of ``n_clusters``, and send events.
+    """Track the functions that this process compiles during a fit of ``n_clusters``; send events.
 
     ``is_helped``: a second process compiles into the same folder.
     """
@@ -141,16 +142,16 @@ class CompileWatch:
         return False
 
     def seconds(self, passes: BasePasses) -> float:
-        """Return wall seconds of compiling so far: here, plus the worker with most of them."""
+        """Return the compile time so far, here plus on the slowest worker, in wall seconds."""
         there = max((report.compiled for report in passes.by_worker.values()), default=0.0)
         return compiled().since(self._before).seconds + there
 
 
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
-    """Return whether a second process, on a second core, could compile kernels for a fit here.
+    """Return whether a second process could compile kernels for this fit on another core.
 
-    The load of the machine is ignored: it is a mean over a minute, and two processes get a larger
-    share than one.
+    The load of the machine is ignored: it is an average over a minute, and two processes get a
+    larger share than one.
     """
     if not isinstance(algorithm, Truncated) or rows.is_sparse:
         return False
@@ -170,11 +171,12 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
     """Compile kernels for a compute dtype in a second process until the block ends.
 
-    It starts at once if the cache is empty, otherwise after `FIRST` functions were compiled here.
+    The process starts at once if the cache is empty, otherwise once this process has compiled
+    `FIRST` functions.
     """
     lock, before = threading.Lock(), compiled()
     started: list[subprocess.Popen[bytes] | None] = []
-    """At most one process; None if it cannot start, or the block has ended."""
+    """Contains at most one process, or None if it could not start or the block has ended."""
 
     def start_if_needed(least: int = FIRST) -> None:
         if compiled().since(before).functions >= least:

@@ -3,10 +3,10 @@
 A job's folder::
 
     events/000001.jsonl     the first part
-    events/000002.jsonl     the next; each run begins a new one
+    events/000002.jsonl     the next part; each run begins a new one
 
-Parts bound the size of reads, and of rewrites on a store that cannot append. A local part is synced
-after a checkpoint, when steps end, and when it is closed; a power failure may lose later events.
+Parts limit the size of reads, and of rewrites on a store that cannot append. A local part is synced
+after a checkpoint, after the last step and on closing; a power failure may lose later events.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ from largek_dask.version import check_format
 PART_BYTES = 1 << 20
 """Maximum size of a local part, unless a single event is larger."""
 STORE_PART_BYTES = 1 << 17
-"""The same on a store that cannot append."""
+"""Maximum size of a part on a store that cannot append."""
 MOST_UNSAVED = 128
-"""Maximum number of parts that wait for a store; the oldest are dropped."""
+"""Maximum number of parts that wait to be written to a store; the oldest are dropped."""
 UNSTORED = "progress"
 """Kind of event that is not stored."""
 SYNCED = ("checkpoint", "stopped")
 """Kinds of events after which a local part is synced."""
 NAME = "events"
 HEADS = ("running", "started")
-"""Kinds of events that declare the format of those after them."""
+"""Kinds of events that declare the format of the events after them."""
 PART = re.compile(r"(\d{6,12})\.jsonl")
 
 
 class JsonLines:
-    """Sink that writes events as lines of JSON to a folder of any fsspec URL.
+    """Sink that writes events as lines of JSON to a folder at any fsspec URL.
 
-    Events are appended to local parts. Object stores cannot append: there the open part is
-    rewritten at most every ``every`` seconds and on closing, and a failed write is retried after
-    this time. As JSON escapes line ends, no text can forge an event. Raises OutputError if the
-    folder cannot be written.
+    Events are appended to local parts. Object stores cannot append, so the open part is rewritten
+    at most once per ``every`` seconds and on closing, and a failed write is retried after this
+    time. As JSON escapes line ends, no text can forge an event. Raises OutputError if the folder
+    cannot be written.
     """
 
     def __init__(
@@ -58,15 +58,15 @@ class JsonLines:
         self._folder, self._every = folder.sub(NAME), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
         self._lock = threading.Lock()
-        """Events may come from the thread of a client's event loop."""
+        """Needed because events may come from the thread of a client's event loop."""
         folder.check_writable()
         self._number = max(_parts(self._folder), default=0) + 1
         self._text = bytearray()
-        """Lines that are not in a local file."""
+        """Lines that are not yet in a local file."""
         self._size = 0
         self._file: int | None = None
         self._unsaved: deque[tuple[int, bytes]] = deque(maxlen=MOST_UNSAVED)
-        """Full parts that are not written yet."""
+        """Full parts that are not yet written."""
         self._clock = clock
         self._tried = clock()
         self._failed = False
@@ -75,7 +75,7 @@ class JsonLines:
         return self._folder.url
 
     def __call__(self, event: Event) -> None:
-        """Write an event; after an OSError it is written together with a later one."""
+        """Write an event; after an OSError, the event is written together with a later one."""
         if event.get("event") == UNSTORED:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))
@@ -118,7 +118,7 @@ class JsonLines:
 
     def _append(self) -> None:
         if self._file is None and self._text:
-            # A scheduler that has lost the job may still write, so each writer has its own parts.
+            # A scheduler that has lost the job may still write, so writers never share a part.
             while not self._folder.create(_name(self._number), b""):
                 self._number += 1
             path = self._folder.path(_name(self._number))
@@ -155,7 +155,7 @@ class JsonLines:
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
-        """Return the last events, at most ``most``; read no further part after ``most_bytes``."""
+        """Return at most the ``most`` last events; read no more parts after ``most_bytes``."""
         found: deque[dict[str, Any]] = deque()
         parts, n_bytes = folder.sub(NAME), 0
         for number in sorted(_parts(parts), reverse=True):
@@ -174,12 +174,12 @@ class Tail:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._number = self._offset = 0
-        """Last part that was read, and the position in it."""
+        """Last part that was read, and the offset in it in bytes."""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the events since the last call, of complete lines; all of them at first.
+        """Yield the events since the last call, or all events at first; skip incomplete lines.
 
-        Raises FileNotFoundError if there are no events (any more).
+        Raises FileNotFoundError if there are no events or they have been removed.
         """
         parts = sorted(_parts(self._folder.sub(NAME)))
         if not parts:
@@ -205,7 +205,7 @@ def _parts(folder: Folder) -> list[int]:
 
 
 def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
-    """Yield the event in a complete line; raise OutputError if a newer format begins."""
+    """Yield the event in a complete line; raise OutputError if it declares a newer format."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

@@ -9,28 +9,28 @@ started    ``format`` of the following events, ``version`` of the package, ``n_r
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
            (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
            ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
-progress   of a pass that takes more than a second: ``done`` of its ``n_chunks``, at most once per
-           second; jobs keep only the latest, and files none
+progress   during a pass of more than a second, at most once per second: number of chunks ``done``,
+           of ``n_chunks``; jobs keep only the latest of these events, and files keep none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
            ``left_s``, the estimated seconds left, or null
 step       the history record (``step cost rows n_changed shift converged extra``), ``sample``
            (number of rows in its sample; null: all rows), its ``seconds`` as
-           ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: computing
-           over rows that the driver holds), ``bytes`` (read or moved), ``state_bytes`` and
+           ``{total, compile, compute, read, wait, reduce, driver}`` (``driver``: time spent
+           on rows in the driver's memory), ``bytes`` (read or moved), ``state_bytes`` and
            ``cache_bytes`` (held by workers or threads), ``retries`` and ``rebuilt`` (chunks),
            ``evictions``, ``rows_per_second`` (of the seconds without ``compile``), ``elapsed``,
            ``share`` (of ``max_time`` or ``max_iter``), ``eta_s`` (seconds left at most)
-worker     a worker with this ``address``: its ``change`` is "joined" or "left" (gone, silent or
-           out of memory), "slow" (others waited for it, and it gets no chunks for a while) or
-           "back"; number of ``chunks`` that it has, or had
+worker     a worker with this ``address``: its ``change`` is "joined", "left" (gone, silent or out
+           of memory), "slow" (other workers waited for it, so it gets no chunks for a while) or
+           "back"; ``chunks`` is the number of chunks that it has, or had before it left
 sizes      rows (or weight) per cluster of the final model: the number ``n_empty`` of empty
-           clusters; of the others ``least``, ``median``, ``mean``, ``most``, and ``counts`` in
-           each of 32 bins on a log scale, between 33 ``edges``
+           clusters; ``least``, ``median``, ``mean`` and ``most`` of the other clusters, and their
+           ``counts`` in 32 bins on a log scale, between 33 ``edges``
 checkpoint ``n_iter``, ``url``, ``seconds``
 warning    ``message``
 stopped    ``reason``, ``n_iter``, ``cost``, ``elapsed``
 best       after the last of several starts: the best ``start`` (from 0) of ``starts``, its
-           ``n_iter`` and exact ``value``, the ``reason`` and ``elapsed`` of the whole fit
+           ``n_iter`` and exact ``value``, and ``reason`` and ``elapsed`` of the whole fit
 ========== =====================================================================================
 """
 
@@ -49,7 +49,7 @@ from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 FORMAT = 1
-"""Format of events; the earliest versions wrote none."""
+"""Format of events; the earliest versions did not write it."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ Sink = Callable[[Event], None]
 class Events:
     """Send each event to all sinks, with the fields of ``context``.
 
-    A sink that fails is kept; one warning is given until it succeeds again.
+    A sink that fails is not removed; it gives one warning until it succeeds again.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class Events:
         return self._context.get("start", 0), self._context.get("starts", 1)
 
     def with_context(self, **context: Any) -> Events:
-        """Return the same sinks with more fields in each event."""
+        """Return an object with the same sinks that adds more fields to each event."""
         inner = Events((), {**self._context, **context})
         inner._sinks, inner._failing = self._sinks, self._failing
         return inner
@@ -92,7 +92,7 @@ class Events:
             **values,
         }
         if kind == "warning" and not self._sinks:
-            # Without sinks warnings go to the log.
+            # Without sinks, warnings go to the log.
             logger.warning(values["message"])
         for sink in self._sinks:
             try:
@@ -106,7 +106,7 @@ class Events:
                     self._failing.remove(sink)
 
     def close(self) -> None:
-        """Close all sinks that can be closed; warn of lost events."""
+        """Close all sinks that have ``close``; warn of lost events."""
         for sink in self._sinks:
             close = getattr(sink, "close", None)
             if close is None:
@@ -148,7 +148,7 @@ LINE_SECONDS = 10.0
 
 
 class ProgressLine:
-    """Sink that prints a fit as lines: the last step, and at most one per ten seconds."""
+    """Sink that prints the progress of a fit: at most one step per ten seconds, and the last."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -157,7 +157,7 @@ class ProgressLine:
         self._clock = clock
         self._shown_at = -math.inf
         self._line = ""
-        """Line of the last step; empty if it is shown."""
+        """Line of the last step; empty if it has been printed."""
         self._objective = INERTIA
 
     def __call__(self, event: Event) -> None:
@@ -180,7 +180,7 @@ class ProgressLine:
         self._line, self._shown_at = "", self._clock()
 
     def _end(self, event: Event) -> None:
-        """Print a summary; with several starts only after the last."""
+        """Print a summary; with several starts, only after the last one."""
         self._show_step()
         if event["event"] == "stopped" and "start" in event:
             return
@@ -196,20 +196,20 @@ class ProgressLine:
 
 
 def compiling_words(left: float | None) -> str:
-    """Describe the wait for compiling kernels; ``left``: seconds, if known."""
+    """Describe the wait for compiling kernels; ``left`` is the remaining time in seconds."""
     text = "compiling kernels, once on this machine"
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
 
 def step_words(event: Event, objective: Objective) -> str:
-    """Describe a step: its number, and those of its figures that are numbers."""
+    """Describe a step by its number and all of its valid figures."""
     extra, sample = event.get("extra"), event.get("sample")
     where = f" on a sample of {sample:,.0f} rows" if is_number(sample) else ""
     figures = {**event, "energy": extra.get("energy") if isinstance(extra, Mapping) else None}
     words: dict[str, Callable[[float], str]] = {
         "step": lambda v: f"{v:,.0f}",
         "cost": lambda v: f"{objective.of_step} {v:.8g}{where}",
-        # It may differ from the cost.
+        # The energy may differ from the cost.
         "energy": lambda v: f"energy {v:.8g} per row",
         "n_changed": lambda v: f"{v:,.0f} rows changed",
         "rows_per_second": lambda v: f"{human_count(v)} rows/s",

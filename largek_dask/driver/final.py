@@ -26,17 +26,17 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
 TRIAL_ROWS = 2_048
-"""Rows on which the time of the last pass is measured; the fastest of some trials counts."""
+"""Number of rows in a trial of the last pass; the fastest of several trials counts."""
 TRIALS = 3
 BINS = 32
-"""Bins of a histogram of cluster sizes."""
+"""Number of bins in a histogram of cluster sizes."""
 MORE = 1.25
-"""Factor of the estimate for reading rows and keeping or writing labels; not tuned."""
+"""Factor that allows for reading rows and storing labels in the estimate; not tuned."""
 
 
 @dataclass
 class LabelTotal(Additive):
-    """Labels by chunk, and the sums of the labelling by name."""
+    """Labels by chunk, and sums of the labelling by name."""
 
     labels: dict[int, NDArray[Any]]
     sums: dict[str, ExactSums]
@@ -57,7 +57,7 @@ def label_chunk(
     writer: LabelWriter | None,
     *model: Any,
 ) -> None:
-    """Label a chunk's rows, add them to the sums, and write or keep their labels."""
+    """Label the rows of a chunk, add them to the sums, and write or keep their labels."""
     labels = label(chunk, total.sums, *model)
     if chunk.bad is not None:
         labels[chunk.bad] = skipped
@@ -76,10 +76,10 @@ def label_rows(
     out: LabelStore | None = None,
     report: Callable[[int], None] | None = None,
 ) -> Labelled:
-    """Label all rows in one pass; with ``labels=False`` compute only the sums.
+    """Label all rows in one pass; with ``labels=False``, compute only the sums.
 
-    Labels are written to ``out``, which resumes earlier ones, or returned without it. ``report`` is
-    called with the number of rows done after each group of chunks.
+    Labels are written to ``out``, continuing an interrupted run, or returned if it is None.
+    ``report`` is called with the number of rows done after each group of chunks.
     """
     table = passes.rows.chunk_table
     done, first = LabelTotal.of(labelling.sums), 0
@@ -123,7 +123,7 @@ def model_hashes(labelling: Labelling) -> dict[str, str]:
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the fields of the event "sizes" from rows (or weights) per cluster; {} if all are 0.
+    """Return the fields of the event "sizes" for the counts per cluster; {} if all are 0.
 
     Examples
     --------
@@ -139,7 +139,7 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
         return {}
     least, most = float(found.min()), float(found.max())
     edges = np.geomspace(least, most if most > least else 2 * least, BINS + 1)
-    # Rounding must not leave a cluster outside.
+    # Rounding must not put a cluster outside all bins.
     edges[0], edges[-1] = least, max(most, edges[-1])
     binned, _ = np.histogram(found, edges)
     return {
@@ -172,7 +172,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
 
 
 def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
-    """Return rows spread over those in memory, or over the first chunk, which is read anyway."""
+    """Return evenly spaced rows in memory, or in the first chunk, which is read anyway."""
     here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
     here = min(max(here, TRIAL_ROWS), passes.n_rows)
     n = min(here, TRIAL_ROWS)

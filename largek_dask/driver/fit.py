@@ -49,14 +49,14 @@ if TYPE_CHECKING:
     from distributed import Client
 
 ANSWER_SECONDS = 10.0
-"""Minimum seconds to wait for workers, also if the time limit is shorter."""
+"""Minimum seconds to wait for workers, even if the time limit is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitResult:
     arrays: ModelArrays
     labels: NDArray[np.int32] | None
-    """(n,) labels, -1 for skipped rows; None if they were not wanted in memory."""
+    """(n,) labels, -1 for skipped rows; None if they were not requested in memory."""
     objective: Objective
     value: float | None
     """Exact objective over all rows with the returned model; None after a cancel."""
@@ -65,9 +65,9 @@ class FitResult:
     stop_reason: StopReason
     statistics: Statistics
     n_distinct: int | None
-    """Number of distinct rows if there are fewer than clusters, else None."""
+    """Number of distinct rows if it is below the number of clusters, else None."""
     seconds: float
-    """Time from the first access to the rows to the model, including earlier runs."""
+    """Time from the first access to the rows until the model was found, including earlier runs."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
 
@@ -116,9 +116,9 @@ def fit(
     Parameters
     ----------
     checkpoint : str or Folder, optional
-        Folder to write to, and to resume from if it has this job.
+        Folder to write to, and to resume from if it contains this job.
     labels : bool, str or Folder
-        Whether labels are returned; or the URL to write them to.
+        Whether labels are returned, or the URL to which they are written.
     storage_options : mapping, optional
         For ``checkpoint`` and ``labels``.
     events : sequence of callable
@@ -126,22 +126,22 @@ def fit(
     callbacks : sequence of callable
         See ``driver.run``.
     cancelled, suspended : callable, optional
-        Called often; a true result stops the fit, ``cancelled`` before the last pass with the
-        current model, ``suspended`` at any time for a later resume.
+        Called often; a true result stops the fit. ``cancelled`` is checked until the last pass and
+        returns the current model; ``suspended`` is checked at any time, for a later resume.
 
     Raises
     ------
     ParameterError, DataError, BadRowsError, NotEnoughMemoryError, OutputError
-        Found before the first step.
+        Raised before the first step.
     CheckpointError, DataChangedError
-        The folder has another job, or this one with other data.
+        The folder contains another job, or this job with other data.
     NoModelError
-        Stopped before there was a model, or suspended.
+        The fit was stopped before there was a model, or suspended.
 
     Warns
     -----
     DegenerateDataWarning, RecoveryWarning
-        Fewer distinct rows than clusters; a checkpoint is damaged, or a log not written.
+        There are fewer distinct rows than clusters; a checkpoint is damaged; a log is not written.
     """
     rows, choice, footprint = prepare_fit(rows, options, n_threads=n_threads, client=client)
     identity, fingerprint = identity_of(options), rows.fingerprint()
@@ -196,7 +196,7 @@ class _FitRun:
     store: LabelStore | None
     events: Events
     labels: bool
-    """Whether labels are wanted, in memory or in the store."""
+    """Whether labels are requested, in memory or in the store."""
     client: Client | None
     n_threads: int | None
     callbacks: Sequence[Callback]
@@ -221,7 +221,7 @@ class _FitRun:
             else nullcontext()
         )
         try:
-            # Cancelling works from the beginning, as the cluster may have no workers yet.
+            # Cancelling must work from the beginning, as the cluster may have no workers yet.
             def is_late() -> bool:
                 return clock.is_over() and clock.seconds() > ANSWER_SECONDS
 
@@ -327,7 +327,7 @@ class _FitRun:
 def prepare_fit(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice, Footprint]:
-    """Return the rows of a fit, its algorithm with the problem, and its footprint; read nothing.
+    """Return the rows of a fit, its algorithm with the problem, and its footprint; reads no rows.
 
     Raises ParameterError or NotEnoughMemoryError if these rows cannot be fitted.
     """
@@ -342,7 +342,7 @@ def prepare_fit(
 
 
 def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
-    """Return the algorithm and number of starts; ``algorithm="auto"`` chooses by the rows."""
+    """Return the algorithm and number of starts; "auto" depends on the rows."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
         if not algorithm.takes_starts and n_init > 1:
@@ -358,7 +358,7 @@ def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
 
 
 def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
-    """Return the problem, whose fields are options of the same names."""
+    """Return the problem; its fields are taken from the options of the same names."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

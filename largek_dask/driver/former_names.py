@@ -23,7 +23,7 @@ ACCURACY = {
 
 
 def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the current name and parameters of an algorithm by its former ones."""
+    """Convert the former name and parameters of an algorithm to the current ones."""
     given = dict(parameters)
     match name:
         case "vrkm":
@@ -55,7 +55,7 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
 
 
 def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the current settings of an algorithm by those of format 2."""
+    """Convert the settings of an algorithm from format 2."""
     given = dict(parameters)
     if name in ("lloyd", "nmbatch"):
         given.pop("bounds", None)
@@ -63,7 +63,7 @@ def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 
 def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
-    """Return ``parameters_of`` an algorithm for what it was in a job of format ``number``."""
+    """Convert the result of ``parameters_of`` in a job of format ``number``."""
     given = dict(described)
     former = given.pop("name").lower()
     if number > 1:
@@ -86,12 +86,12 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def current_state(tree: Any) -> Any:
-    """Convert the encoded state of a former class to that of its successor.
+    """Convert the encoded state of a former class to the state of the class that replaced it.
 
-    An epoch of ``vrkm`` ended with a partition (``SnapshotState``); it begins with one now, by the
-    same centres. A state of ``dcd-bundle`` counted evaluations and had a last step for figures. A
-    state of ``nmbatch``, ``lloyd`` or ``incremental`` had bounds, and one of ``vc-gmm`` a second
-    coreset.
+    An epoch of ``vrkm`` used to end with a partition (``SnapshotState``); now it begins with the
+    partition by the same centres. States of ``dcd-bundle`` had a count of evaluations and an extra
+    last step; those of ``nmbatch``, ``lloyd`` and ``incremental`` had bounds; and those of
+    ``vc-gmm`` had a second coreset.
     """
     match tree:
         case {"class": "VCGMMState" | "EMState", "fields": dict(old)}:

@@ -1,7 +1,7 @@
 """Derive the state of a job or fit from its events: status, totals, and series to draw.
 
-This module is pure: no clock and no I/O. Events may come from untrusted files, or from a newer
-version. Kinds and fields that are unknown, of another type or not finite are ignored; no event
+This module uses no clock and no I/O. Events may come from untrusted files, or from a newer version.
+Unknown kinds, and fields that are unknown, of another type or not finite, are ignored; no event
 raises an error.
 """
 
@@ -26,18 +26,18 @@ STEP_FIGURES = ("step", "cost", "n_changed", "rows_per_second", "sample", "elaps
              "share", "state_bytes", "cache_bytes")  # fmt: skip
 OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
-"""Kinds of seconds of a step, besides its total."""
+"""Kinds of work whose seconds a step reports, in addition to their total."""
 EXTRA = ("distances", "gain")
-"""Figures of algorithms that have a series: see ``StepRecord.extra``."""
+"""Figures in ``StepRecord.extra`` that have a series."""
 PASS_ENDS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
 """Kinds of events that end the progress of a pass."""
 
 MOST_SUMMED = 1e18
-"""Larger figures are not added, so that sums fit in floats and JSON."""
+"""Maximum figure that is added to a sum, so that sums fit in floats and JSON."""
 MOST_STARTS = 12
-"""Maximum number of starts with curves; the latest are kept."""
+"""Maximum number of starts with curves; the latest starts are kept."""
 MOST_MARKS = 60
-"""Maximum number of marks of one kind; the latest are kept."""
+"""Maximum number of marks of one kind; the latest marks are kept."""
 MOST_TEXT = 240
 MOST_VALUES = 100
 """Maximum length of a list in an event."""
@@ -45,9 +45,9 @@ MOST_WARNINGS = 3
 MOST_WORKERS = 100_000
 """Maximum number of workers whose addresses are kept."""
 MOST_POINTS = 512
-"""Maximum number of regular points of a series; there are up to three more."""
+"""Maximum number of regular points of a series; the lowest, highest and last point are added."""
 A_START, MOST_KEY = float(2**32), float(2**53)
-"""Range of keys of each start, and the largest key."""
+"""Number of keys reserved for each start, and the largest key."""
 
 Points = NDArray[np.float64]
 """One point per row."""
@@ -62,7 +62,7 @@ FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback
 class Series:
     """A figure over time: every s-th point, the lowest, the highest and the last.
 
-    s is the smallest power of two that leaves at most ``MOST_POINTS`` points, which is even.
+    s is the smallest power of two that leaves at most ``MOST_POINTS`` (an even number) points.
 
     Examples
     --------
@@ -82,7 +82,7 @@ class Series:
         self._n, self._stride = 0, 1
 
     def add(self, point: Point) -> None:
-        """Append a point of finite numbers."""
+        """Append a point, whose numbers must be finite."""
         if self._n == 0:
             self.lowest = self.highest = point
         if self._n % self._stride == 0:
@@ -112,19 +112,19 @@ class Series:
 
 
 class CurveKey(NamedTuple):
-    """Key of a curve of the cost: a start, on all rows or on samples."""
+    """Key of a curve of the cost: the start, and whether costs are of samples or of all rows."""
 
     start: int | None
-    """None if there is only one."""
+    """None if there is only one start."""
     on_sample: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """An event that charts mark on the time axis."""
+    """An event that is marked on the time axis of charts."""
 
     elapsed: float
-    """Seconds used by the fit."""
+    """Seconds used by the fit until the event."""
     seconds: float
     """Seconds since 1970; 0 if unknown."""
     kind: str
@@ -136,12 +136,12 @@ class JobView:
     """State of a job or fit according to its status and events.
 
     Memory is bounded: series are thinned (see :class:`Series`), and all lists have a maximum.
-    ``status`` is that of ``Job.status``, or has the known fields of a fit before it begins.
+    ``status`` is the result of ``Job.status``, or contains what is known of a fit before it begins.
 
     Attributes
     ----------
     started, chosen, compiling : mapping
-        The last event of this kind; "compiling" only until the next step.
+        The last event of this kind; ``compiling`` only until the next step.
     labelled : float or None
         Fraction of the rows whose labels are written; None before the last pass.
     costs : dict
@@ -168,13 +168,13 @@ class JobView:
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
         self._from_events: dict[str, Any] = {}
-        """State and result, used if the status has none."""
+        """State and result from events, used if the status has none."""
         self._status: dict[str, Any] | None = None
         self._is_job = False
-        """Whether a scheduler runs it: then the job's end follows that of the fit."""
+        """Whether a scheduler runs the job, which then ends after its fit."""
         self._last: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
-        """The known ones of ``n_rows``, ``start``, ``starts`` and ``sizes``."""
+        """Contains ``n_rows``, ``start``, ``starts`` and ``sizes``, as far as they are known."""
         self._progress: dict[str, Any] | None = None
         self._share = 0.0
         self.sums: dict[str, float] = dict.fromkeys(SUMMED, 0)
@@ -198,13 +198,13 @@ class JobView:
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
-        """Take a newer status; keep figures of the last step, which a new scheduler lacks."""
+        """Set a newer status; keep figures of the last step that a new scheduler does not have."""
         known = self.status
         kept = {n: known[n] for n in (*STEP_FIGURES, "energy", "objective") if n in known}
         self._given, self._status = {**kept, **status}, None
 
     def update(self, event: object) -> None:
-        """Update from an event; ignore anything else."""
+        """Update the state from an event; ignore anything that is not an event."""
         if not isinstance(event, Mapping):
             return
         kind = event.get("event")
@@ -229,7 +229,7 @@ class JobView:
     def status(self) -> Mapping[str, Any]:
         """The latest status, with the figures of later events."""
         if self._status is None:
-            # Keys in the order of the given status.
+            # Keep keys in the order of the given status.
             found = {**self.figures(), **self._from_events, **self._given}
             self._status = {**self._given, **found}
         return self._status
@@ -282,7 +282,7 @@ class JobView:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return the known figures, by the names of ``service.metrics``."""
+        """Return the known figures by their names in ``service.metrics``."""
         last = self._last
         known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
         return {
@@ -294,7 +294,7 @@ class JobView:
         }
 
     def metric_seconds(self) -> dict[str, float]:
-        """Return seconds by kind of all steps, rounded to hundredths, without zeros."""
+        """Return the positive sums of seconds over all steps by kind, rounded to hundredths."""
         spent = {kind: short_number(round(n, 2), 7) for kind, n in self.seconds.items()}
         return {kind: seconds for kind, seconds in spent.items() if seconds}
 
@@ -304,7 +304,7 @@ class JobView:
         return max(1, int(number_in(self.started, "n_chunks") or 1))
 
     def marks(self) -> list[Mark]:
-        """Return the marks in order of time."""
+        """Return the marks, earliest first."""
         return sorted(
             (mark for kept in self._marks.values() for mark in kept),
             key=lambda mark: (mark.seconds, mark.elapsed),
@@ -412,7 +412,7 @@ class JobView:
     # --- series -----------------------------------------------------------------------------------
 
     def _add_step(self, event: Event) -> None:
-        """Add a point to each series of which the step has a figure."""
+        """Add a point to each series for which the step has a figure."""
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return
@@ -459,7 +459,7 @@ class JobView:
 
 
 def number_in(about: object, name: str) -> float | None:
-    """Return a field of an event or status as a float; None if it is no finite number."""
+    """Return a field of an event or status as a float; None if it is not a finite number."""
     # Checking for a plain dictionary, the usual case, is fastest.
     value = about.get(name) if type(about) is dict or isinstance(about, Mapping) else None
     return float(value) if is_number(value) else None

@@ -1,8 +1,8 @@
 """Store labels in a Zarr array that grows group by group and can be resumed.
 
-While it is incomplete, ``labels.zarr.progress.json`` beside ``labels.zarr`` has the owner of the
+While ``labels.zarr`` is incomplete, ``labels.zarr.progress.json`` next to it has the owner of the
 labels, the number of chunks done, and the exact sums over them. ``labels.npy``, ``.csv`` or
-``.parquet`` is made atomically from an array ``labels.npy.partial.zarr`` at the end.
+``.parquet`` is made atomically at the end, from an array ``labels.npy.partial.zarr``.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from largek_dask.version import check_format
 
 FORMAT = 1
 GROUP_ROWS = 1 << 22
-"""Rows per group, which a killed run may lose and the driver may hold in memory."""
+"""Number of rows per group. A killed run may lose a group; the driver may hold one in memory."""
 LABEL_BYTES = 4
 PIECE_ROWS = 1 << 20
-"""Rows of a stored chunk if the chunk table is not regular, and of one write to a file."""
+"""Number of rows per stored chunk if the chunk table is irregular, and per write to a file."""
 SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
 """A suffix begins with a letter, unlike a version or a date in a name."""
 TEXT_BYTES = {"i": 12, "f": 26}
@@ -71,7 +71,7 @@ def sums_from_json(packed: Mapping[str, Any]) -> ExactSums:
 
 
 def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
-    """Return the stored array; None if it is missing or unreadable."""
+    """Open the stored array; return None if it is missing or unreadable."""
     try:
         return retry_io(lambda: zarr.open_array(parent.store(name, read_only=True), mode="r"))
     except (OSError, KeyError, ValueError, TypeError) as error:
@@ -81,7 +81,7 @@ def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
 
 
 def are_whole(place: Folder) -> bool:
-    """Return whether labels of all rows are there, declared complete, and none are torn."""
+    """Return whether the labels of all rows exist, are declared complete and are not torn."""
     array = _opened(*place.parent())
     if array is None or torn_chunk(array) is not None:
         return False
@@ -91,7 +91,7 @@ def are_whole(place: Folder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LabelWriter:
-    """Writer of labels that is sent to the workers that compute them."""
+    """Writer of labels, sent to the workers that compute them."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
@@ -146,11 +146,11 @@ WRITERS: Mapping[str, Callable[[Any, Any, str], None]] = {
     ".csv": _write_csv,
     ".parquet": _write_parquet,
 }
-"""Functions that write a file of one column, by its suffix."""
+"""Functions that write a file of one column, by the suffix of the file."""
 
 
 def _suffix_of(url: str) -> str | None:
-    """Return the supported suffix of a file; None: a Zarr store."""
+    """Return the supported suffix of a file; None for a Zarr store."""
     found = SUFFIX.search(url)
     suffix = None if found is None else f".{found[1].lower()}"
     if suffix not in (None, ".zarr", *WRITERS):
@@ -167,8 +167,8 @@ class LabelStore:
     """Zarr array, or file, of one number per row, such as its label.
 
     ``owner`` is JSON that identifies model and data: unfinished labels of the same owner are
-    resumed. Raises OutputError if anything else is there, or it cannot be written, and
-    ParameterError if the suffix of ``place`` is not supported.
+    resumed. Raises OutputError if ``place`` contains anything else or cannot be written, and
+    ParameterError if its suffix is not supported.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class LabelStore:
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
-        # Workers write only if no two chunks share a stored one.
+        # Workers write only if no two chunks of rows share a stored chunk.
         reachable = not self.url.startswith("memory://")
         self.local_writer = LabelWriter(self.url, place.storage_options)
         self.writer = self.local_writer if regular and reachable else None
@@ -217,7 +217,7 @@ class LabelStore:
             self._parent.check_space(row_bytes * self.n_rows, what)
 
     def _unfinished(self) -> dict[str, Any] | None:
-        """Return the record of an unfinished run of the same owner; None without one."""
+        """Return the record of an unfinished run of the same owner, or None."""
         try:
             record = json.loads(self._parent.read(self._progress))
             check_format(record, f"{self.url}.progress.json", OutputError, FORMAT)
@@ -237,7 +237,7 @@ class LabelStore:
         return record  # type: ignore[no-any-return]
 
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
-        """Return the number of chunks done and the sums over them; create the array for none.
+        """Return the number of chunks done and the sums over them; create the array if needed.
 
         ``model`` is a hash; only labels of the same model are resumed.
         """
@@ -251,7 +251,7 @@ class LabelStore:
         ):
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
-        # The record first, because an array without one would be refused.
+        # Write the record first, because an array without one would be refused.
         self.record(0, {})
         with writing(self.url):
             retry_io(self._make)
@@ -290,7 +290,7 @@ class LabelStore:
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            # The name is older than other kinds of models.
+            # This name dates from when all models had centres.
             "centers": self._model,
             "done": done,
             "sums": packed,
@@ -298,7 +298,7 @@ class LabelStore:
         self._parent.publish(self._progress, json.dumps(record).encode())
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Declare the labels complete, or make their file, which has no place for notes.
+        """Declare the labels complete, or make their file, which cannot contain notes.
 
         Raises OutputError.
         """

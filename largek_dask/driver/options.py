@@ -1,10 +1,10 @@
 """Options of a fit, each defined once with its default, bounds and meaning.
 
 ``KMeans``, ``fit``, the document of a job and the command line are made from these fields or tested
-against them (``tests/driver/test_options.py``). Where a fit runs and what it writes (client,
-threads, checkpoint, labels, events, callbacks) are parameters of ``driver.fit.fit``.
+against them (``tests/driver/test_options.py``). ``driver.fit.fit`` has further parameters for
+resources and outputs: client, threads, checkpoint, labels, events and callbacks.
 
-Imports at the top are light, because ``largek --help`` reads this module.
+Imports at the top are light, because ``largek --help`` imports this module.
 """
 
 # ruff: noqa: RUF009
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.base import Algorithm
 
 Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
-"""Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. An "array"
-is available neither on the command line nor in the document of a job.
+"""Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. Options of
+type "array" exist neither on the command line nor in the document of a job.
 """
 Part = Literal["job", "mixture", "algorithm", "stop", "means"]
 """Role of an option.
@@ -52,13 +52,13 @@ Part = Literal["job", "mixture", "algorithm", "stop", "means"]
 job
     Part of the identity of a job: a checkpoint is resumed only with equal values.
 mixture
-    The same, for mixtures only.
+    Part of the identity of a job, for mixtures only.
 algorithm
-    The same, as a parameter of the algorithm object.
+    Part of the identity of a job, as a parameter of the algorithm object.
 stop
     Stop rule: a checkpoint may be resumed with another value.
 means
-    Resource: it affects no result, and is not recorded.
+    Resource, which does not affect results and is not recorded.
 """
 
 
@@ -69,7 +69,7 @@ class Option:
     help: str
     """Whole sentences, for ``--help`` and docstrings."""
     default: Any
-    """``dataclasses.MISSING`` if there is none."""
+    """Default value, or ``dataclasses.MISSING``."""
     least: int | None = None
     choices: tuple[str | None, ...] = ()
 
@@ -96,7 +96,7 @@ def _option(
 class FitOptions:
     """Validated options of a fit: ``max_time`` in seconds, ``memory_limit`` in bytes.
 
-    Raises ParameterError if a value is invalid for any data; ``driver.plan`` checks the others.
+    Raises ParameterError for values that are invalid for all data; ``driver.plan`` checks the rest.
 
     Examples
     --------
@@ -149,14 +149,14 @@ class FitOptions:
         "array",
         "mixture",
         None,
-        'Inverse variances of the initial components, one each; with "diag" one per feature.',
+        'Inverse variances of the initial components, one per component or, with "diag", feature.',
     )
     dither: Dither | None = _option(
         "choice",
         "mixture",
         None,
         '"uniform": add noise in [0, 1) to rows of integers, such as images, which have no density '
-        "without it; part of the model.",
+        "without noise; part of the model.",
         choices=(None, *DITHER),
     )
     n_init: int = _option(
@@ -170,7 +170,7 @@ class FitOptions:
         "integer",
         "stop",
         300,
-        "Maximum number of steps per start. A step assigns rows once: all of them, or those of the "
+        "Maximum number of steps per start. A step assigns once all rows, or the rows of the "
         "current batch or sample.",
         least=1,
     )
@@ -191,7 +191,7 @@ class FitOptions:
         least=0,
     )
     seed: int = _option(
-        "integer", "job", 0, "Same data, seed and versions give the same bits.", least=0
+        "integer", "job", 0, "Seed; the same data, seed and versions give the same bits.", least=0
     )
     empty_clusters: EmptyClusters = _option(
         "choice",
@@ -236,7 +236,7 @@ class FitOptions:
                 f"init has the centres of {len(init)} starts (its shape is {init.shape}), but "
                 f"n_init={self.n_init}: give n_init={len(init)}."
             )
-        # Raises if the algorithm is invalid.
+        # This raises an error if the algorithm is invalid.
         self.make_algorithm()
 
     def make_algorithm(self) -> Algorithm[Any, Any] | Auto:
@@ -294,7 +294,7 @@ def check_integer(name: str, value: Any, least: int) -> None:
 
 
 def is_integer(value: Any) -> bool:
-    """Return whether the value is an integer; True and False are not."""
+    """Return whether the value is an integer; booleans are not."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 

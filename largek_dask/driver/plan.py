@@ -53,7 +53,7 @@ def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
 def check_scale(statistics: Statistics) -> None:
     """Raise DataError if rows lie so close together that their squared distances underflow."""
     kind, extent = np.finfo(statistics.dtype), statistics.max_abs
-    # Squares of differences a thousand times smaller must be normal numbers as well.
+    # The squares of differences that are a thousand times smaller must be normal numbers as well.
     if 0 < extent < np.sqrt(float(kind.smallest_normal) / float(kind.eps)):
         exponent = -int(np.frexp(extent)[1])
         # Sparse rows are not shifted.
@@ -90,9 +90,9 @@ def memory_needed(
 ) -> int:
     """Return the bytes of centres and sums in one process, without rows and row state.
 
-    Six copies of the centres (the model before and after a step, packed, sent, written), and 64-bit
-    sums and weights: one per thread, one retained and one merged. Wide sums (see
-    ``kernels.exact.fixed_point``) have two limbs, and a copy that combines these.
+    Counts six copies of the centres (the model before and after a step, packed, sent, written), and
+    64-bit sums and weights: one copy per thread, one retained and one merged. Wide sums (see
+    ``kernels.exact.fixed_point``) have two limbs, and a copy that combines the limbs.
     """
     sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
     return n_clusters * (n_features * 6 * itemsize + sums)
@@ -117,7 +117,7 @@ def check_memory(
 
 @dataclass(frozen=True, slots=True)
 class ProcessMemory:
-    """Bytes that a fit takes in one process that computes."""
+    """Memory of a fit in one computing process, in bytes."""
 
     model: int
     """Centres, packed centres and exact sums."""
@@ -136,24 +136,24 @@ class ProcessMemory:
 
 @dataclass(frozen=True, slots=True)
 class FitMemory:
-    """Bytes that a fit takes, independent of the processes that compute it."""
+    """Memory of a fit in bytes, independent of the number of processes."""
 
     model: int
-    """Centres and sums, without those of threads."""
+    """Centres and sums, without the sums of threads."""
     sums: int
     """Sums of one thread."""
     chunk: int
-    """Size of the largest chunk; each thread has one, and two are prefetched."""
+    """Size of the largest chunk; each thread has one chunk, and two are prefetched."""
     data: int
     row_state: int
-    """Row state of all rows, if it fits."""
+    """Row state of all rows, if it fits in memory."""
 
     def per_process(
         self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
     ) -> ProcessMemory:
         """Return the memory of one of the processes, which may use ``available`` bytes.
 
-        ``memory_limit`` is the maximum row state in each, in bytes; None: the default.
+        ``memory_limit`` is the maximum row state per process in bytes; None for the default.
         """
         return ProcessMemory(
             model=self.model + n_threads * self.sums,
@@ -170,16 +170,16 @@ def footprint_of(
     n_threads: int | None = None,
     budget: int | None = None,
 ) -> Footprint:
-    """Return the footprint of an algorithm with its problem, in the compute dtype of the rows."""
+    """Return the footprint of an algorithm and its problem, in the compute dtype of the rows."""
     itemsize, shape = compute_dtype(rows.dtype).itemsize, (rows.n_rows, rows.n_features)
     table = PlannedTable(*shape, rows.row_values, rows.is_sparse, itemsize, n_threads, budget)
     return algorithm.footprint(table)
 
 
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
-    """Compute the memory of a fit; a pass keeps the row state of the one before for a retry."""
+    """Compute the memory of a fit; each pass keeps the previous row state for retries."""
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
-    # Weights may need wide sums; only a scan can tell.
+    # Weights may need wide sums; only a scan of the rows can decide.
     wide = rows.weight is not None
     model = memory_needed(n_clusters, d, itemsize, 0, wide)
     own = footprint.row_bytes
@@ -187,7 +187,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     return FitMemory(
         model=model,
         sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
-        # Sparse rows: stored values only.
+        # For sparse rows, these are the bytes of stored values only.
         chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
         data=rows.nbytes,
         row_state=both * (rows.n_rows if footprint.held_rows is None else footprint.held_rows),
@@ -212,10 +212,10 @@ def space_needed(
 ) -> int:
     """Estimate the bytes that a fit writes: checkpoints of each start, a model, perhaps labels.
 
-    Assumes one checkpoint more than are kept, because an old one is removed after the next is
+    Counts one checkpoint more than are kept, because an old one is removed only when the next is
     complete.
     """
-    # Replacing a model takes the space of two.
+    # While a model is replaced, both versions take space.
     state, models = state_needed(rows, n_clusters, footprint), 2 * _center_bytes(rows, n_clusters)
     kept = max(1, int(config.get("checkpoints.keep"))) + 1
     written = n_init * kept * state + models
@@ -225,7 +225,7 @@ def space_needed(
 def check_output_fits(
     shape: tuple[int, int], itemsize: int, advice: str = "Take fewer rows at a time."
 ) -> None:
-    """Raise NotEnoughMemoryError, which ends in ``advice``, if an array does not fit in memory."""
+    """Raise NotEnoughMemoryError, with ``advice``, if an array does not fit in memory."""
     needed = shape[0] * shape[1] * itemsize
     available = _available()
     if needed > available:
@@ -240,7 +240,7 @@ def _available() -> int:
 
 
 def _processes(n_threads: int | None, client: Client | None) -> list[tuple[str, int, int]]:
-    """Return the name, threads and available bytes of each process that computes."""
+    """Return the name, number of threads and available bytes of each computing process."""
     if client is None:
         return [("this machine", n_threads or available_cpus(), _available())]
     from largek_dask.passes.network import workers_known_to

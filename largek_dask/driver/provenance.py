@@ -22,7 +22,7 @@ PACKAGES = ("dask", "distributed", "llvmlite", "numba", "numpy", "zarr")
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of the packages that compute."""
+    """Return the versions of the packages that can affect results."""
     own = {"largek_dask": __version__, "python": platform.python_version()}
     return own | {name: _version_of(name) for name in PACKAGES}
 
@@ -38,7 +38,7 @@ def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
 def digest_of(arrays: Any) -> str:
     """Return the sha256 of a model's arrays: their types, shapes and little-endian bytes.
 
-    Equal digests mean equal bits. ``shift``, the origin of the kernels' coordinates, is left out.
+    Equal digests mean equal bits. ``shift``, the origin of the kernels' coordinates, is excluded.
     """
     digest = hashlib.sha256()
     for name, array in sorted(named_arrays(arrays).items()):
@@ -49,7 +49,7 @@ def digest_of(arrays: Any) -> str:
 
 
 def describe(value: Any) -> Any:
-    """Convert a parameter to JSON: arrays to shape, dtype and hash."""
+    """Convert a parameter to JSON, and an array to its shape, dtype and hash."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -75,7 +75,7 @@ def parameters_of(algorithm: Any) -> dict[str, Any]:
 def identity_of(options: FitOptions) -> dict[str, Any]:
     """Return, as JSON, the parameters that must be equal for a resume.
 
-    ``effort`` is among the parameters of the algorithm.
+    ``effort`` is one of the parameters of the algorithm.
     """
     found = _described(options, "job")
     if options.mixture is not None:

@@ -1,4 +1,4 @@
-"""The step loop: history, checkpoints, events and stop rules, for any algorithm and any passes."""
+"""The step loop, with history, checkpoints, events and stop rules, for any algorithm."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Snapshot:
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """Grows with later steps; :meth:`steps` ends with this one."""
+    """History that grows with later steps; :meth:`steps` ends with this step."""
     model: Callable[[], ModelArrays]
     objective: Objective
 
@@ -52,12 +52,12 @@ Callback = Callable[[Snapshot], object]
 
 
 class Reserve(NamedTuple):
-    """Seconds of a time limit that are reserved for the last pass."""
+    """Part of a time limit that is reserved for the last pass, in seconds."""
 
     last_pass: float = 0.0
     """Estimated time."""
     kept_back: float = 0.0
-    """Time by which the steps end earlier; less if the pass does not fit, but can be skipped."""
+    """Time by which steps end earlier; shorter if the pass does not fit but can be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class RunResult(Generic[State]):
     seconds: float
     """Time used, including earlier runs."""
     begun: float
-    """``time.monotonic()`` from which these seconds count."""
+    """Time of ``time.monotonic()`` from which ``seconds`` are counted."""
     reserve: Reserve
 
 
@@ -80,7 +80,7 @@ def state_class(algorithm: Algorithm[State, Any]) -> type[State]:
 
 
 def never() -> bool:
-    """Return False: the default of ``cancelled``."""
+    """Return False, as the default of ``cancelled``."""
     return False
 
 
@@ -88,11 +88,11 @@ def never() -> bool:
 class Run(Generic[State]):
     """Step an algorithm until a stop rule applies, from the newest checkpoint if there is one.
 
-    ``algorithm`` has its problem. ``stop`` may differ from the rules of the run that wrote the
+    ``algorithm`` contains its problem. ``stop`` may differ from the rules of the run that wrote the
     checkpoint. ``cancelled`` is called between steps and inside them. ``seconds_used`` is the time
     before this run (a scan of the rows, other starts). If there is a time limit, ``last_pass`` is
-    called once with a model and the seconds left, and returns what to reserve. ``watch`` is that of
-    the whole fit.
+    called once with a model and the seconds left, and returns the time to reserve. ``watch`` tracks
+    compiling in the whole fit.
     """
 
     algorithm: Algorithm[State, Any]
@@ -109,8 +109,8 @@ class Run(Generic[State]):
     watch: CompileWatch = field(default_factory=lambda: CompileWatch(Events()))
     clock: Clock = field(init=False)
     progress: Progress[State] | None = field(init=False)
-    """After the last complete step; None before the first state. Replaced atomically, so that an
-    interrupt finds the new or the previous one.
+    """Progress after the last complete step; None before the first state. Replaced atomically, so
+    that an interrupt finds either the new or the previous object.
     """
     reserve: Reserve = field(default_factory=Reserve, init=False)
     meter: _Meter = field(init=False)
@@ -127,10 +127,10 @@ class Run(Generic[State]):
         return self.progress
 
     def result(self) -> RunResult[State]:
-        """Run, and return the result of the last complete step; an interrupted one is discarded.
+        """Run, and return the result of the last complete step; an interrupted step is discarded.
 
-        Raises NoModelError or KeyboardInterrupt if the time limit, a cancel or Ctrl-C came before
-        there was any state, or at a second Ctrl-C.
+        Raises NoModelError or KeyboardInterrupt if a time limit, a cancel or Ctrl-C stops the run
+        before there is any state, and KeyboardInterrupt at a second Ctrl-C.
         """
         self._report_start()
         reason: StopReason
@@ -194,7 +194,7 @@ class Run(Generic[State]):
         return reason
 
     def _reason(self) -> StopReason | None:
-        """Return the reason to stop between two steps, if any."""
+        """Return the reason to stop between two steps, or None."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
@@ -203,8 +203,8 @@ class Run(Generic[State]):
     def _advance(self, state: State, info: Info) -> Progress[State]:
         """Return the progress after a step.
 
-        Successive objects share one growing history, of which each counts only its own steps. It is
-        shortened once it has twice the maximum.
+        Successive objects share one growing history and ignore records after their own steps. The
+        history is shortened when it reaches twice its maximum length.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
@@ -266,7 +266,7 @@ class Run(Generic[State]):
     def _share_and_left(
         self, now: Progress[State], sample: int | None
     ) -> tuple[float, float | None]:
-        """Return the used fraction of the limits, and the maximum of seconds left.
+        """Return the used fraction of the limits, and the maximum time left in seconds.
 
         The fraction never decreases. The time left is unknown while samples grow, because later
         steps take longer; mini-batches have a fixed size.
@@ -296,7 +296,7 @@ class Run(Generic[State]):
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:
-    """Return the error of a stop before there was a model."""
+    """Return the error for a stop before there was a model."""
     if clock.is_over():
         return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
@@ -321,9 +321,9 @@ class Clock:
         return time.monotonic() - self.begun
 
     def is_over(self) -> bool:
-        """Return whether the limit is reached, or would be by compiling a kernel.
+        """Return whether the limit is reached, or would be reached by compiling a kernel.
 
-        Once True it stays True, because the kernel that was not compiled is missing.
+        Once True, the result stays True, because the kernel that was not compiled is missing.
         """
         if not self._was_over and self._limit < math.inf:
             wanted = self.kept_back + seconds_ahead()
@@ -335,7 +335,7 @@ COUNTS = ("retries", "rebuilt", "evictions")
 
 
 class _Meter:
-    """Measure what the passes spent since the last call."""
+    """Measure the time and other costs of passes since the last call."""
 
     def __init__(self, passes: BasePasses, watch: CompileWatch) -> None:
         self._passes = passes
@@ -357,8 +357,8 @@ class _Meter:
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
         """Return seconds by kind, and counts by kind; see the event ``step`` in ``driver.events``.
 
-        Seconds are summed over threads, but ``total`` and its part ``compile`` are wall time, and
-        ``driver`` is at least the wall time between passes of a cluster.
+        Seconds are summed over threads, except that ``total`` and ``compile``, which is part of it,
+        are wall time. On a cluster, ``driver`` includes the wall time between passes.
         """
         now, before = self._now(), self._before
         self._before = now

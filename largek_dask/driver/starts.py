@@ -1,4 +1,4 @@
-"""Run the starts of a fit (``n_init``) in turn, and return the best; read it from checkpoints."""
+"""Run the starts of a fit (``n_init``) in turn and return the best, or read it from checkpoints."""
 
 from __future__ import annotations
 
@@ -48,19 +48,20 @@ ENDS_FIT = (
     "cancelled",
     "interrupted",
 )
-"""Reasons to stop that end the whole fit, not only one start."""
+"""Stop reasons that end the whole fit, not only one start."""
 SLACK, SLACK_SECONDS = 1.05, 0.05
-"""A fit may exceed its time limit by this factor or these seconds; not tuned."""
+"""Tolerated excess over the time limit, as a factor and in seconds; not tuned."""
 MOST_KEPT = 0.8
 """Maximum fraction of the remaining time reserved for a last pass that does not fit; not tuned."""
 LONG = 60.0
-"""Minimum seconds of a last pass whose lateness is reported; not tuned."""
+"""Minimum duration of a last pass for a warning that the fit ends late; not tuned."""
 ROWS_SECONDS = 20.0
 """Timeout for reading the rows of a fallback model, in seconds."""
 FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER, FALLBACK_CHUNKS = 2_048, 4, 4
-"""Minimum rows for a fallback model, and stored chunks that are read for them; not tuned."""
+"""Minimum number of rows for a fallback model, in total and per cluster, and number of stored
+chunks that are read for them; not tuned."""
 WITHOUT = ("converged", "tol", "max_iter", "max_time")
-"""Reasons to stop after which the last pass is skipped if it does not fit."""
+"""Stop reasons after which the last pass is skipped if it does not fit in the time limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +72,16 @@ class StartResult:
     value: float | None
     """Exact objective over all rows; None after a cancel."""
     final: Final | None
-    """Last pass; None after a cancel."""
+    """Result of the last pass; None after a cancel."""
     labelled: bool = False
-    """Labels are in ``final``, or in storage."""
+    """Whether labels are in ``final`` or in storage."""
     seconds: float = 0.0
     """Time used by all runs of the fit, including reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Run the starts of a fit; ``algorithm`` has its problem, and ``out`` is for labels."""
+    """Run the starts of a fit; ``algorithm`` contains its problem, and ``out`` stores labels."""
 
     passes: BasePasses
     algorithm: Algorithm[Any, Any]
@@ -90,7 +91,7 @@ class Starts:
     cancelled: Callable[[], bool]
     callbacks: Sequence[Callback]
     labels: bool
-    """Whether labels are wanted, in memory or in ``out``."""
+    """Whether labels are requested, in memory or in ``out``."""
     out: LabelStore | None
     watch: CompileWatch
     label_share: float | None
@@ -140,14 +141,14 @@ class Starts:
         return replace(best, seconds=time.monotonic() - begun)
 
     def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
-        """Return a fallback model if time was over before there was a model, else None."""
+        """Return a fallback model if the time was over before there was a model, else None."""
         if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
             return None
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.options.seed, stream).generator(0, "unsearched")
-        # A new deadline, as waiting for workers may have used up all the time.
+        # Set a new deadline, as waiting for workers may have used up all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
             rows = sample_stored_rows(self.passes, self._problem.n_clusters, draws)
@@ -205,7 +206,7 @@ class Starts:
             try:
                 folder.publish("counted.json", json.dumps(note).encode())
             except OSError as error:
-                # A resume computes it again.
+                # A resumed fit computes this value again.
                 message = f"the {objective.words} of start {stream} is not saved: {error}"
                 self.events.emit("warning", topic="checkpoint", message=message)
         return StartResult(stream, result, reason, final.value, final, labels)
@@ -218,14 +219,14 @@ class Starts:
         return self.algorithm.bind(replace(self._problem, init=init[stream]))
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
-        """Return the time to reserve for the last pass, or for labels without it, of ``left``."""
+        """Return the part of ``left`` to reserve for the last pass, or for labels without it."""
         full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
         if not 0 < left < full:
             return Reserve(full, full)
-        # The fit ends late in any case; steps improve the labels.
+        # The fit ends late in any case, so the steps keep their time and improve the labels.
         if full >= LONG:
             self._warn_late(full, left)
         return Reserve(full, most)
@@ -241,7 +242,7 @@ class Starts:
         )
 
     def _share_without(self) -> float | None:
-        """Return the cost of labels without the last pass, relative to it; None: impossible."""
+        """Return the cost of labels without a last pass, relative to it; None if impossible."""
         if not self.labels or self.out is not None:
             return None
         return self.label_share
@@ -271,7 +272,7 @@ class Starts:
 
 
 def sample_stored_rows(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
-    """Draw at least ``k`` rows of positive weight, if there are as many, from few chunks."""
+    """Draw rows of positive weight from few chunks, at least ``k`` if they exist."""
     order, table = draws.permutation(passes.n_chunks), passes.chunk_table
     wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
     while True:
@@ -292,7 +293,7 @@ def kind_of_problem(algorithm: Algorithm[Any, Any], mixture: str | None) -> type
 
 @dataclass(frozen=True, slots=True)
 class SavedStart:
-    """Last checkpoint of a start."""
+    """The last checkpoint of a start."""
 
     stream: int
     arrays: ModelArrays
@@ -308,8 +309,8 @@ class SavedStart:
 def best_saved(folder: Folder) -> SavedStart | None:
     """Return the start that a fit would return if it were stopped now; None without a checkpoint.
 
-    It is the best of the ended starts, or else the first, as in ``Starts.best``. Neither rows nor
-    workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
+    Returns the best start that has ended, otherwise the first start, as ``Starts.best`` does.
+    Neither rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
     """
     about = description_in(folder)
     mixture = None if about is None else about["job"].get("mixture")
@@ -319,7 +320,7 @@ def best_saved(folder: Folder) -> SavedStart | None:
         if progress is None:
             continue
         algorithm = algorithms[type(progress.state)]
-        # Its model and objective may depend on the kind of problem.
+        # The model and objective may depend on the kind of problem.
         algorithm = algorithm if mixture is None else algorithm_of_mixture(algorithm, mixture)
         algorithm = algorithm.bind(kind_of_problem(algorithm, mixture)(n_clusters=1))
         objective = algorithm.problem.objective
@@ -342,7 +343,7 @@ def keep_last_checkpoints(folder: Folder) -> None:
             _checkpoints_in(place, _algorithms()).keep_last()
     except LostJobError:
         raise
-    except Exception as error:  # drivers raise errors of their own kinds
+    except Exception as error:  # storage drivers raise errors of other classes
         warn(f"Old checkpoints in {folder.url} are not removed: {error}", RecoveryWarning)
 
 

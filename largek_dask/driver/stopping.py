@@ -1,7 +1,7 @@
 """Rules that end a fit, and records of its steps.
 
-A rule depends only on the last step's record, the number of steps and the seconds used. So a
-resumed fit decides as an uninterrupted one does, and may be given other rules.
+A rule depends only on the record of the last step, the number of steps and the seconds used. So a
+resumed fit stops where an uninterrupted one does, unless it is given other rules.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ tol
 max_iter, max_time
     The budget of steps or of seconds is used up.
 max_time_without_last_pass
-    One of these, without time for the last pass over all rows and centres: labels and the
-    objective are those of a search that compared rows with few centres.
+    A budget is used up, and there is no time for the last pass over all rows and centres. Labels
+    and objective come from a search that compared each row with few centres.
 max_time_without_search
-    Time was over before there was any model. The centres (or means) are the ``init`` array, or
+    The time was over before there was any model. The centres (or means) are the ``init`` array, or
     sampled rows, as with ``init="random"``.
 callback
     A callback returned a true value.
@@ -75,7 +75,7 @@ class StepRecord(TypedDict):
     """Squared movement of the centres relative to the mean variance of the features."""
     converged: bool
     extra: dict[str, float | None]
-    """Further figures of the algorithm; None if not finite."""
+    """Further figures of the algorithm; a figure that is not finite is None."""
 
 
 def record_of(step: int, info: Info, seconds: float) -> StepRecord:
@@ -103,8 +103,8 @@ def last_steps(history: Sequence[StepRecord], n_iter: int) -> list[StepRecord]:
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
     """Return the number of rows in a step's sample; None if the step was over all rows.
 
-    The cost of such a step is scaled from the sample to all rows. It is lower than the cost of all
-    rows, as the centres are fitted to the sample.
+    The cost of such a step is scaled from the sample to all rows. It is lower than the cost on all
+    rows, because the centres are fitted to the sample.
     """
     extra = record.get("extra") or {}
     on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
@@ -118,12 +118,12 @@ class StopRules:
     Parameters
     ----------
     max_iter : int
-        Maximum number of steps of one start, at least 1. Each step assigns rows once: all of them,
-        or those of the current batch or sample.
+        Maximum number of steps of one start, at least 1. A step assigns once all rows, or the rows
+        of the current batch or sample.
     tol : float
         Stop when the change in a step (``Algorithm.change``) is at most this; in k-means, when the
         squared movement of the centres is at most ``tol`` times the mean variance of the features
-        (scikit-learn's ``tol``). 0: when no label changes.
+        (scikit-learn's ``tol``). With 0, stop when no label changes.
     max_time : float or str, optional
         Seconds, or a text such as ``"90s"``, ``"30m"`` or ``"6h"``. Includes the time before a
         resume, and the estimated time of the last pass. An interrupted step is discarded.
@@ -145,15 +145,16 @@ class StopRules:
 
     @property
     def seconds(self) -> float:
-        """``max_time`` as a number; infinite without one."""
+        """``max_time`` in seconds; infinite if there is no limit."""
         return math.inf if self.max_time is None else float(self.max_time)
 
     def reason(
         self, record: StepRecord | None, n_iter: int, seconds: float, figure: str = "shift"
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
-        """Return the reason to stop after a step (its record; None before the first), if any.
+        """Return the reason to stop after a step, or None.
 
-        ``figure`` is compared with ``tol``: see ``Algorithm.change``.
+        The record of the step is None before the first step. ``figure`` (``Algorithm.change``) is
+        compared with ``tol``.
         """
         if record is not None:
             if record["converged"]:

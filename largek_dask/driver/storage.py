@@ -1,8 +1,8 @@
 """Read and write small files and arrays in a folder behind any fsspec URL.
 
-A kill at any moment leaves the old state or the new one: arrays are written first, then one small
-file that names them with their checksums. On a local disk this holds for a power failure too, as
-each call syncs everything before it returns.
+A process killed at any moment leaves the old state or the new one: arrays are written first, then
+one small file that names them with their checksums. On a local disk this holds for a power failure
+too, because each call syncs everything before it returns.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from largek_dask.errors import LargekError, OutputError
 SMALL_FILE = 256 << 20
 """Maximum bytes of a small file."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
-"""Protocols for which making a folder does nothing, or would make a misspelt bucket."""
+"""Protocols without folders, or whose first folder is a bucket, which must not be created."""
 ARRAY_CHUNK = 64 << 20
 """Bytes of a stored chunk of an array."""
 LARGEST_ARRAY = 64 << 30
@@ -52,7 +52,7 @@ NO_LINKS = frozenset(
 )
 PROBE = ".writable-"
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
-"""Names of files that a killed write leaves."""
+"""Pattern of the names of files that a killed write leaves."""
 T = TypeVar("T")
 
 
@@ -80,7 +80,7 @@ def sha256_of(array: NDArray[Any]) -> str:
 
 
 class Folder:
-    """Folder of a file system that fsspec supports, which need not exist yet.
+    """Folder on a file system that fsspec supports; the folder need not exist yet.
 
     ``storage_options`` are passed to the file system. Raises MissingDependencyError if its driver
     is not installed, and DataError if the protocol is unknown.
@@ -107,7 +107,7 @@ class Folder:
         place: str | os.PathLike[str] | Folder,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Folder:
-        """Return the folder of a URL; a folder unchanged, with its own options."""
+        """Return the folder of a URL; a ``Folder`` is returned unchanged."""
         return place if isinstance(place, Folder) else cls(place, storage_options)
 
     def _with(self, **changes: Any) -> Folder:
@@ -119,31 +119,31 @@ class Folder:
         return self._with(url=f"{self.url}/{name}", root=self.path(name))
 
     def parent(self) -> tuple[Folder, str]:
-        """Return the parent of this folder, and its name there."""
+        """Return the parent folder, and the name of this folder in it."""
         url, _, name = self.url.rpartition("/")
         root = self.root.rpartition("/")[0]
         return self._with(url=url or "/", root=root or "/"), name
 
     def guarded(self, may_write: Callable[[], None]) -> Folder:
-        """Return this folder with a check, which raises to forbid a write.
+        """Return this folder with a check, which raises an error to forbid a write.
 
-        It is called before each write and removal, also in folders inside this one.
+        The check is called before each write and removal, also in folders inside this one.
         """
         return self._with(_may_write=may_write)
 
     def private(self) -> Folder:
-        """Return this folder; only its user can access what it creates on a local disk."""
+        """Return this folder, set to create local files that only their owner can access."""
         return self._with(_is_private=True)
 
     def path(self, name: str) -> str:
-        """Return the path of ``name`` on the file system; without a name, of the folder itself."""
+        """Return the path of ``name``, or of the folder itself, on the file system."""
         return posixpath.join(self.root, name) if name else self.root
 
     def names(self) -> list[str]:
-        """List this folder; empty if it does not exist.
+        """List this folder; the list is empty if it does not exist.
 
         Skips leftovers of killed writes, and the empty object ``model/`` by which object stores
-        keep an empty folder ``model``.
+        represent an empty folder ``model``.
         """
         try:
             found = [str(path) for path in retry_io(self._listed)]
@@ -158,7 +158,7 @@ class Folder:
         return list(self.fs.ls(self.root, detail=detail))
 
     def stamps(self) -> dict[str, int]:
-        """Return a mark for each name in this folder, which changes when the file is replaced."""
+        """Return a hash for each name in this folder that changes when the file is replaced."""
         try:
             found = retry_io(lambda: self._listed(detail=True))
         except (FileNotFoundError, NotADirectoryError):
@@ -167,7 +167,7 @@ class Folder:
         for about in found:
             name = posixpath.basename(str(about["name"]).rstrip("/"))
             if not LEFTOVER.fullmatch(name):
-                # All fields that a file system returns, such as time, inode, hash or version.
+                # Use all fields that a file system returns, such as time, inode, hash or version.
                 stamps[name] = hash(tuple(sorted((key, str(about[key])) for key in about)))
         return stamps
 
@@ -206,7 +206,7 @@ class Folder:
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError):
             if self.is_local and os.path.isfile(description := f"{path}/zarr.json"):
-                # Its description first: a partly removed array must not look complete.
+                # Remove its description first: a partly removed array must not look complete.
                 os.remove(description)
                 sync_folder(path)
             if not self.exists(name):
@@ -219,7 +219,7 @@ class Folder:
     def _remove_emptied(self, path: str) -> None:
         """Remove the empty nested folders that a store such as SeaweedFS keeps for some minutes.
 
-        Recursive listings omit them, and only an empty one can be removed.
+        Recursive listings omit these folders, and a folder can be removed only if it is empty.
         """
         self.fs.invalidate_cache()
         folders, found = [], [path]
@@ -267,9 +267,10 @@ class Folder:
     ) -> None:
         """Write a file that appears atomically, perhaps in place of another.
 
-        On a local disk a temporary file is renamed; an object store takes one PUT. A long file is
-        written by a function ``data(file)``, to a local disk first, and again on a retry. Unless
-        ``is_durable``, a power failure may leave it empty or torn. Raises OutputError.
+        On a local disk a temporary file is renamed; an object store receives one PUT. A long file
+        is written by a function ``data(file)``, first to a local disk, and once more for each
+        retry. Unless ``is_durable``, a power failure may leave an empty or torn file. Raises
+        OutputError.
         """
         self._may_write()
         target = self.path(name)
@@ -310,12 +311,12 @@ class Folder:
         self.fs.mv(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file exclusively: of several writers one succeeds.
+        """Create a small file exclusively: of several writers, only one succeeds.
 
-        Uses a hard link on a local disk, or without links an exclusive file that is then replaced
-        (a kill in between leaves it empty), and a conditional PUT on S3. Some other file systems
-        only check before they write. Returns False if it exists; after a retry that may be this
-        writer's own file, so check its content.
+        Uses a hard link on a local disk (without hard links an exclusive file that is then
+        replaced; a kill in between leaves it empty), and a conditional PUT on S3. Some other file
+        systems only check before they write. Returns False if the file exists; after a retry this
+        may be the writer's own file, so check its content.
         """
         self._may_write()
         target = self.path(name)
@@ -334,7 +335,7 @@ class Folder:
             if not _exists_already(error):
                 raise
             if self.is_local:
-                # Its writer, perhaps our own first try, may not have synced yet.
+                # Its writer, perhaps our own first attempt, may not have synced it yet.
                 sync_folder(os.path.dirname(target))
             return False
         return True
@@ -385,13 +386,13 @@ class Folder:
         self._may_write()
         with writing(f"{self.url}/{name}"):
             group = retry_io(lambda: self._new_group(name))
-            # Retry arrays one by one, as on a flaky store all together would never succeed.
+            # Retry arrays one by one, as writing all at once might never succeed on a flaky store.
             records = {
                 key: retry_io(partial(_write_array, group, key, array))
                 for key, array in arrays.items()
             }
             if self.is_local:
-                # No retry: a second sync would report success although data are lost.
+                # Do not retry: a second sync would report success although data are lost.
                 sync_tree(self.path(name))
             return records
 
@@ -404,11 +405,11 @@ class Folder:
     def read_arrays(
         self, name: str, records: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, NDArray[Any]]:
-        """Read the arrays of a group, verify each by its record, and make them read-only.
+        """Read the arrays of a group, verify each against its record, and make them read-only.
 
         The chunks of all arrays are checked before any is read, so a small store that claims to
         have gigabytes takes neither memory nor time. Raises DamagedError if an array differs from
-        its record or lacks chunks, and OSError if they cannot be read now.
+        its record or lacks chunks, and OSError if storage cannot be read now.
         """
         where = f"{self.url}/{name}"
         opened = {
@@ -425,7 +426,7 @@ class Folder:
         return arrays
 
     def _opened(self, name: str, key: str, record: Mapping[str, Any]) -> zarr.Array[Any]:
-        """Return the stored array of a record, after checking that it has all chunks."""
+        """Return the stored array of a record after checking that all of its chunks exist."""
         where = f"{self.url}/{name}/{key}"
         shape, dtype = _checked_record(record)
         stored = zarr.open_array(self.store(name, read_only=True), path=key, mode="r")
@@ -491,7 +492,7 @@ def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, 
         compressors=None,
         filters=None,
         config={"write_empty_chunks": True},
-        # A failed try may have created it.
+        # A failed attempt may have created it.
         overwrite=True,
     )
     stored[...] = array

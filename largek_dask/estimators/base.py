@@ -1,4 +1,4 @@
-"""Base class of the estimators: parameter checks, and inputs of any kind as rows."""
+"""Base class of the estimators: checks parameters, and opens inputs of any kind as rows."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from largek_dask.driver.run import Snapshot
 
 LAZY_PACKAGES = ("zarr", "dask", "dask_expr", "xarray", "polars", "pyarrow", "h5py", "anndata")
-"""Packages whose arrays and tables are read in chunks, never converted as a whole."""
+"""Packages whose arrays and tables are read in chunks and never converted as a whole."""
 
 
 def draw_seed(random_state: Any) -> int:
     """Return a seed from None, an integer, a ``RandomState`` or a ``Generator``.
 
-    An integer is returned unchanged, so that a model's provenance shows it. One number is drawn
-    from a generator.
+    An integer is returned unchanged, so that it appears in a model's provenance. From a generator,
+    one number is drawn.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class Source(TypedDict, total=False):
     """Options of ``open_rows`` for stores and files."""
 
     component: str | None
-    """Name of the array in a store, file or object that holds several."""
+    """Name of the array in a store, file or object that contains several."""
     storage_options: Mapping[str, Any] | None
     """Options for fsspec, used with every URL."""
 
@@ -107,7 +107,7 @@ class RowsEstimator:
             memory yet are read in chunks and never loaded as a whole.
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
-            A row of weight 2 counts as two rows, one of weight 0 is ignored.
+            A row of weight 2 counts as two rows; a row of weight 0 is ignored.
         **source : component, storage_options
             Options for opening ``X``, see :func:`~largek_dask.open_rows`. All methods that take
             rows accept them.
@@ -115,7 +115,7 @@ class RowsEstimator:
         Returns
         -------
         self
-            After Ctrl-C, with a warning and the best model so far.
+            After Ctrl-C, the estimator has the best model so far, and a warning is given.
 
         Raises
         ------
@@ -146,7 +146,7 @@ class RowsEstimator:
     def fit_predict(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> NDArray[np.int32]:
-        """Fit, and return ``labels_``."""
+        """Fit the estimator, and return ``labels_``."""
         return self.fit(X, sample_weight=sample_weight, **source).labels_
 
     @without_causes
@@ -193,11 +193,11 @@ class RowsEstimator:
         return {"client": self.client, "n_threads": self.n_threads}
 
     def _check_parameters(self) -> FitOptions:
-        """Return the options of a fit, still without its seed, or raise ParameterError."""
+        """Return the options of a fit without its seed, or raise ParameterError."""
         raise NotImplementedError
 
     def _prepare_options(self, options: FitOptions, X: Any, seed: int) -> FitOptions:
-        """Return the options with the seed, and with all that depends on ``X``."""
+        """Return the options with the seed and with all values that depend on ``X``."""
         return replace(options, seed=seed)
 
     def _finish(self, rows: Rows, options: FitOptions, result: FitResult, model: Model) -> None:
@@ -205,7 +205,7 @@ class RowsEstimator:
         self._keep(model)
 
     def _seed(self) -> int:
-        """Return the seed: without a ``random_state``, the checkpoint's if there is one.
+        """Return the seed; without a ``random_state``, use the seed of the checkpoint if it exists.
 
         Raises
         ------
@@ -230,7 +230,7 @@ class RowsEstimator:
             callbacks=self.callbacks,
         )
         model: Model = Model.of(result)
-        # Only a cancelled job has no labels.
+        # Only a cancelled job returns no labels.
         assert result.labels is not None
         self.labels_ = result.labels
         return result, model
@@ -239,15 +239,15 @@ class RowsEstimator:
     def from_model(cls, model: Model, **parameters: Any) -> Self:
         """Return a fitted estimator for a loaded model or the result of a job.
 
-        It has no ``labels_``; use ``predict``.
+        The estimator has no ``labels_``; use ``predict``.
 
         Parameters
         ----------
         model : CentersModel, or MixtureModel for ``Mixture``
             For example ``load_model(url)`` or ``job.result()``.
         **parameters
-            Parameters of the estimator that the model does not determine, such as ``client``. Those
-            of its fit are in ``model.provenance["parameters"]``.
+            Parameters of the estimator that the model does not determine, such as ``client``. The
+            parameters of the fit are in ``model.provenance["parameters"]``.
 
         Raises
         ------
@@ -275,7 +275,7 @@ class RowsEstimator:
 
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
-        """Return the parameters that a model determines."""
+        """Return the parameters of the estimator that a model determines."""
         raise NotImplementedError
 
     def _keep(self, model: Any) -> None:
@@ -313,11 +313,11 @@ class RowsEstimator:
         component: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Rows:
-        """Open ``X`` as rows and check its columns against those seen in fit.
+        """Open ``X`` as rows and check its columns against the columns of the fit.
 
-        Arrays in memory pass scikit-learn's checks, except for the search for NaN, which the first
-        pass does. Lazy data are opened but not read. Column names follow scikit-learn's rules for
-        any kind of data. With ``reset``, the columns are those of a new fit.
+        Arrays in memory are checked by scikit-learn, except for NaN, which the first pass checks.
+        Lazy data are opened but not read. Column names follow scikit-learn's rules for any kind of
+        data. With ``reset``, the columns are stored for a new fit.
         """
         # scikit-learn's checks ignore masks.
         refuse_masked(X)
@@ -326,7 +326,7 @@ class RowsEstimator:
         is_table = is_of(X, "pandas", "DataFrame")
         is_checked = is_table or (is_held and is_for_sklearn(X))
         if is_table:
-            # open_rows converts it in chunks, and names columns that are not numeric.
+            # open_rows converts X in chunks, and its errors name columns that are not numeric.
             validate_data(self, X, reset=reset, skip_check_array=True)
         elif is_checked:
             X = validate_data(
@@ -378,13 +378,13 @@ class RowsEstimator:
 
 
 def is_lazy(X: Any) -> bool:
-    """Return whether ``X`` refers to data that are not in memory: a URL, or a lazy array."""
+    """Return whether ``X`` refers to data that are not in memory, such as a URL or a lazy array."""
     if isinstance(X, (str, os.PathLike, Rows)):
         return True
     return any(base.__module__.partition(".")[0] in LAZY_PACKAGES for base in type(X).__mro__[:-1])
 
 
 def is_for_sklearn(X: Any) -> bool:
-    """Return whether scikit-learn can check ``X``; otherwise ``open_rows`` has clearer errors."""
+    """Return whether scikit-learn can check ``X``; if not, ``open_rows`` gives clearer errors."""
     own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
     return own and (is_sparse(X) or X.ndim in (1, 2))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from largek_dask.model.path import Path
 
 SKLEARN_STARTS = 10
-"""Number of starts of scikit-learn's ``n_init="auto"`` if centres are drawn independently."""
+"""Number of starts that scikit-learn's ``n_init="auto"`` makes for independently drawn centres."""
 
 
 class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -50,10 +50,10 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         "partition-path", "truncated", "vc-gmm", "vc-gmm-paper" or "vrkm"; or an object with
         parameters, such as ``MiniBatch(batch_rows=50_000)``. "auto" reaches any inertia fastest and
         ends lower than the others: it searches with few candidates per row and moves centres, or
-        uses what suits sparse rows. "partition-path" finds a partition for every number of clusters
-        up to ``n_clusters`` (``path_``), close to the lowest inertia known. "lloyd" is exact
-        k-means; "elkan" and "full", its names in scikit-learn and dask-ml, are accepted. "vc-gmm"
-        returns the means of a mixture of Gaussians; ``Mixture`` returns the mixture itself.
+        uses an algorithm for sparse rows. "partition-path" finds a partition for every number of
+        clusters up to ``n_clusters`` (``path_``), close to the lowest inertia known. "lloyd" is
+        exact k-means; "elkan" and "full", its names in scikit-learn and dask-ml, are accepted.
+        "vc-gmm" returns the means of a mixture of Gaussians; ``Mixture`` returns the mixture.
     init : str, array or callable
         Method for the initial centres: "random", "two-level", "k-means++", "greedy-k-means++",
         "k-means||", "afk-mc2" or "auto"; or the centres themselves, of shape (n_clusters,
@@ -69,8 +69,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         is "random" or a function, as in scikit-learn, otherwise 1: the other algorithms move badly
         placed centres or make starts of their own.
     max_iter : int
-        Maximum number of steps per start. A step assigns rows once: all of them, or those of the
-        current batch or sample. ``n_iter_`` counts steps.
+        Maximum number of steps per start. A step assigns once all rows, or the rows of the current
+        batch or sample. ``n_iter_`` counts steps.
     tol : float
         Stop when the squared movement of the centres is at most this fraction of the mean variance
         of the features; 0 to stop when no label changes. Truncated then moves centres, and stops
@@ -84,13 +84,13 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     on_bad_rows : {"raise", "skip"}
         Whether rows with NaN or infinity raise an error, or are skipped and labelled -1.
     normalize : {None, "l2"}
-        "l2" scales every row to unit length, in ``predict`` too. Centres are means of such rows and
-        shorter than 1; use ``SphericalKMeans`` for centres of unit length.
+        "l2" scales every row to unit length, also in ``predict``. Centres are means of scaled rows
+        and shorter than 1; use ``SphericalKMeans`` for centres of unit length.
     effort : {"fast", "balanced", "best"}
         How long "auto" and "partition-path" search for a lower inertia. Ignored if ``algorithm`` is
         an object.
     random_state : int, RandomState, Generator or None
-        Source of the seed of the fit.
+        Seed of the fit, or generator from which the seed is drawn.
     client : distributed.Client, optional
         Cluster to compute on; None for threads of this process.
     n_threads : int, optional
@@ -131,7 +131,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         The fitted model, with ``save``.
     path_ : Path
         Only after "partition-path" and "dcd-bundle": the partitions into 1 to ``n_clusters``
-        clusters (or as many as there are distinct rows), with ``inertia``, ``lower_bound``,
+        clusters (at most the number of distinct rows), with ``inertia``, ``lower_bound``,
         ``centers(l)``, ``model(l)``, ``records()`` and ``suggest_k()``.
 
     Examples
@@ -227,7 +227,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> Any:
-        """Fit, and return the distances of the same rows to the centres."""
+        """Fit the estimator, and return the distances of the same rows to the centres."""
         return self.fit(X, sample_weight=sample_weight, **source).transform(X, **source)
 
     @without_causes
@@ -244,12 +244,12 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
 
         Regardless of ``algorithm``, each centre is the mean of all rows ever assigned to it. The
         first call chooses initial centres among its rows. After ``fit``, clusters keep their weight
-        and ``path_`` is removed. The computation runs on threads of this process.
+        and ``path_`` is removed. The computation uses threads of this process.
 
         Parameters
         ----------
         X : as for ``fit``
-            One batch.
+            One batch of rows.
         y : ignored
         sample_weight : as for ``fit``
 
@@ -260,7 +260,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         Raises
         ------
         ParameterError
-            The first batch has fewer rows than clusters, or a later one has other columns.
+            The first batch has fewer rows than clusters, or a later batch has other columns.
         """
         options = self._check_parameters()
         first = not hasattr(self, "model_")
@@ -284,7 +284,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         return self
 
     def _constrain(self, model: CentersModel) -> CentersModel:
-        """Hook of subclasses that constrain the centres of ``partial_fit``."""
+        """Constrain the centres of ``partial_fit``; a hook for subclasses."""
         return model
 
     def _keep(self, model: CentersModel) -> None:

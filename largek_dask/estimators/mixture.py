@@ -58,35 +58,37 @@ class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
         Initial inverse variances, of shape (n_components,), or (n_components, n_features) for
         "diag".
     candidates : int or "auto"
-        Number of components among which the posterior of a row is distributed, 1 to 32. More are
-        slower, and raise the likelihood if components overlap. "auto" is 16 for "isoflex", else 5.
+        Number of components among which the posterior of a row is distributed, 1 to 32. Larger
+        numbers are slower, and raise the likelihood if components overlap. "auto" is 16 for
+        "isoflex", otherwise 5.
     neighbours : int or "auto"
-        Number of components near the best one that are compared with a row in an iteration.
+        Number of components near its best one with which a row is compared in an iteration.
     explore : int
-        Number of random components that are compared with a row in addition.
+        Number of additional random components with which a row is compared.
     coreset : int, optional
-        Approximate number of weighted rows to learn from; None, or a number not below that of the
-        rows, to learn from all rows.
+        Approximate number of weighted rows to learn from; all rows if it is None or at least the
+        number of rows.
     reg_covar : float
-        Smallest variance of a component, as a fraction of the variance of the rows: of that feature
-        for "diag", otherwise of the mean over features. It is a lower limit and never added to a
-        variance, unlike scikit-learn's absolute ``reg_covar``. The resolution of sums is a limit in
-        any case: at most 1e-12 of the variance for float64 rows, and 1e-7 for 10^8 float32 rows
-        within four standard deviations of the mean. For a constant feature it is the square of the
-        rounding of its value.
+        Smallest variance of a component, as a fraction of the variance of the rows (per feature for
+        "diag", otherwise averaged over features). It is a lower limit and never added to a
+        variance, unlike scikit-learn's absolute ``reg_covar``. The resolution of sums is a lower
+        limit in any case: at most 1e-12 of the variance for float64 rows, and 1e-7 for 10^8 float32
+        rows within four standard deviations of the mean. For a constant feature this limit is the
+        square of the rounding error of its value.
     least_variance : float
-        Smallest variance of a component in the units of the rows; the larger limit holds.
+        Smallest variance of a component in the units of the rows; the larger of both limits holds.
     moves : bool
         Whether components of "isoflex" and "diag" that collapse onto single rows, or contribute
         little, are moved to where the likelihood would increase most.
     n_init : int
-        Number of starts with different initial components; the likeliest result is kept.
+        Number of starts with different initial components; the result of highest likelihood is
+        kept.
     max_iter : int
         Maximum number of steps per start, counting both the search for initial means and the
         iterations of EM.
     tol : float
-        Stop when an iteration raises F by less than ``tol / 2`` nats per row and feature. This is
-        about the relative change of the variance, in any unit.
+        Stop when an iteration raises F (see Notes) by less than ``tol / 2`` nats per row and
+        feature. This corresponds to a relative change of the variances by about ``tol``.
     dither : bool
         Whether uniform noise in [0, 1) is added to rows of integers, such as images, which have no
         density otherwise. It is part of the model.
@@ -103,8 +105,8 @@ verbose, callbacks
         Variances and their inverses, in the shapes of scikit-learn's "diag", (n_components,
         n_features), or "spherical", (n_components,).
     lower_bound_ : float
-        F per unit of weight in the last iteration: a lower bound of the mean log-likelihood of the
-        rows it learnt from. If there was no iteration, that mean itself.
+        F per unit of weight in the last iteration, a lower bound of the mean log-likelihood of the
+        training rows. If there was no iteration, the mean log-likelihood itself.
     log_likelihood_ : float
         Weighted sum of the log-likelihoods of the fitted rows, over all components.
     labels_ : ndarray of shape (n_rows,), int32
@@ -245,10 +247,10 @@ verbose, callbacks
         self.weights_ = exp(arrays.log_weights)
         self.covariances_ = _variances(arrays, self.covariance)
         self.precisions_ = 1 / self.covariances_
-        # A model that was made by hand has no objective.
+        # A model that was not made by a fit has no objective.
         value = model.provenance.get(model.objective.name)
         if value is not None:
-            # Without any step, the objective is the bound.
+            # If there was no step, the objective is the bound.
             self.lower_bound_ = value / float(np.cumsum(arrays.counts)[-1])
         if model.history:
             bound = model.history[-1]["extra"]["lower_bound"]
@@ -256,7 +258,7 @@ verbose, callbacks
             self.lower_bound_ = bound
         self.converged_ = model.provenance.get("stop_reason") in ("converged", "tol")
 
-    # --- using it ---------------------------------------------------------------------------------
+    # --- using the mixture ------------------------------------------------------------------------
 
     @without_causes
     def predict_proba(
@@ -271,8 +273,8 @@ verbose, callbacks
             Whether to return a dense array, or a sparse one of the probabilities above 2^-20,
             scaled to sum to 1 per row; None for dense up to 1,000 components.
         out : str, optional
-            Write them in chunks to a new Zarr group at this URL, as CSR in AnnData's layout,
-            instead of returning them.
+            Write the probabilities in chunks to a new Zarr group at this URL, as CSR in AnnData's
+            layout, instead of returning them.
 
         Returns
         -------
@@ -285,14 +287,14 @@ verbose, callbacks
     def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
         """Return the log-likelihood of every row, over all components; outliers have low values.
 
-        An exception are outliers that form a component of their own: see ``model_.counts``.
+        Outliers that form a component of their own are an exception: see ``model_.counts``.
 
         Parameters
         ----------
         X : as for ``fit``
         out : str, optional
-            Write them to this URL in chunks instead of returning them: a new Zarr array, or an
-            ``.npy``, ``.csv`` or ``.parquet`` file.
+            Write the values to this URL in chunks instead of returning them: a new Zarr array, or
+            an ``.npy``, ``.csv`` or ``.parquet`` file.
 
         Returns
         -------
@@ -328,12 +330,12 @@ verbose, callbacks
         ----------
         n_samples : int
         random_state : int, RandomState, Generator or None
-            None to use that of the estimator.
+            None to use the ``random_state`` of the estimator.
 
         Returns
         -------
         rows : array (n_samples, n_features)
-            In random order, in the compute type of fits.
+            Rows in random order, in the compute dtype of fits.
         components : int32 array (n_samples,)
             Index of the component that each row was drawn from.
         """
@@ -413,14 +415,14 @@ verbose, callbacks
 
 
 def _covariance_of(arrays: MixtureArrays) -> Covariance:
-    """Return the covariance type by the shape of the variances."""
+    """Return the covariance type that corresponds to the shape of the variances."""
     if arrays.variances.shape[1] > 1:
         return "diag"
     return "iso" if len(arrays.variances) == 1 else "isoflex"
 
 
 def _variances(arrays: MixtureArrays, covariance: Covariance) -> NDArray[np.float64]:
-    """Return variances of shape (k, d) for "diag", else their means over features, (k,)."""
+    """Return variances of shape (k, d) for "diag", otherwise their (k,) means over features."""
     k, d = arrays.means.shape
     variances = arrays.variances
     if covariance == "diag":

@@ -1,4 +1,4 @@
-"""Mini-batch k-means with batches of the caller, for ``partial_fit``."""
+"""Mini-batch k-means with batches that the caller provides, for ``partial_fit``."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def initial_model(
 
 
 def update(passes: LocalPasses, model: CentersModel) -> CentersModel:
-    """Return the model after every row of a batch was assigned to its nearest centre, once.
+    """Return the model after assigning each row of a batch to its nearest centre once.
 
-    Sums are exact, so the result does not depend on chunks or threads. Rows of a wider type than
-    the centres convert them to that type. The partitions of a path are dropped, because they say
-    nothing about these rows.
+    Sums are exact, so the result does not depend on chunks or threads. If rows have a wider type
+    than the centres, the centres are converted to it. The partitions of a path are dropped, because
+    they do not cover these rows.
 
     Raises
     ------

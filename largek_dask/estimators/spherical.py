@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 SEARCH_SHARE = 0.75
 """Fraction of ``max_time`` for the search; the rest is for steps with unit centres."""
 SEARCHED = ("converged", "tol", "max_iter")
-"""Stop reasons of a search after which steps with unit centres follow."""
+"""Stop reasons of a search that is followed by steps with unit centres."""
 
 
 class SphericalKMeans(KMeans):
@@ -57,7 +57,7 @@ class SphericalKMeans(KMeans):
     n_clusters : int
         Number of clusters to form and of centres to find.
     max_iter : int
-        Maximum number of steps, of the search and after it.
+        Maximum number of steps, in the search and after it together.
     tol : float
         See :class:`KMeans`; used in the search and after it.
     max_time : float or str, optional
@@ -70,7 +70,7 @@ memory_limit, checkpoint, verbose, callbacks
     Attributes
     ----------
     cluster_centers_ : ndarray of shape (n_clusters, n_features)
-        Of unit length.
+        Centres of unit length.
     labels_ : ndarray of shape (n_rows,), int32
         Index of the centre of largest cosine, -1 for skipped rows. A row of zeros has distance 1
         to every centre.
@@ -78,9 +78,9 @@ memory_limit, checkpoint, verbose, callbacks
         ``Σ w |x / |x| - c|²`` = 2 Σ w (1 - cos). ``score`` is its negative for the given rows, and
         ``transform`` returns the distances √(2 - 2 cos).
     n_iter_ : int
-        Number of steps, of the search and after it.
+        Number of steps, in the search and after it together.
     history_ : tuple of dict
-        Steps of the search. Their costs belong to means, and are lower than those of unit centres.
+        Steps of the search. Their costs are relative to means, and lower than with unit centres.
 
     Examples
     --------
@@ -158,7 +158,7 @@ memory_limit, checkpoint, verbose, callbacks
             result.objective.name: found.value,
             "unit_centers": {"steps": spherical.steps},
         }
-        # The partitions of a path are dropped: their centres are means.
+        # Drop the partitions of a path, because their centres are means.
         kept = {f.name: getattr(model, f.name) for f in fields(Model)}
         model = CentersModel(**{**kept, "arrays": found.arrays, "provenance": provenance})
         super()._finish(rows, options, result, model)
@@ -174,15 +174,15 @@ class _UnitSteps:
     """Steps of spherical k-means."""
 
     arrays: CenterArrays
-    """Result of the search, then the same with centres of unit length."""
+    """Result of the search, later replaced by the result with centres of unit length."""
     reason: StopReason
-    """Stop reason of the search, then of the steps."""
+    """Stop reason of the search, later replaced by the stop reason of the steps."""
     steps: int = 0
 
     def run(self, passes: BasePasses, most: int, tol: float, until: float) -> None:
-        """Run at most ``most`` steps, until the movement is within ``tol``.
+        """Run at most ``most`` steps, until the movement is at most ``tol``.
 
-        Stops early enough for a last pass before the time ``until`` of ``time.monotonic``.
+        Stops early enough to complete a last pass before ``until`` (a ``time.monotonic()`` value).
         """
         self._set_centers(_unit_centers(self.arrays.centers))
         begun = time.monotonic()
@@ -221,7 +221,7 @@ class _UnitSteps:
 
 
 def _last_pass(passes: BasePasses, arrays: CenterArrays, empty_clusters: EmptyClusters) -> Final:
-    """Label rows by the final centres, and relocate empty ones if so asked."""
+    """Label rows by the final centres; relocate empty clusters if requested."""
     problem = KMeansProblem(len(arrays.centers), empty_clusters="keep")
     for _ in range(1 + len(arrays.centers)):
         found = problem.finish(passes, arrays, partial(label_rows, passes))
@@ -241,8 +241,8 @@ def _last_pass(passes: BasePasses, arrays: CenterArrays, empty_clusters: EmptyCl
 def _unit_centers(means: NDArray[Any]) -> NDArray[Any]:
     """Return the (k, d) means of a search, scaled to unit length.
 
-    A mean of 0 has no direction. Its centre becomes the opposite of the sum of the others, from
-    where later steps move it.
+    A mean of 0 has no direction. Its centre is set opposite to the sum of the other centres, and
+    later steps move it from there.
     """
     found = normalize_rows(np.ascontiguousarray(means, np.float64))
     away = normalize_rows(-np.cumsum(found, axis=0)[-1:])[0]
@@ -253,7 +253,7 @@ def _unit_centers(means: NDArray[Any]) -> NDArray[Any]:
 
 
 def _directions(means: NDArray[Any], before: NDArray[Any]) -> NDArray[Any]:
-    """Return the (k, d) means, scaled to unit length; a centre whose mean is 0 stays."""
+    """Return the (k, d) means scaled to unit length; a centre whose mean is 0 does not move."""
     found = normalize_rows(np.ascontiguousarray(means, np.float64))
     zero = ~found.any(axis=1)
     found[zero] = before[zero]

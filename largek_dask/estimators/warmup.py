@@ -1,8 +1,8 @@
-"""Compile the kernels of usual fits in advance, on this machine or on those of a cluster.
+"""Compile the kernels of usual fits in advance, on this machine or on all machines of a cluster.
 
 A kernel is compiled on its first call, for the types of its arguments, and cached in a folder that
-all processes of a machine share. Warming up therefore runs small fits of every kind, each kind of
-rows in a process of its own, and discards their results.
+all processes of a machine share. Warming up therefore runs small fits of every kind, with a
+separate process for each kind of rows, and discards their results.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ if TYPE_CHECKING:
     from distributed import Client
 
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
-"""Kinds of rows. They share no kernels, so each has its own process."""
+"""Kinds of rows. They share no kernels, so each kind has its own process."""
 MANY = ("many clusters of float32", "many clusters of float64")
 """Kinds that only fits of very many clusters need."""
 PRUNED = (8, 9, BOXED_FEATURES, BOXED_FEATURES + 1)
-"""Numbers of features that reach the direct form, each width of boxes, and the prefix search."""
+"""Numbers of features for which the direct form, each box width and the prefix search are used."""
 DIRECTIONS = 16
-"""Number of directions of a search in few directions; kernels do not depend on it."""
+"""Number of directions in a projected search; kernels do not depend on it."""
 NOTE = "warmed.json"
-"""File in the cache folder with the kinds that are done and the number of kernels at that time."""
+"""File in the cache folder with the compiled kinds and the number of kernels at that time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +58,15 @@ class Warmed:
 
     host: str
     folder: str
-    """Path of its kernel cache."""
+    """Path of the machine's kernel cache."""
     kernels: int
-    """Number of kernels that were compiled now."""
+    """Number of kernels that this warm-up compiled."""
     there: int
     """Number of kernels in the cache."""
     seconds: float
 
     def words(self) -> str:
-        """Return a line of text."""
+        """Return a line of text that describes the result."""
         if not self.there:
             return f"{self.host}: compiled kernels cannot be saved ({unsaved()})"
         if not self.kernels:
@@ -83,20 +83,20 @@ def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> li
     Progress is printed on standard error, or to the logs of workers.
 
     Passes over large tables with at least 4,096 clusters (1,536 with up to 8 features, fewer with
-    more than 32) skip most centres, with kernels of their own: see ``n_clusters``.
+    more than 32) use other kernels, which skip most centres: see ``n_clusters``.
 
     Parameters
     ----------
     client : distributed.Client, optional
         Compile on the machines of its workers, once per cache folder; None for this machine.
     n_clusters : int, optional
-        Largest number of clusters that is planned. From 1,536 on, the kernels for many clusters are
+        Largest number of clusters in planned fits. From 1,536 on, the kernels for many clusters are
         compiled as well.
 
     Returns
     -------
     list of Warmed
-        One per machine.
+        One result per machine.
 
     Raises
     ------
@@ -115,9 +115,9 @@ def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> li
     homes: dict[str, tuple[str, str]] = client.run(_home)
     if not homes:
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
-    # One worker per cache folder.
+    # Choose one worker per cache folder.
     chosen = {home: worker for worker, home in homes.items()}
-    # A task would take a thread from jobs, and a function would block the worker's event loop.
+    # A task would occupy a thread of jobs; a plain function would block the worker's event loop.
     return [*client.run(_warm_on_worker, kinds, workers=list(chosen.values())).values()]
 
 
@@ -142,7 +142,7 @@ def _warm(kinds: tuple[str, ...]) -> Warmed:
 
 
 def _in_process(kind: str) -> None:
-    """Run the fits of one kind in a process of its own, with the same settings."""
+    """Run the fits of one kind in a separate process with the same settings."""
     folder, tile = config.get("kernels.cache-dir"), config.get("kernels.tile")
     environment = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(tile)}
     if folder is not None:
@@ -160,7 +160,7 @@ def _n_kernels() -> int:
 
 
 def _done() -> tuple[str, ...]:
-    """Return the kinds whose kernels are all cached; none if kernels were removed since."""
+    """Return the kinds whose kernels are all cached; empty if kernels have been removed."""
     try:
         note = json.loads((cache_folder() / NOTE).read_text())
         return tuple(note["kinds"]) if note["kernels"] <= _n_kernels() else ()
@@ -169,7 +169,7 @@ def _done() -> tuple[str, ...]:
 
 
 def _note(kinds: Sequence[str], n_kernels: int) -> None:
-    """Store which kinds are done, unless kernels cannot be cached."""
+    """Record the compiled kinds, unless kernels cannot be cached."""
     if not n_kernels:
         return
     path = cache_folder() / NOTE
@@ -178,13 +178,13 @@ def _note(kinds: Sequence[str], n_kernels: int) -> None:
     os.replace(aside, path)
 
 
-# --- in a process of its own ----------------------------------------------------------------------
+# --- in a separate process ------------------------------------------------------------------------
 
 
 def fits_of(
     kind: str, folder: Path, narrow: Sequence[int] = tuple(range(1, DIRECT_FEATURES + 1))
 ) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the fits of a kind of rows, each with its name.
+    """Yield the name and function of each fit for a kind of rows.
 
     Parameters
     ----------
@@ -235,7 +235,7 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
 
 
 def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
-    """Label rows as passes over many clusters do, with few clusters."""
+    """Label rows with the kernels for many clusters, but with few clusters."""
     x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
     packed = pack_centers(x, np.zeros(d, dtype))
@@ -273,13 +273,13 @@ def _fit_stored(x: Any, k: int, path: Path) -> None:
     from largek_dask.data.ingest import ingest
 
     ingest(x, str(path), chunk_rows=-(-len(x) // 5), progress=False)
-    # Do not read the small chunks together.
+    # Do not merge reads of the small chunks.
     with dask.config.set({"largek.data.read-chunk-bytes": 1}):
         _fit(str(path), k)
 
 
 def main(kind: str, **which: Any) -> None:
-    """Run the fits of a kind and print what each compiled."""
+    """Run the fits of a kind, and print the number of kernels that each compiled."""
     import tempfile
     import warnings
 

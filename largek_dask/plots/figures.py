@@ -41,18 +41,18 @@ HEIGHT, LEGEND_ROW = 280, 28
 N_TICKS = 5
 """Approximate number of ticks on an axis of time."""
 LABEL_GAP = 8
-"""Least distance between labels of ticks, in pixels."""
+"""Minimum distance between labels of ticks, in pixels."""
 DAY = 86.4e6
-"""Milliseconds of a day."""
+"""Number of milliseconds in a day."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
 FORMATS = {"whole": "0,0", "share": "0.[0000]%"}
-"""Formats by kind of number."""
+"""Bokeh's number format for each kind of number."""
 TEMPLATE = ("kind", "y", "x", "style", "numbers", "log", "log_x", "from_zero")
 """Fields of a panel that its figure depends on."""
 
 
 def key(panel: Panel, theme: str = "light") -> str:
-    """Return what :func:`item` depends on: equal keys have equal items."""
+    """Return a key that is equal for panels with equal results of :func:`item`."""
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
     about = {name: getattr(panel, name) for name in TEMPLATE}
     about |= {
@@ -65,7 +65,7 @@ def key(panel: Panel, theme: str = "light") -> str:
 
 
 def item(panel: Panel, theme: str = "light") -> dict[str, Any] | None:
-    """Return a figure without data as JSON for ``Bokeh.embed.embed_item``; None without series."""
+    """Return a figure without data, as JSON for ``Bokeh.embed.embed_item``, or None."""
     return _item(panel.kind, key(panel, theme)) if panel.series else None
 
 
@@ -75,7 +75,7 @@ def _item(kind: str, about: str) -> dict[str, Any]:
 
 
 def to_json(found: Model, kind: str) -> dict[str, Any]:
-    """Return a figure as JSON whose ids do not depend on how many the process has made."""
+    """Return a figure as JSON, with ids that do not depend on earlier figures of the process."""
     known: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:
@@ -124,7 +124,7 @@ def _figure(key: str) -> Any:
         y_axis_label=about["y"],
         y_range=DataRange1d(start=0) if about["from_zero"] and not log else DataRange1d(),
         tools="pan,box_zoom,wheel_zoom,reset",
-        # Scrolling moves the page; tools are selected first.
+        # No tool is active at first, so that scrolling moves the page.
         active_drag=None,
         active_scroll=None,
         toolbar_location="above",
@@ -133,7 +133,7 @@ def _figure(key: str) -> Any:
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
     drawn = [_draw(found, f"{kind}/{name}", about["columns"][i], style, theme, i)
              for i, name in enumerate(names)]  # fmt: skip
-    # Marks do not widen the axes.
+    # Marks must not widen the axes.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderer for renderers in drawn for renderer in renderers]
     found.add_tools(_hover([renderers[-1] for renderers in drawn], axis, about["is_long"]))
@@ -189,7 +189,7 @@ def _hover(renderers: Sequence[Any], axis: str, is_long: bool) -> HoverTool:
 
 
 def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
-    """Draw events as vertical lines, with a tooltip at their foot."""
+    """Draw events as vertical lines, with a tooltip at the lower end."""
     data: dict[str, list[Any]] = {"x": [], "span": [], "kind": [], "text": []}
     source = ColumnDataSource(data, name=f"{kind}/marks")
     found.vspan("span", source=source, line_color=theme.quiet, line_dash="dotted")
@@ -231,7 +231,7 @@ def _time_formatter(is_long: bool) -> DatetimeTickFormatter:
     formats = dict.fromkeys(("seconds", "minsec"), "%T")
     formats |= dict.fromkeys(("minutes", "hourmin", "hours"), "day %-j %R" if is_long else "%T")
     formats |= dict.fromkeys(("days", "months", "years"), "day %-j")
-    # Earlier versions of Bokeh have no such setting: 0 is not the beginning of a day.
+    # 0 is not the beginning of a day; earlier versions of Bokeh have no such setting.
     scaling = {"boundary_scaling": False} if (
         "boundary_scaling" in DatetimeTickFormatter.properties()) else {}  # fmt: skip
     return DatetimeTickFormatter(microseconds="%T.%f", milliseconds="%T.%3N", **formats, **scaling)

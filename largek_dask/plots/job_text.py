@@ -1,7 +1,7 @@
-"""Format jobs as text: their properties, rows of job tables, and figures of their events.
+"""Format jobs as text: properties, rows of job tables, and figures of events.
 
-Fields that are missing or of the wrong type are shown as a dash. All texts are printable: they
-cannot forge lines or control a terminal.
+Fields that are missing or of the wrong type are shown as a dash. All texts are printable, so that
+they cannot forge lines or control a terminal.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def shown(text: object) -> str:
 
 
 def iso(seconds: float) -> str | None:
-    """Format seconds since 1970 as ISO time; None if they are out of range."""
+    """Format seconds since 1970 as ISO time; None if they are outside its range."""
     if not 0 < seconds < LATEST:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
@@ -63,13 +63,13 @@ def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def compiling_text(event: Event) -> str:
-    """Report that kernels are being compiled, with the time left if known."""
+    """Say that kernels are being compiled, with the time left if it is known."""
     left = event.get("left_s")
     return compiling_words(left if is_number(left) else None)
 
 
 def _on_sample(event: Event) -> str:
-    """Report the sample on which the cost of a step was computed, if not all rows."""
+    """Name the sample for which the cost of a step was computed; empty if it was all rows."""
     sample = event.get("sample")
     return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
 
@@ -83,7 +83,7 @@ def shape_of(event: Event) -> str:
 
 
 def facts(view: JobView) -> list[tuple[str, str]]:
-    """Return the known properties of a job as names and texts."""
+    """Return the known properties of a job as pairs of name and text."""
     s = view.status
     k = figure(s.get("n_clusters"), whole)
     found = [

@@ -1,4 +1,4 @@
-"""Panels of a model and of a curve of numbers of clusters."""
+"""Panels of a model, and of a curve over the number of clusters."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
 DECADES = 100.0
-"""Objectives that differ by more than this factor are drawn on a logarithmic axis."""
+"""Ratio of objectives from which a logarithmic axis is used."""
 
 
 def title_of(model: Model) -> str:
@@ -48,7 +48,7 @@ def events_of(model: Model) -> list[dict[str, Any]]:
 
 
 def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = None) -> Panel:
-    """Return the objective by number of clusters, with the suggested number, above a bound."""
+    """Return the objective by number of clusters, with the suggested number and a lower bound."""
     n_clusters, inertia = found.n_clusters, found.inertia
     curves = {"inertia": inertia}
     if lower_bound is not None:
@@ -56,7 +56,7 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
     positive = inertia[inertia > 0]
     is_log = len(positive) > 0 and bool(positive.max() > DECADES * positive.min())
     lines = [
-        # A logarithmic axis has no place for 0.
+        # A logarithmic axis cannot show 0.
         make_trace(name, n_clusters.tolist(),
                    [None if is_log and value <= 0 else value for value in y.tolist()])
         for name, y in curves.items()
@@ -79,7 +79,7 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
 
 
 def _suggested(found: SuggestedK) -> list[Trace]:
-    """Return a mark at the suggested number of clusters, if there is one."""
+    """Return a mark at the suggested number of clusters, or an empty list."""
     if found.k is None or found.range is None:
         return []
     least, most = found.range

@@ -1,7 +1,7 @@
-"""The panels of a job, from a :class:`JobView`: data of charts and tables, without any drawing.
+"""Panels of a job, made from a :class:`JobView`: data of charts and tables, without any drawing.
 
-:func:`panels` returns all panels that have something to show. ``plots.figures`` draws them by
-Bokeh, ``plots.pictures`` by matplotlib.
+:func:`panels` returns all panels that have something to show. ``plots.figures`` draws them with
+Bokeh, ``plots.pictures`` with matplotlib.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from largek_dask.plots.job_text import figure, precise, shown, whole
 
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
-"""Resolution of an axis: more than a screen has pixels."""
+"""Number of distinct positions on an axis, more than a screen has pixels."""
 MOST_POINTS = 128
-"""Points of a line besides its last."""
+"""Maximum number of points of a line, not counting the last point."""
 EXTREMES = ("", "last", "lowest", "highest")
-"""Columns of a table of lines."""
+"""Headings of a table of lines."""
 MOST_ROWS = 100
-"""Rows of a table."""
+"""Maximum number of rows in a table."""
 
 Words = Callable[[float], str]
 Column = list[Any]
@@ -53,7 +53,7 @@ class Panel:
     kind: str
     title: str
     words: str
-    """One sentence with the most important figures, for readers who do not see the chart."""
+    """A sentence with the most important figures, for readers who cannot see the chart."""
     figures: Sequence[tuple[str, str]] = ()
     series: Sequence[Trace] = ()
     x: str = "elapsed"
@@ -72,7 +72,7 @@ class Panel:
 
 
 def panels(view: JobView) -> list[Panel]:
-    """Return all panels that have something to show, in their order."""
+    """Return all panels that have something to show, in display order."""
     return [panel for make in MAKERS if (panel := make(view)) is not None]
 
 
@@ -90,14 +90,14 @@ def marks_of(view: JobView) -> list[dict[str, Any]]:
 
 
 def rounded(value: float | None, digits: int = 4) -> float | int | None:
-    """Round to significant digits, as short JSON; None for a number that is not finite."""
+    """Round to significant digits, for short JSON; None for a number that is not finite."""
     if value is None or not math.isfinite(value):
         return None
     return _short(float(f"{value:.{digits}g}"))
 
 
 def _short(found: float) -> float | int | None:
-    """Return an integer where it is the same number; None for an infinite one."""
+    """Convert a whole number to an integer; return None for a number that is not finite."""
     if abs(found) < 1e15:
         return int(found) if found == int(found) else found
     return found if math.isfinite(found) else None
@@ -106,7 +106,7 @@ def _short(found: float) -> float | int | None:
 def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
     """Make a panel whose texts are printable and of limited length.
 
-    By default its words are the figures.
+    By default, ``words`` are made from the figures.
     """
     figures = [(name, shown(text)) for name, text in fields.pop("figures", ())]
     rows = [tuple(shown(text) for text in row) for row in fields.pop("rows", ())]
@@ -125,18 +125,18 @@ def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
 
 def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
     points = series.points()
-    # Of points that are close together some.
+    # Thin the points that are too close together.
     step, last = -(-len(points) // MOST_POINTS), len(points) - 1
     points = points[np.unique([*range(0, last, step), last])]
     y = points[:, Y]
     if positive:
-        # A logarithmic axis has no place for 0.
+        # A logarithmic axis cannot show 0.
         y = np.where(y > 0, y, np.nan)
     return make_trace(name, _positions(points, X, 1e3), _column(y))
 
 
 def _positions(points: Points, place: int, scale: float = 1.0) -> Column:
-    """Return positions on an axis, rounded to its resolution."""
+    """Return positions on an axis, rounded to the resolution of the axis."""
     with np.errstate(over="ignore"):
         values = scale * points[:, place]
     known = values[np.isfinite(values)]
@@ -155,11 +155,11 @@ def _column(values: NDArray[np.float64], digits: int = 4) -> Column:
 def _lines(
     view: JobView, names: Mapping[str, str], words: Words = SHORT, *, log: bool = False
 ) -> dict[str, Any]:
-    """Return lines, their last values and their table as fields of a panel.
+    """Return the fields of a panel for lines, their last values and their table.
 
-    ``names`` maps names to series.
+    ``names`` maps the shown names to names of series.
     """
-    # Figures that are always 0 say nothing.
+    # Omit figures that are always 0.
     known = {name: series for name, key in names.items() if (series := view.series.get(key))
              and (series.lowest[Y] or series.highest[Y])}  # fmt: skip
     rows = [_row(name, series, words) for name, series in known.items()]
@@ -173,7 +173,7 @@ def _lines(
 
 
 def _row(name: str, series: Series, words: Words) -> tuple[str, str, str, str]:
-    """Return name, last, lowest and highest value."""
+    """Return the name, and the last, lowest and highest value."""
     return name, words(series.last[Y]), words(series.lowest[Y]), words(series.highest[Y])
 
 
@@ -222,7 +222,7 @@ def _cost(view: JobView) -> Panel | None:
 
 
 def _main_costs(view: JobView) -> list[Series]:
-    """Return the lines of the objective on all rows, otherwise those on samples."""
+    """Return the lines of the objective on all rows; if there are none, the lines on samples."""
     of_all = [series for line, series in view.costs.items() if not line.on_sample]
     return of_all or list(view.costs.values())
 
@@ -252,8 +252,8 @@ def _gain(view: JobView) -> Panel | None:
 
 
 def _gains(view: JobView) -> list[tuple[str, str]]:
-    """Return the relative change of the objective in the last hour and tenth of the time."""
-    # Of several starts, the one that runs.
+    """Return the relative change of the objective in the last hour and last tenth of the time."""
+    # Of several starts, use the current one.
     series = max(_main_costs(view), key=lambda line: line.last[X], default=None)
     if series is None:
         return []

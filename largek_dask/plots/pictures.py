@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 LIGHT = THEMES["light"]
 DASHES = ("-", "--", "-.")
 WIDTH = 4.8
-"""Width of a chart on a page, in inches; text is readable on a telephone."""
+"""Width of a chart on a page, in inches, at which text is readable on a phone."""
 WORDS_WIDTH = 120
-"""Characters of a line below a figure."""
+"""Number of characters per line below a figure."""
 
 
 def has_matplotlib() -> bool:
-    """Whether matplotlib can be imported."""
+    """Return whether matplotlib can be imported."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -38,7 +38,7 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure; sizes in inches."""
+    """Return an empty figure of a size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -84,7 +84,7 @@ def draw(
 
 
 def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = ()) -> Markup:
-    """Return a panel as an image for a page, which holds its data."""
+    """Return a panel as an image that is embedded in a page."""
     import matplotlib
 
     file = io.BytesIO()
@@ -114,7 +114,7 @@ def _draw_panel(axes: Axes, panel: Panel, marks: Sequence[Mapping[str, Any]]) ->
             axes.plot(x / size, y, color=color, linestyle=DASHES[i % len(DASHES)], marker=marker,
                       label=trace.name)  # fmt: skip
     if axis == "elapsed":
-        # Marks do not widen the axis.
+        # Marks must not widen the axis.
         low, high = axes.get_xlim()
         known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint")
         for at in known:
@@ -153,7 +153,7 @@ def _style(axes: Axes, panel: Panel) -> None:
 
 
 def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:
-    """Return the unit of a time axis in ms, and its name."""
+    """Return the unit of a time axis in milliseconds, and its name."""
     most = max((float(np.nanmax(x)) for x in places if np.isfinite(x).any()), default=0.0)
     for size, unit in ((3.6e6, "hours"), (6e4, "minutes")):
         if most >= 3 * size:

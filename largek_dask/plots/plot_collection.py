@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Plot:
-    """Charts of a job or a model; in a notebook they are shown without any script.
+    """Charts of a job or a model; a notebook shows them as images, without any script.
 
     Parameters
     ----------
@@ -95,7 +95,7 @@ def plot_of(
 def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
     """Return the charts of a model, from the events of its fit or from its history."""
     known = events_of(model)
-    # Its history may not contain all that the events do, and these may lack sizes.
+    # The history may have less than the events, and the events may lack sizes.
     status, fit_events = (
         ({}, known) if events is None else ({"state": "finished"}, [*known[-1:], *events])
     )

@@ -1,4 +1,4 @@
-"""HTML by Jinja templates, which escape all text. Pages load nothing."""
+"""HTML from Jinja templates, which escape all text. Pages load no other files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from largek_dask.plots.panels import Panel
 from largek_dask.plots.pictures import has_matplotlib, image
 
 Section = dict[str, Any]
-"""Values of a section of ``templates/report.html``."""
+"""Values for a section of ``templates/report.html``."""
 
 
 @cache
@@ -30,7 +30,7 @@ def _environment() -> Environment:
 
 
 def _printable(value: object) -> object:
-    """Remove control characters; markup is safe already."""
+    """Replace control characters in text; markup is already safe."""
     return value if hasattr(value, "__html__") else printable(value)
 
 
@@ -40,7 +40,7 @@ def render(template: str, **values: Any) -> str:
 
 
 def section(panel: Panel, lead: str) -> Section:
-    """Return a section with a chart and, folded, its table."""
+    """Return a section with a chart and its table, which is folded."""
     table = (panel.columns, panel.rows, panel.columns[:1])
     return {"title": panel.title, "lead": lead, "panel": panel, "summary": "The figures",
             "table": table if panel.rows else None}  # fmt: skip

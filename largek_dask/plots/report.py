@@ -1,4 +1,4 @@
-"""A page about a model, in one file: how its fit went, and its clusters."""
+"""A page about a model, in one file: the course of its fit, and its clusters."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from largek_dask.plots.panels import Panel, panels
 from largek_dask.plots.render import Section, render, section
 
 MOST_LISTED = 50
-"""Clusters in the table of sizes."""
+"""Maximum number of clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8
-"""Features and clusters of the table of centres."""
+"""Maximum number of features and of clusters in the table of centres."""
 MOST_TEXT = 400
-"""Most characters of a value."""
+"""Maximum number of characters of a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class Report:
 
     title: str
     content: Mapping[str, Any] = field(repr=False)
-    """The values of its template."""
+    """The values for the template."""
 
     @property
     def html(self) -> str:
-        """The whole page; without matplotlib it has tables alone."""
+        """The whole page; without matplotlib, it has only tables."""
         return render("report.html", title=self.title, is_page=True, **self.content)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -56,7 +56,7 @@ class Report:
         ----------
         path : str or path
         overwrite : bool
-            Replace an existing file.
+            Whether to replace an existing file.
 
         Raises
         ------
@@ -81,9 +81,9 @@ class Report:
 def make_report(
     model: Model, warnings: Sequence[str] = (), reload_seconds: float | None = None
 ) -> Report:
-    """Make the page of a model; ``warnings`` are those of its fit.
+    """Make the page of a model; ``warnings`` are the warnings of its fit.
 
-    A browser loads it again after ``reload_seconds``.
+    A browser reloads the page after ``reload_seconds``.
     """
     charts = {panel.kind: panel for panel in panels(JobView().update_all(events_of(model)))}
     found = (_cost(model, charts), _path(model), _sizes(model, charts), _features(model))
@@ -149,7 +149,7 @@ def _sizes(model: Model, charts: Mapping[str, Panel]) -> Section:
 
 
 def _features(model: Model) -> Section | None:
-    """Return the table of the largest clusters' centres by feature."""
+    """Return a table of the centres of the largest clusters, by feature."""
     centers, counts = model._cluster_centers(), model.counts
     if centers is None or not counts.sum() > 0:
         return None
@@ -158,7 +158,7 @@ def _features(model: Model) -> Section | None:
     mean = shares @ values
     spread = np.sqrt(shares @ np.square(values - mean))
     z = np.divide(values - mean, spread, out=np.zeros_like(values), where=spread > 0)
-    # The features in which one of these clusters is farthest from the mean come first.
+    # Features in which one of these clusters is farthest from the mean come first.
     order = np.argsort(-np.abs(z[largest]).max(axis=0), kind="stable")[:MOST_FEATURES]
     names = model.feature_names
     rows = [
@@ -195,7 +195,7 @@ def _number(value: float) -> str:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and texts of nested values."""
+    """Yield the name and text of each nested value."""
     for name, value in values.items():
         path = f"{before}{str(name).replace('_', ' ')}"
         if isinstance(value, Mapping) and value:

@@ -1,7 +1,7 @@
 """Colours, dashes and axis names of charts, in a light and a dark theme.
 
-Lines differ in dashes, marks and lightness as well as in colour, so that they can be told apart
-without seeing colours.
+Lines differ in dashes, marks and lightness as well as in colour, so that readers who do not see
+colours can distinguish them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,6 @@ THEMES = {
 DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
 """Dashes of lines, by Bokeh's names."""
 X_LABELS = {"elapsed": "time used", "clusters": "clusters", "size": "weight of a cluster's rows"}
-"""Labels of horizontal axes; any other axis is its own label."""
+"""Labels of horizontal axes; for any other axis, its name is the label."""
 MOST_NAMED = 10
-"""Most lines that a legend names."""
+"""Maximum number of lines in a legend."""

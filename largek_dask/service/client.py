@@ -71,18 +71,18 @@ def connect(
     scheduler : str, path or distributed.Client
         ``"tcp://host:8786"``; or the path or URL of the ``scheduler.json`` in a scheduler's store,
         such as ``"/shared/jobs/scheduler.json"``, which is read again whenever the connection is
-        lost, as the address may have changed; or a client, which stays open when the service is
-        closed.
+        lost, because the address may have changed; or a client, which stays open when the service
+        is closed.
     store : str, optional
-        URL of a folder for jobs, reachable by the scheduler. Starts a service there unless the
-        scheduler has one.
+        URL of a folder for jobs, reachable by the scheduler. If the scheduler has no service yet,
+        one is started with this store.
     timeout : float or str
-        For the connection: seconds, or a text such as "10s".
+        Timeout of the connection: seconds, or a text such as "10s".
     away : float or str
-        How long a connected scheduler may be unreachable or silent before an error is raised:
+        Time for which a connected scheduler may be unreachable or silent before an error is raised:
         seconds, or a text such as "90s", "15m", "2h". A warning is logged after ten seconds.
     storage_options : mapping, optional
-        For the URL of a ``scheduler.json``.
+        Storage options for the URL of a ``scheduler.json``.
 
     Returns
     -------
@@ -91,9 +91,9 @@ def connect(
     Raises
     ------
     ClusterError
-        Nothing answers, the scheduler has no largek service, or the file is missing.
+        No scheduler answers, it has no largek service, or the file is missing.
     ParameterError
-        The client is asynchronous, or the file is not a scheduler's.
+        The client is asynchronous, or the file is not a ``scheduler.json``.
 
     Warns
     -----
@@ -117,7 +117,7 @@ def connect(
 
 
 class Service:
-    """Service of a scheduler that runs jobs; made by :func:`connect`."""
+    """Connection to a scheduler that runs jobs; made by :func:`connect`."""
 
     def __init__(
         self, client: Client, finder: Finder | None, store: str | None, away: float
@@ -178,7 +178,7 @@ class Service:
         Raises
         ------
         SchedulerAwayError
-            It is unreachable, or does not answer within the service's ``away`` (at least 90 s).
+            The scheduler is unreachable, or does not answer within ``away`` (at least 90 s).
         ClusterError
             This service or its client is closed.
         LargekError
@@ -209,7 +209,8 @@ class Service:
     def _reconnect(self, in_doubt: bool = False) -> None:
         """Reconnect our own client if it has lost its scheduler.
 
-        ``in_doubt``: the connected one has not answered or has no jobs, so another may have them.
+        ``in_doubt``: the connected scheduler has not answered or has no jobs, so that another
+        scheduler may have them.
         """
         finder = self._finder
         if finder is None:
@@ -244,8 +245,8 @@ class Service:
     ) -> Any:
         """Send a request that is safe to repeat, retrying while the scheduler is away.
 
-        Any reply ends it, also a refusal. One warning is logged. Waits at most ``within`` seconds,
-        and at most the service's ``away``.
+        Any reply, even a refusal, ends the retries. One warning is logged. Waits at most ``within``
+        seconds, and at most ``away``.
 
         Raises
         ------
@@ -340,12 +341,12 @@ class Service:
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job after checking all that it needs, or resume one that has ended.
+        """Submit a job after checking its data and resources, or resume one that has ended.
 
         Parameters
         ----------
         data : str
-            URL of the rows, reachable by scheduler and workers.
+            URL of the rows, which scheduler and workers can access.
         algorithm : str or algorithm object
             ``"auto"`` (the default), ``"nmbatch"``, ``NMBatch(rho=100)``, ...
         n_clusters : int
@@ -354,13 +355,13 @@ class Service:
         seed : int
             0 by default.
         max_time : float or str, optional
-            Seconds or a text such as "6h", including time that it waits for workers.
+            Time limit: seconds, or a text such as "6h". Includes waiting for workers.
         labels : bool
             Whether to write every row's label; true by default.
         storage_options : mapping, optional
-            For the URLs. ``{"key": {"env": "NAME"}}`` is read from the scheduler's environment. Any
-            other value is kept in memory only: after a restart of the scheduler the job waits for
-            :meth:`Job.supply`.
+            Storage options for the URLs. ``{"key": {"env": "NAME"}}`` is read from the scheduler's
+            environment. Any other value is kept in memory only: after a restart of the scheduler,
+            the job waits for :meth:`Job.supply`.
         name : str, optional
         resume : str or Job, optional
             A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` change.
@@ -368,8 +369,8 @@ class Service:
             With ``resume``, whether this version may continue the work of another one. The model's
             provenance names both.
         workers : mapping, optional
-            Such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (1) and maximum number of
-            workers, and their tags (``dask worker --resources bigmem=1``).
+            Workers to use, such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (default
+            1) and maximum number, and required tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
@@ -383,7 +384,7 @@ class Service:
         Raises
         ------
         LargekError
-            Nothing has been written.
+            The job is not accepted; nothing has been written.
         """
         public, secrets = hide(storage_options)
         effort = options.pop("effort", None)
@@ -411,7 +412,7 @@ class Service:
         older_than: float | str | None = None,
         limit: int | None = 100,
     ) -> JobList:
-        """List jobs of the scheduler: the last hundred, or others.
+        """List jobs of the scheduler, by default the newest hundred.
 
         Parameters
         ----------
@@ -420,7 +421,7 @@ class Service:
         older_than : float or str, optional
             Only jobs that ended at least this long ago: seconds, or a text such as "12h" or "30d".
         limit : int or None
-            Maximum number of jobs, the newest ones; None: all.
+            Maximum number of jobs; the newest are listed. None for all.
 
         Returns
         -------
@@ -454,9 +455,9 @@ class JobList(list[Job]):
     ----------
     rows : list of dict
         ``id``, ``name``, ``state``, ``reason``, ``owner``, ``created``, ``ended`` (or None),
-        ``algorithm``, ``n_clusters``, ``data`` and ``output`` of each job; while it runs also the
-        figures of its last step, and once it has ended its ``cost`` and ``seconds``.
-        ``Job.status`` has more.
+        ``algorithm``, ``n_clusters``, ``data`` and ``output`` of each job; also the figures of its
+        last step while it runs, and its ``cost`` and ``seconds`` once it has ended.
+        ``Job.status`` has further fields.
     """
 
     def __init__(self, service: Service, rows: list[dict[str, Any]]) -> None:
@@ -468,7 +469,7 @@ class JobList(list[Job]):
 
 
 def _value_of(found: Mapping[str, Any]) -> Any:
-    """Return the value of a reply (a model's message as it is), or raise its error."""
+    """Return the value of a reply, or raise its error; the message of a model is not decoded."""
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found

@@ -1,4 +1,4 @@
-"""A job as its user sees it."""
+"""Control and watch a job from the client."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
-"""Seconds between two polls of a job; they grow by a factor as long as nothing is new."""
+"""Interval between two polls of a job in seconds; it grows by a factor while nothing is new."""
 STATUS_SECONDS = 1.0
 """Minimum time between two requests for the status of a watched job."""
 STEP_SECONDS = 10.0
@@ -66,18 +66,21 @@ class Job:
         Returns
         -------
         dict
-            ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason`` for
-            waiting (storage, workers, memory, credentials, version), ``note`` (the same as text),
-            ``needs`` (storage options to be supplied), the submitted fields (``mixture``, the
-            covariances, only of a mixture; ``workers_asked`` only if workers were chosen),
-            ``versions`` of this package that have computed it. While and after it runs on this
-            scheduler also ``n_rows``, ``step`` (with several starts: of ``start``, from 0, of
-            ``starts``), ``cost`` (of a mixture also ``energy``), ``rows_per_second``, ``elapsed``
-            and ``eta_s`` (seconds), sums over its steps (``rows``, ``bytes``, ``retries``,
-            ``rebuilt``, ``evictions``, ``seconds`` by kind), current ``state_bytes`` and
-            ``cache_bytes``, addresses of its ``workers``, ``progress`` of the pass (chunks ``done``
-            of ``n_chunks``; None if it is short), ``sizes`` of clusters, ``last_event`` (its time,
-            UTC), and in the end ``result`` and ``ended`` (time, UTC).
+            Always: ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason``
+            for waiting (storage, workers, memory, credentials, version), ``note`` (the reason as
+            text), ``needs`` (storage options to be supplied), the submitted fields (``mixture``
+            only for a mixture; ``workers_asked`` only if workers were chosen), and ``versions`` of
+            this package that have computed the job.
+
+            Once the job has run on this scheduler: ``n_rows``, ``step`` (with several starts also
+            ``start``, from 0, and ``starts``), ``cost`` (for a mixture also ``energy``),
+            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
+            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind), current
+            ``state_bytes`` and ``cache_bytes``, addresses of its ``workers``, ``progress`` of the
+            pass (chunks ``done`` of ``n_chunks``; None in a short pass), ``sizes`` of clusters, and
+            ``last_event`` (time of the last event, UTC).
+
+            In the end: ``result`` and ``ended`` (time, UTC).
         """
         return self._status()
 
@@ -102,7 +105,7 @@ class Job:
         Parameters
         ----------
         follow : bool
-            False: only the events so far.
+            False to yield only the events so far.
 
         Yields
         ------
@@ -114,7 +117,7 @@ class Job:
         return (event for event in self._news(follow) if event is not None)
 
     def _news(self, follow: bool) -> Iterator[dict[str, Any] | None]:
-        """Yield all events, and None after each pause without one."""
+        """Yield all events, and None after each pause without an event."""
         epoch: str | None = None
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
@@ -207,7 +210,7 @@ class Job:
         Raises
         ------
         TimeoutError
-            It has not ended, or the scheduler could not be asked; the job continues.
+            The job has not ended, or the scheduler did not answer; the job continues.
         SchedulerAwayError
             The scheduler has been away for longer than ``away`` of :func:`connect`.
         """
@@ -222,7 +225,7 @@ class Job:
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """Return the state; retry until then (``time.monotonic``) while the scheduler is away."""
+        """Return the state; retry until ``until`` (monotonic time) while the scheduler is away."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
@@ -238,11 +241,11 @@ class Job:
         Raises
         ------
         TimeoutError
-            It has not ended; it continues.
+            The job has not ended; it continues.
         CancelledJobError
-            It was cancelled; :meth:`model` may return the best model so far.
+            The job was cancelled; :meth:`model` may return the best model so far.
         Exception
-            The error it failed with, with the scheduler's and the worker's traceback.
+            The error that made the job fail, with the tracebacks of scheduler and worker.
         """
         state = self.wait(timeout)
         if state == "cancelled":
@@ -263,12 +266,12 @@ class Job:
         Raises
         ------
         NoModelError
-            There is none yet.
+            There is no model yet.
         """
         return model_of(self._service.ask_with_retry("model", job_id=self.id))
 
     def cancel(self) -> None:
-        """Ask the job to end; its best model so far stays."""
+        """Ask the job to end; its best model so far is kept."""
         self._service.ask_with_retry("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
@@ -294,7 +297,7 @@ class Job:
         Raises
         ------
         ParameterError
-            It has not ended, or values of storage options are needed to delete it.
+            The job has not ended, or values of storage options are needed to delete it.
         """
         try:
             self._service.ask("delete", job_id=self.id, outputs=bool(outputs))
@@ -370,7 +373,7 @@ _TEXTS: dict[str, Callable[[Event], str]] = {
 
 
 class EventPrinter:
-    """Print a job's events as lines; of its steps at most one per ``STEP_SECONDS``."""
+    """Print a job's events as lines, with at most one step per ``STEP_SECONDS``."""
 
     def __init__(
         self,
@@ -385,7 +388,7 @@ class EventPrinter:
         self._waits = ""
 
     def __call__(self, event: Event | None) -> None:
-        """Show an event; None after a pause without one."""
+        """Print an event; None stands for a pause without events."""
         kind = None if event is None else event.get("event")
         if kind == "step":
             self._step = event

@@ -1,4 +1,4 @@
-"""State of a job on its scheduler: its record, recent events, its run or the reason to wait."""
+"""State of a job on its scheduler: record, recent events, and run or reason to wait."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ STATES = (*ACTIVE, *ENDS)
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""Reason why a running fit waits, by the topic of its warning."""
+"""Reason why a running fit waits, for each topic of its warnings."""
 MOST_UNWRITTEN = 1_000
 """Maximum number of events that the next run will write; older ones are dropped."""
 CONTINUES = ("workers", "retry", "back")
-"""Topics of warnings of a fit that does not wait."""
+"""Topics of warnings from a fit that is not waiting."""
 LISTED_FIGURES = ("step", "cost", "share", "rows_per_second", "eta_s")
-"""Figures of a running job in a list."""
+"""Figures that a list of jobs shows for a running job."""
 
 
 class Waiting(NamedTuple):
@@ -54,7 +54,7 @@ class Waiting(NamedTuple):
 class JobState:
     """State of a job on this scheduler.
 
-    ``secrets`` are values of storage options that are kept in memory only. With ``is_new`` no other
+    ``secrets`` are values of storage options that are kept in memory only. ``is_new``: no other
     scheduler has run the job.
     """
 
@@ -66,37 +66,37 @@ class JobState:
         """Whether the record has been removed, so that it must not be written again."""
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
-        """Known values of its storage options, and their redactor."""
+        """Known values of the job's storage options, and their redactor."""
         self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
-        """Begin of the run in progress, in seconds since 1970; None after its first step."""
+        """Start time of the current run in seconds since 1970; None after its first step."""
         self.note = ""
-        """Reason why the job does not start, such as another scheduler that has it."""
+        """Reason why the job does not start, such as another scheduler holding it."""
         self.waiting: Waiting | None = None
         self.shortage: Waiting | None = None
         self.reserved_memory: ProcessMemory | None = None
-        """Memory that it takes on each worker while it runs; None if unknown."""
+        """Memory that the running job takes on each worker; None if unknown."""
         self.not_before = 0.0
         """Earliest time of the next attempt (``time.monotonic``)."""
         self.tries = 0
-        """Number of successive attempts that ended in waiting, without progress."""
+        """Number of successive attempts that made no progress and ended in waiting."""
         self.waiting_since = 0.0
         """End of the first of these attempts (``time.monotonic``)."""
         self._farthest: tuple[float, ...] = ()
         self.has_run = not is_new
-        """Whether its data and output existed once, so that waiting for them makes sense."""
+        """Whether data and output have existed, so that waiting for them makes sense."""
         self.lease: Lease | None = None
-        """The last lease; releasing it may have failed."""
+        """The last lease, which may not have been released because of an error."""
         self.claimant: Claimant | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
-        """Reason why the run was asked to end."""
+        """Reason for which the run was asked to end."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
 
     def change(self, save: Callable[[Record], object], **changes: Any) -> None:
-        """Write the record with other fields, then apply them."""
+        """Write the record with changed fields, then apply the changes."""
         with self._writing:
             save(changed := replace(self.record, **changes))
             with self._lock:
@@ -115,16 +115,16 @@ class JobState:
                 while not self.is_saved and not self.is_removed:
                     save(record := self.record)
                     with self._lock:
-                        # Changes meanwhile are written in the next round.
+                        # Changes made during the write are written in the next round.
                         self.is_saved = record is self.record
         except Exception as error:  # drivers raise errors of their own kinds
             kind = type(error).__name__
             logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
 
     def was_overwritten(self, is_stored: Callable[[Record], bool]) -> bool:
-        """Return whether another scheduler has changed the stored record; then call :meth:`save`.
+        """Return whether another scheduler has changed the record; if so, call :meth:`save`.
 
-        A record that is not saved yet is not compared.
+        A record that is not yet saved is not compared.
         """
         with self._writing:
             if not self.is_saved or self.is_removed or is_stored(self.record):
@@ -180,7 +180,7 @@ class JobState:
 
     @property
     def ended(self) -> float:
-        """Time of its end, in seconds since 1970; if unknown, that of its submission."""
+        """End of the job in seconds since 1970; if unknown, the time of its submission."""
         return self.record.created if self.record.ended is None else self.record.ended
 
     def needs(self) -> list[str]:
@@ -188,7 +188,7 @@ class JobState:
         return missing(self.record.spec, self.secrets)
 
     def supply(self, secrets: Mapping[str, Any]) -> None:
-        """Set values of storage options that are kept in memory only; all of them or none."""
+        """Set storage options that are kept in memory only; on an error, set none."""
         if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
             raise ParameterError(
                 f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
@@ -202,7 +202,7 @@ class JobState:
             self.stopped_for = why
 
     def update_waiting(self, event: Event) -> None:
-        """Update from an event whether the run waits, and whether it makes progress."""
+        """Record whether the run waits and whether it makes progress, from an event."""
         kind, topic = event["event"], event.get("topic")
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
@@ -217,11 +217,11 @@ class JobState:
         elif kind == "labels":
             at = (*self._farthest[:1], math.inf, float(event["rows"]))
         if at > self._farthest:
-            # Repeated steps are no progress; otherwise a job could be retried for ever.
+            # Repeated steps do not count as progress; otherwise a job could be retried forever.
             self._farthest, self.tries = at, 0
 
     def postpone(self, reason: Reason, text: str) -> float:
-        """Postpone the next attempt, each time longer; return the seconds waited so far."""
+        """Postpone the next attempt, longer each time; return the seconds waited so far."""
         now = time.monotonic()
         if not self.tries:
             self.waiting_since = now
@@ -245,7 +245,7 @@ class JobState:
         self.feed(stamped)
 
     def unwritten(self) -> Iterator[Event]:
-        """Yield events that are in no file yet, each once."""
+        """Yield the events that are not yet in a file, and forget them."""
         while True:
             with self._lock:
                 if not self._unwritten:
@@ -263,14 +263,14 @@ class JobState:
 
     @property
     def explanation(self) -> str:
-        """Explanation of what the job waits for; empty if it does not."""
+        """Explanation of what the job waits for; empty if it does not wait."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs values of the storage options {', '.join(needs)}: supply() them"
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
     def about(self) -> dict[str, Any]:
-        """Return the fields that a list of jobs and a status share."""
+        """Return the fields that are in both a list of jobs and a status."""
         record, spec = self.record, self.record.spec
         return {
             "id": record.id,
@@ -287,7 +287,7 @@ class JobState:
         }
 
     def row(self) -> dict[str, Any]:
-        """Return the fields of a list of jobs, which may have thousands."""
+        """Return the fields for a list of jobs, which may contain thousands of jobs."""
         row, result = self.about(), self.record.result
         if result is not None:
             _, value = value_in(vars(result))
@@ -300,7 +300,7 @@ class JobState:
         return row
 
     def status(self) -> dict[str, Any]:
-        """Return everything known, as plain values: see ``Job.status``."""
+        """Return the status as plain values: see ``Job.status``."""
         record, spec, result = self.record, self.record.spec, self.record.result
         asked = None if spec.workers is None else spec.workers.model_dump(mode="json")
         return {
@@ -325,7 +325,7 @@ def utc_text(moment: float) -> str:
 
 
 MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
-"""Maximum number of events in memory, and of bytes read; older ones are in the job's folder."""
+"""Maximum number of events in memory, and of bytes read; the job's folder has older events."""
 
 
 class JobMetrics(NamedTuple):
@@ -340,7 +340,7 @@ class Feed:
     """The events of one job, numbered; a sink (see ``driver.events``).
 
     Events are kept as text, which takes half the memory of mappings. ``metrics`` has figures for
-    callers that must not block, and ``view`` the state that the events describe. With ``is_new``
+    callers that must not block, and ``view`` has the state that the events describe. If ``is_new``,
     there are no earlier events to :meth:`load`.
     """
 
@@ -388,7 +388,7 @@ class Feed:
                 self._last = str(every[-1].get("time") or "") or None
 
     def unload(self) -> None:
-        """Drop the events and series of a job that has ended: they are in its folder."""
+        """Drop the events and series of a job that has ended; its folder has them."""
         with self._lock:
             self._texts.clear()
             self._next = 0
@@ -400,7 +400,7 @@ class Feed:
             return copy.deepcopy(self.view)
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
-        """Return at most ``most`` events from number ``n`` on, or from the first that is kept."""
+        """Return at most ``most`` events, from number ``n`` or from the first event in memory."""
         with self._lock:
             begin = max(0, n - (self._next - len(self._texts)))
             end = min(begin + most, len(self._texts))

@@ -47,22 +47,22 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""Fields that may change when a job is resumed: they do not affect bits."""
+"""Fields that may change when a job is resumed; they do not affect the bits of results."""
 
 MOST_EVENTS = 1_000
 """Maximum number of events per reply."""
 READERS = 2
-"""Threads that read events for the page; a store that hangs blocks one of them."""
+"""Number of threads that read events for the page; a store that hangs blocks one of them."""
 MOST_NUMBERS = 10_000_000
-"""Maximum number of coordinates of a model on which the scheduler makes a report."""
+"""Maximum number of coordinates of a model for which the scheduler makes a report."""
 
 
 class Jobs(Queue):
-    """The jobs of one scheduler, and the operations of its clients, which may block.
+    """The jobs of one scheduler, and the operations for its clients, which may block.
 
-    ``connect`` returns the client whose cluster computes (None: threads of this process), and
-    ``workers`` the workers of the cluster (None: unknown). ``owner`` is the name and location of
-    this scheduler, for claims. ``scheduler_file`` returns the content of the store's
+    ``connect`` returns the client of the computing cluster (None for threads of this process), and
+    ``workers`` returns the workers of the cluster (None if unknown). ``owner`` is the name and
+    location of this scheduler, for claims. ``scheduler_file`` returns the content of the store's
     ``scheduler.json`` for the number of a claim.
     """
 
@@ -83,15 +83,15 @@ class Jobs(Queue):
     def close(self, seconds: float) -> list[str]:
         """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
 
-        Returns the names of those that had not stopped after ``seconds``.
+        Returns the names of jobs that have not stopped after ``seconds``.
         """
         self._readers.shutdown(wait=False, cancel_futures=True)
         return super().close(seconds)
 
     def workers_wanted(self, seconds: float) -> int:
-        """Return the number of workers that jobs can use if a step is to take ``seconds``.
+        """Return the number of workers that jobs can use if a step should take ``seconds``.
 
-        Counts running jobs, and those that lack only workers.
+        Counts running jobs, and jobs that wait only for workers.
         """
         # Called on the scheduler's event loop, so without the lock.
         return sum(_usable_workers(job, seconds) for job in self.jobs())
@@ -99,7 +99,7 @@ class Jobs(Queue):
     # --- operations of clients --------------------------------------------------------------------
 
     def hello(self) -> dict[str, str]:
-        """Return version and store, once this scheduler has loaded its jobs."""
+        """Return the version and the store once this scheduler has loaded its jobs."""
         self.wait_until_ready()
         return {"version": __version__, "store": self._store_lease.records.url}
 
@@ -120,7 +120,7 @@ class Jobs(Queue):
             records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # Claimed after the record exists, so that a crash leaves no unknown owner.
+                # Claim the folder after the record exists, so that a crash leaves no unknown owner.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
@@ -128,7 +128,7 @@ class Jobs(Queue):
         except Exception as error:
             raise _without_secrets(error, Redactor(options)) from None
         job = JobState(record, secrets, True)
-        # Before the job can start, so that this is its first event.
+        # Emit this before the job can start, so that it is the first event.
         job.emit({"event": "queued", "run": record.run, "owner": owner})
         self.add(job, records)
         return record.id
@@ -142,8 +142,8 @@ class Jobs(Queue):
     ) -> str:
         """Resume a job that has ended, with other stop rules if given.
 
-        ``changes`` may name the fields in ``CHANGEABLE``. With ``accept_version`` this version may
-        continue what another one has computed.
+        ``changes`` may have the fields in ``CHANGEABLE``. With ``accept_version``, this version may
+        continue the computation of another version.
         """
         job = self.find(job_id)
         for name in changes:
@@ -170,12 +170,12 @@ class Jobs(Queue):
                 result=None,
                 ended=None,
             )
-            # It can start once this thread releases it.
+            # The job can start once this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
     def supply(self, job_id: str, secrets: Mapping[str, Any]) -> list[str]:
-        """Set storage options of a waiting job; return the names still missing."""
+        """Set storage options of a waiting job; return the names that are still missing."""
         job = self.find(job_id)
         with self.changed:
             job.supply(secrets)
@@ -195,8 +195,8 @@ class Jobs(Queue):
     ) -> list[dict[str, Any]]:
         """Return rows of jobs, oldest first.
 
-        Only jobs in one of the states ``state`` that ended at least ``older_than`` seconds ago, if
-        that is given; and of these the newest ``limit``.
+        Only jobs in one of the states ``state``, and that ended at least ``older_than`` seconds
+        ago, if these are given. Of these jobs, the newest ``limit`` are returned.
         """
         self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
@@ -216,7 +216,7 @@ class Jobs(Queue):
         return job.feed.since(n, most)
 
     def news(self, job_id: str, n: int) -> dict[str, Any]:
-        """Return events from number ``n`` on, and whether others may follow.
+        """Return events from number ``n`` on, and whether more may follow.
 
         ``epoch`` identifies the period in which this scheduler holds the store: when it changes,
         events are numbered from the start.
@@ -229,7 +229,7 @@ class Jobs(Queue):
 
     def _recall(self, job: JobState) -> None:
         """Load events from before this scheduler's start if the job's files can be reached."""
-        # Viewers do not retry storage that the job waits for.
+        # Requests of viewers do not retry storage for which the job waits.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
@@ -237,7 +237,7 @@ class Jobs(Queue):
             self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, also after a restart; return its state.
+        """Ask a job to end, even across a restart of the scheduler; return the state of the job.
 
         ``who`` is the origin of the request, for the event; None for clients, which are known.
         """
@@ -246,7 +246,7 @@ class Jobs(Queue):
             if job.state in ENDS:
                 return job.state
             job.change_unsaved(cancel=True)
-            # The end has an event of its own.
+            # The end of the job gives another event.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.reset_retries()
@@ -261,10 +261,10 @@ class Jobs(Queue):
     # --- the page ---------------------------------------------------------------------------------
 
     def view(self, job_id: str) -> tuple[JobView, str]:
-        """Return a copy of a job's view, and a sentence on missing events; empty without any.
+        """Return a copy of a job's view, and a sentence on missing events, which may be empty.
 
-        Earlier events are missing after a restart of the scheduler, and of jobs that ended long
-        ago: a thread then loads them from the job's folder.
+        Earlier events are missing after a restart of the scheduler, and for jobs that ended long
+        ago. A thread then loads them from the job's folder.
         """
         job = self.find(job_id)
         status = job.status()
@@ -275,7 +275,7 @@ class Jobs(Queue):
         return view, lack
 
     def _read(self, job: JobState) -> str:
-        """Have a thread load a job's earlier events; return why they are missing until then."""
+        """Let a thread load a job's earlier events; return why they are missing until then."""
         reading = self._reading.get(job.record.id)
         if reading is None:
             self._reading[job.record.id] = self._readers.submit(self._recall, job)
@@ -301,11 +301,11 @@ class Jobs(Queue):
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a redactor of these secrets and those of all jobs."""
+        """Return a redactor of the given secrets and the secrets of all jobs."""
         return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:
-        """Return the final model of a job or the best so far, or raise NoModelError."""
+        """Return the final model of a job or its best model so far, or raise NoModelError."""
         job = self.find(job_id)
         folder = job.folder()
         try:

@@ -1,16 +1,17 @@
 """Leases of schedulers on jobs and stores: the highest claim holds the lease.
 
 A job's folder has ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
-that each number belongs to one scheduler. The holder of the highest one writes the job; the number
-is its fencing token. A claim names its job, so that no other job is written into this folder; the
-first one is made when the job is submitted, and released at once. The holder renews the lease by
-heartbeats, which change ``claims/000002.beat``. A scheduler that sees the same heartbeat for longer
-than ``service.patience-seconds``, by its own clock, may claim the next number. The former holder
-has then lost the job; it notices this before its next write, and stops. A store is leased likewise.
+that each number belongs to one scheduler. The holder of the highest number writes the job, with the
+number as fencing token. A claim names its job, so that no other job is written into this folder;
+the first claim is made when a job is submitted, and released at once. The holder renews the lease
+by heartbeats, which change ``claims/000002.beat``. A scheduler that sees the same heartbeat for
+longer than ``service.patience-seconds``, by its own clock, may claim the next number. The former
+holder has then lost the job; it notices this before its next write, and stops. The lease of a store
+works in the same way.
 
-A process that is stopped between that check and the write may have lost the job meanwhile. So what
-is published once must be created exclusively (``Folder.create``), and everything else be written
-under the token.
+A process that is suspended between that check and the write may have lost the job meanwhile. So
+files that are published once must be created exclusively (``Folder.create``), and all other files
+must be written under the token.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
 REMEMBERED = 20
-"""Number of earlier claims whose owners are remembered as former owners."""
+"""Number of earlier claims whose owners count as former owners."""
 STORE = "the store of a scheduler"
-"""Job named by the claims of a store."""
+"""Name in place of a job in the claims of a store."""
 
 
 def _newest(folder: Folder) -> int:
-    """Return the highest number claimed so far; 0 without any."""
+    """Return the highest number claimed so far, or 0."""
     found = (CLAIM.fullmatch(name) for name in folder.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """Return the last heartbeat of a claim; empty without one."""
+    """Return the last heartbeat of a claim; empty if there is none."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
@@ -69,7 +70,7 @@ def _beat(folder: Folder, number: int) -> bytes:
 
 
 def _claim_field(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """Return a field of a claim; None if it is missing (after a kill, or of an earlier version)."""
+    """Return a field of a claim; None after a kill, or if an earlier version did not write it."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
@@ -82,7 +83,7 @@ def _claim_field(claims: Folder, number: int, name: Literal["job", "owner"]) -> 
 
 
 def claimed_for(folder: Folder) -> str | None:
-    """Return the job that has claimed a folder; None if no claim names one."""
+    """Return the job that has claimed a folder; None if no claim names a job."""
     claims = folder.sub("claims")
     number = _newest(claims)
     return _claim_field(claims, number, "job") if number else None
@@ -97,7 +98,7 @@ def check_job(folder: Folder, job: str) -> None:
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
-    """Claim a folder for a new job, or raise OutputError if another one has claimed it."""
+    """Claim a folder for a new job, or raise OutputError if another job has claimed it."""
     try:
         lease = Claimant(folder, job, owner, 0.0).claim()
     except ParameterError as error:
@@ -117,7 +118,7 @@ class Lease:
     token: int
     owner: str
     taken_from: str | None = None
-    """Former owner, if it did not release the lease but timed out."""
+    """Former owner if its lease timed out without being released, else None."""
 
     def check(self) -> None:
         """Check the lease; call this before every write.
@@ -140,7 +141,7 @@ class Lease:
         self._beat(uuid.uuid4().hex.encode())
 
     def _beat(self, sign: bytes) -> None:
-        """Write a heartbeat, which need not outlast a power failure."""
+        """Write a heartbeat, which need not survive a power failure."""
         self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
@@ -157,11 +158,11 @@ class Lease:
 
 
 class Claimant:
-    """A scheduler that tries to claim a job, or a store (whose ``job`` is ``STORE``).
+    """A scheduler that tries to claim a job, or a store (``job`` is then ``STORE``).
 
     ``owner`` is the name of this scheduler, for messages of schedulers that lose the lease.
     ``patience`` is the timeout of a holder's heartbeats in seconds, by ``clock``, which must be
-    monotonic. Claims of ``former_owners``, who have lost their store, are not waited for.
+    monotonic. There is no such wait for ``former_owners``, who have lost their store.
     """
 
     def __init__(
@@ -188,7 +189,7 @@ class Claimant:
     def claim(self) -> Lease | None:
         """Return the lease if the job is free or its holder's heartbeats have timed out, else None.
 
-        Raises ParameterError if the folder is another job's.
+        Raises ParameterError if the folder belongs to another job.
         """
         number = _newest(self._folder)
         taken_from = None
@@ -209,7 +210,7 @@ class Claimant:
         claim = {"format": 1, "job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
         document = json.dumps(claim).encode()
         name = f"{token:06d}.json"
-        # After a retry the claim may be there from the first try.
+        # After a retry, the claim may exist because the first attempt has written it.
         if not self._folder.create(name, document) and self._folder.read(name) != document:
             check_job(self._job_folder, self._job)
             return None
@@ -241,15 +242,15 @@ class LeaseRenewer(threading.Thread):
                 return
             except Exception as error:
                 # Continuing is safe, as the lease is checked before each write. The message may
-                # hold secrets, so only its type is logged.
+                # contain secrets, so only the type of the error is logged.
                 kind = type(error).__name__
                 logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
 
     def stop(self) -> None:
         """End the thread, and release the lease.
 
-        Waits for a renewal in progress: its heartbeat must come neither after the release nor into
-        a folder that is being removed. Calls of object stores have timeouts (``data.stores``).
+        Waits for a renewal in progress: its heartbeat must not be written after the release, nor
+        into a folder that is being removed. Calls of object stores have timeouts (``data.stores``).
         """
         self._ended_run.set()
         self.join()
@@ -258,17 +259,17 @@ class LeaseRenewer(threading.Thread):
 
 
 class StoreLease:
-    """The lease of one scheduler on a store, from waiting for it to losing it.
+    """The lease of one scheduler on a store, from waiting for the lease to losing it.
 
     ``records`` check the lease before every write. ``holder`` is the other scheduler that has the
-    store, if known. ``epoch`` changes each time the store is claimed. All attributes change under
-    the condition ``changed``.
+    store, if known. ``epoch`` changes each time the store is claimed. All attributes are changed
+    while holding ``changed``.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
         beat = float(config.get("service.beat-seconds"))
         patience = float(config.get("service.patience-seconds"))
-        # Twice, so that a late heartbeat is no timeout.
+        # The factor of two ensures that one late heartbeat does not cause a timeout.
         if not patience >= 2.0 * beat:
             raise ParameterError(
                 f"largek.service.patience-seconds ({patience:g}) must be at least twice "
@@ -292,7 +293,7 @@ class StoreLease:
     def claim(self, lost: Callable[[], None]) -> None:
         """Claim the store, unless another scheduler has it.
 
-        ``lost`` is called under the condition once another scheduler has claimed it.
+        ``lost`` is called, while holding ``changed``, once another scheduler has claimed the store.
         """
         if self._claimant is None:
             patience = float(config.get("service.patience-seconds"))
@@ -337,7 +338,7 @@ class StoreLease:
         )
 
     def stop_claiming(self) -> None:
-        """Claim nothing from now on; a lease is kept until :meth:`release`."""
+        """Stop claiming the store; a lease is kept until :meth:`release`."""
         with self._changed:
             self._is_over = True
 

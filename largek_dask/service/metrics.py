@@ -1,7 +1,7 @@
 """Prometheus metrics of jobs, on the page ``/metrics`` of the scheduler.
 
-They are collected on the scheduler's event loop, so nothing here blocks on a lock. They need
-``prometheus-client`` (extra ``metrics``).
+Metrics are collected on the scheduler's event loop, so nothing here blocks on a lock. This module
+needs ``prometheus-client`` (extra ``metrics``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_NAME = 64
 MOST_JOBS, ENDED_SECONDS = 100, 600.0
-"""Maximum number of jobs, and seconds for which an ended job is shown, to be scraped."""
+"""Maximum number of jobs, and time for which an ended job can be scraped, in seconds."""
 # Exported as largek_job_<name>, such as largek_job_cost.
 JOB_METRICS: dict[str, tuple[str, str]] = {
     "ended": ("gauge", "1 when the job has ended; absent before."),
@@ -51,7 +51,7 @@ class JobsCollector:
     """Prometheus collector of the jobs that ``jobs`` returns."""
 
     newest: JobsCollector | None = None
-    """The registered one: that of the newest scheduler of this process."""
+    """The registered collector, which belongs to the newest scheduler of this process."""
 
     def __init__(
         self, jobs: Callable[[], Iterable[JobState]], clock: Callable[[], float] = time.time
@@ -60,7 +60,7 @@ class JobsCollector:
         self._clock = clock
 
     def register(self) -> None:
-        """Register this collector in place of any other."""
+        """Register this collector in place of any other collector of jobs."""
         with contextlib.suppress(ImportError):
             from prometheus_client import REGISTRY
 
@@ -77,7 +77,7 @@ class JobsCollector:
             JobsCollector.newest = None
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing, so that registering does not collect all figures."""
+        """Return an empty list, so that registering does not collect all figures."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -115,7 +115,7 @@ def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
 
 
 def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
-    """Return running jobs, then those that ended shortly ago; within each, the latest first."""
+    """Return running jobs, then jobs that ended recently; the latest first in both groups."""
     latest = sorted(jobs, key=lambda job: job.feed.metrics.at, reverse=True)
     running = [job for job in latest if job.running and job.state not in ENDS]
     since = now - ENDED_SECONDS
@@ -124,7 +124,7 @@ def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:
-    """Return the known figures of a job, by the names of :data:`JOB_METRICS`."""
+    """Return the known figures of a job by their names in :data:`JOB_METRICS`."""
     figures, state, began = dict(job.feed.metrics.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0

@@ -1,6 +1,6 @@
 """Scheduler plugin that runs jobs and answers clients.
 
-Slow work runs in threads, and the jobs' Dask client has an event loop of its own. So the
+Slow work runs in threads, and the Dask client of the jobs has its own event loop. So the
 scheduler's loop is never blocked; it packs arrays only for a model that a client requests.
 """
 
@@ -52,23 +52,24 @@ logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
 TARGET = "adaptive_target"
-"""Handler that Dask's ``Adaptive`` calls."""
+"""Name of the handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
-"""Maximum number of concurrent requests for files of a job whose first took this many seconds."""
+"""Maximum number of concurrent requests for files of a job, once the first has taken this many
+seconds."""
 OPERATIONS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "model", "news"), "files"),
     **dict.fromkeys(("hello", "listed", "status", "cancel", "supply"), "answer"),
 }
-"""Methods of ``Jobs`` that clients may call, with the thread pool that answers.
+"""Methods of ``Jobs`` that clients may call, with the thread pool that executes each.
 
-Pools are separate because a submit waits for all workers, and others for a job's files.
+Pools are separate because a submit waits for all workers, and other methods for a job's files.
 """
 MOST_ARGUMENTS = 8 << 20
 """Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
 MOST_SECRETS = 64 << 10
-"""Maximum characters of all secrets of a request: every text is searched for each."""
+"""Maximum characters of all secrets of a request, since every text is searched for each secret."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
@@ -82,7 +83,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     store : str, optional
         URL of the folder for jobs; ``largek.store`` by default.
     storage_options : mapping, optional
-        For that URL; not stored.
+        Storage options for that URL; not stored.
     """
 
     name = "largek-jobs"
@@ -95,7 +96,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._file_requests: dict[str, list[float]] = {}
-        """Begin times of requests in progress, by the job whose files they read."""
+        """Start times of requests in progress, by the job whose files they read."""
         self._has_begun = False
         self._page: Page | None = None
 
@@ -117,7 +118,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         try:
             self._jobs = await self._in_pool("answer", self._open, url, owner)
         except LargekError as error:
-            # One line, before Dask's traceback of a hundred.
+            # Log one clear line before Dask's traceback of a hundred lines.
             logger.error("largek cannot run jobs in %s: %s", url, error)
             raise
         self._has_begun = True
@@ -163,7 +164,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if self._page is not None:
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
-        # Not in a pool, whose threads may all be waiting.
+        # Do not use a pool, whose threads may all be waiting.
         for name in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it will resume from a checkpoint", name)
         self._metrics.close()
@@ -187,7 +188,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         ]
 
     def _connect(self) -> Client:
-        """Return the client of all jobs, whose event loop has a thread of its own."""
+        """Return the client of all jobs, whose event loop runs in its own thread."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(
@@ -209,8 +210,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _adaptive_target(self, target_duration: Any = None) -> int:
         """Return the number of workers for ``cluster.adapt()``.
 
-        Dask counts tasks, and a job has one per worker: it would never ask for more, and would
-        retire workers that wait for the end of a pass.
+        Dask counts tasks, and a job has one task per worker. So Dask would never request more
+        workers, and would retire workers that wait for the end of a pass.
         """
         usual = self._dask_target(target_duration=target_duration)
         duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
@@ -254,7 +255,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _limited(self, job_id: Any) -> Iterator[None]:
         """Limit the requests for files of one job, so that its folder cannot block all threads.
 
-        Raises OutputError if many are in progress and the first has not been answered.
+        Raises OutputError if many requests are in progress and the first has not been answered.
         """
         key, now = str(job_id), time.monotonic()
         with self._file_requests_lock:
@@ -276,7 +277,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
 
 
 def read_arguments(arguments: str) -> dict[str, Any]:
-    """Parse the arguments of a request, within the limits of its size."""
+    """Parse the arguments of a request after checking its size."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(
             f"a request has {len(arguments):,} characters: at most {MOST_ARGUMENTS:,} are allowed."
@@ -290,9 +291,9 @@ def read_arguments(arguments: str) -> dict[str, Any]:
 
 
 def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
-    """Add the page of jobs to a scheduler's dashboard; return None without one.
+    """Add the page of jobs to a scheduler's dashboard; return None if there is no dashboard.
 
-    Errors are only logged: jobs matter more than their page.
+    Errors are only logged, because jobs matter more than their page.
     """
     application: Any = getattr(scheduler, "http_application", None)
     # Dask stores the prefix of all paths only here.
@@ -314,10 +315,10 @@ def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
 
 
 def dashboard_of(scheduler: Any) -> str | None:
-    """Return the URL of a scheduler's dashboard; None without one."""
+    """Return the URL of a scheduler's dashboard, or None."""
     if not getattr(scheduler, "http_server", None):
         return None
-    # Replace a wildcard address, which others cannot reach.
+    # Replace a wildcard address, which other machines cannot reach.
     host = scheduler.http_server.address
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
@@ -325,7 +326,7 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 
 def driver_security(security: Security) -> Security:
-    """Return certificates for the jobs' client: the scheduler's, unless others are configured."""
+    """Return certificates for the jobs' client; by default those of the scheduler."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
     own = security.get_tls_config_for_role("scheduler")
@@ -339,6 +340,6 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """Return a store in the home folder of the scheduler's user."""
+    """Return the URL of a store in the home folder of the scheduler's user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

@@ -2,7 +2,7 @@
 
 JupyterLab's Dask extension lists Bokeh documents of the dashboard whose names begin with
 ``individual-``. So one such document redirects to the page of jobs. It is added when this module is
-imported, because Dask has made its pages before it calls ``dask_setup``.
+imported, because Dask has already made its pages when it calls ``dask_setup``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Name the job in log lines, and keep the last warnings of each process for its events.
 
-The log of a worker is lost when it dies. So each worker sends its warnings to the scheduler as
-events of Dask, and jobs add the last ones to their own events about this worker.
+The log of a worker is lost when the worker dies. So each worker sends its warnings to the scheduler
+as Dask events, and jobs add the last warnings to their own events about this worker.
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ from largek_dask.redaction import redacted_line
 from largek_dask.version import __version__
 
 TOPIC = "largek-warnings"
-"""Topic of Dask's events; each has the address of a worker and lines of its log."""
+"""Topic of these Dask events; each event has the address of a worker and lines of its log."""
 MOST_LINES, MOST_LETTERS = 50, 400
-"""Maximum number of warnings kept per process, and of characters of each."""
+"""Maximum number of warnings kept per process, and of characters per warning."""
 AT_ONCE, PAUSE_SECONDS = 10, 1.0
-"""Warnings that a worker sends at once in this period; it sends the last others at its end."""
+"""Number of warnings that a worker sends at once in a period of this many seconds. At the end of
+the period it sends the last of the remaining warnings."""
 LOGGERS = ("", "distributed")
-"""The root, and Dask's logger, which does not propagate to it."""
+"""The root logger, and Dask's logger, which does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
@@ -112,7 +113,7 @@ def watch(node: Any) -> None:
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
-        # Without any handler Python uses this one; adding another would disable it.
+        # Without any handler Python uses lastResort; adding another handler would disable it.
         root.addHandler(logging.lastResort)
     if (shown := getattr(node, "_deque_handler", None)) is not None:
         root.addHandler(shown)
@@ -125,7 +126,7 @@ def watch(node: Any) -> None:
 
 
 def unwatch(node: Any) -> None:
-    """Undo :func:`watch`; after the last node, the logging of the process is as it was before."""
+    """Undo :func:`watch`; after the last node, restore the logging of the process."""
     root = logging.getLogger()
     _here.nodes = [other for other in _here.nodes if other is not node]
     if (shown := getattr(node, "_deque_handler", None)) is not None:
@@ -138,7 +139,7 @@ def unwatch(node: Any) -> None:
 
 
 def last_warnings(worker: str | None = None) -> list[str]:
-    """Return the last warnings of a worker, even if it has died; without one, of this process."""
+    """Return the last warnings of a worker, even of a dead one, or else of this process."""
     if worker is None:
         return list(_here.lines)
     events = [
@@ -147,7 +148,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
         if hasattr(node, "get_events")
         for _, event in node.get_events(TOPIC)
     ]
-    # Validated, because any client may have sent an event.
+    # Validate each event, because any client may have sent it.
     lines = [
         str(line)[:MOST_LETTERS]
         for event in events
@@ -158,7 +159,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Watch the log of every worker, also of workers that join later."""
+    """Watch the log of every worker, including workers that join later."""
 
     name = f"largek-watch-{__version__}"
     idempotent = True

@@ -1,4 +1,4 @@
-"""Queue of the jobs in a store: load them, start them first come, first served, delete them."""
+"""Queue of the jobs in a store: load, start (first come, first served) and delete them."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ TICK_SECONDS = 0.5
 END_SECONDS = 30.0
 """Timeout of the cleanup that follows a job's last event, in seconds."""
 START_SECONDS = 60.0
-"""Timeout of requests to a scheduler that is starting."""
+"""Timeout of requests to a scheduler that is starting, in seconds."""
 MOST_FEEDS = 10
-"""Ended jobs whose events are kept in memory; those of others are loaded on request."""
+"""Number of ended jobs whose events are kept in memory; events of other jobs are loaded on
+request."""
 CHECK_PAUSE = 50.0
-"""Pause between two checks of all records, relative to the duration of a check."""
+"""Pause between two checks of all records, as a multiple of the duration of a check."""
 
 
 class Queue:
     """The jobs of a store while this scheduler holds it, started in turn.
 
-    ``changed`` guards all state. ``loaded`` is set while the jobs are in memory. Other parameters
-    are those of :class:`largek_dask.service.jobs.Jobs`.
+    ``changed`` guards all state. ``loaded`` is set while the jobs are in memory. For other
+    parameters see :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Queue:
         self._stamps: dict[str, int] = {}
         self._unreadable: frozenset[str] = frozenset()
         self._busy: dict[str, str] = {}
-        """Jobs that a thread holds exclusively, with a participle of what it does."""
+        """Jobs that a thread holds exclusively, with the operation as a participle ("deleted")."""
         self._workers_seen: WorkerPool | None = None
         self._runners: set[Runner] = set()
         self._closing = False
@@ -95,9 +96,9 @@ class Queue:
             thread.start()
 
     def close(self, seconds: float) -> list[str]:
-        """Start no further job, ask running ones to stop, and release the store.
+        """Start no more jobs, ask running jobs to stop, and release the store.
 
-        Returns the names of those that had not stopped after ``seconds``.
+        Returns the names of jobs that have not stopped after ``seconds``.
         """
         until = time.monotonic() + seconds
         runners = self.stop()
@@ -108,7 +109,7 @@ class Queue:
         return [runner.name for runner in runners if runner.is_alive()]
 
     def stop(self) -> list[Runner]:
-        """Start no further job, ask the running ones to stop, and return their runners."""
+        """Start no more jobs, ask running jobs to stop, and return their runners."""
         with self.changed:
             self._store_lease.stop_claiming()
             self._closing = True
@@ -126,7 +127,7 @@ class Queue:
                 turn()
                 trouble = ""
             except Exception as error:
-                # No error may end the thread, as all jobs depend on it.
+                # No error may end this thread, because all jobs depend on it.
                 records = self._store_lease.records
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)
@@ -138,7 +139,7 @@ class Queue:
     # --- the store --------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Claim the store and load its jobs, unless that is done or another scheduler has it."""
+        """Claim the store and load its jobs, unless they are loaded or another scheduler has it."""
         if not self._store_lease.is_held:
             self._store_lease.claim(self._drop_jobs)
         if self._store_lease.is_held and not self.loaded.is_set():
@@ -153,7 +154,7 @@ class Queue:
 
     def _load(self) -> None:
         records = self._store_lease.records
-        # Taken first, so that later writes are noticed.
+        # Take the stamps first, so that later writes are noticed.
         stamps = records.stamps()
         with handle_warnings(lambda message, _: logger.warning(message)):
             found = records.all()
@@ -183,19 +184,19 @@ class Queue:
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
-        """Return the jobs that no thread has exclusively, without blocking."""
+        """Return the jobs that no thread holds exclusively, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
     def unload_feeds(self, busy: Collection[JobState]) -> None:
-        """Drop the events of ended jobs, except the last ones and those of ``busy``."""
+        """Drop the events of ended jobs, except for the last jobs and ``busy`` jobs."""
         loaded = [job for job in self.jobs() if job.feed.is_loaded and job.state in ENDS]
         for job in loaded[:-MOST_FEEDS]:
             if job not in busy:
                 job.feed.unload()
 
     def find(self, job_id: str) -> JobState:
-        """Return the job of this id, or raise JobNotFoundError or ClusterError."""
+        """Return the job with this id, or raise JobNotFoundError or ClusterError."""
         checked_id(job_id)
         self.wait_until_ready()
         with self.changed:
@@ -215,10 +216,10 @@ class Queue:
 
     @contextlib.contextmanager
     def exclusively(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Hold an ended job for one thread, or raise ParameterError with this advice."""
+        """Hold an ended job for one thread, or raise ParameterError with advice ``otherwise``."""
         job_id = job.record.id
         with self.changed:
-            # Its thread must have ended as well, after releasing the lease.
+            # The thread of the job must have ended as well, after releasing the lease.
             if job.state in ENDS:
                 self.changed.wait_for(lambda: not job.running, END_SECONDS)
             if doing := self._busy.get(job_id):
@@ -240,8 +241,8 @@ class Queue:
     def delete(self, job_id: str, outputs: bool = True) -> None:
         """Delete a job that has ended: its record, checkpoints and events.
 
-        With ``outputs`` also its model and labels. An interrupted deletion leaves the job, to be
-        deleted again. Values of storage options are needed.
+        With ``outputs``, delete its model and labels as well. After an interrupted deletion the job
+        still exists and can be deleted again. Values of storage options are needed.
         """
         job = self.find(job_id)
         with self.exclusively(job, "deleted", "cancel it first"):
@@ -262,8 +263,9 @@ class Queue:
     def check_records(self) -> None:
         """Ensure that the store has the records that this scheduler has written, and no others.
 
-        A scheduler that lost the store may have been stopped between checking its lease and
-        writing. At the next load its record would bring back a deleted job, or undo later changes.
+        A scheduler that lost the store may have been suspended between checking its lease and
+        writing. Its late record would restore a deleted job, or undo later changes, at the next
+        load.
         """
         records = self._store_lease.records
         stamps = records.stamps()
@@ -287,13 +289,13 @@ class Queue:
         self._stamps = stamps
 
     def _maintain_records(self) -> None:
-        """Write records that could not be written before, and check the others."""
+        """Write records that could not be written before, and check all others."""
         if not self.loaded.is_set():
             return
         for job in self.jobs():
             if not job.is_saved:
                 self.save(job)
-        # Often, because the next scheduler would load a late record as a job.
+        # Check often, because the next scheduler would load a late record as a job.
         if (begun := time.monotonic()) >= self._next_check:
             self.check_records()
             now = time.monotonic()
@@ -311,20 +313,20 @@ class Queue:
         with self.changed:
             if self.loaded.is_set() and not self._closing:
                 self._update_shortages()
-                # Repeat, as another takes the place of one that could not start.
+                # Repeat, because another job may start in place of one that could not.
                 while jobs := self.due():
                     for job in jobs:
                         self._start_job(job)
 
     def _update_shortages(self) -> None:
-        """Note what the workers lack for each job that has not begun."""
+        """Record for each job that has not begun why the workers are insufficient."""
         waiting = [job for job in self.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._workers_seen = None if workers is None else WorkerPool(workers)
         for job in waiting:
             before, job.shortage = job.shortage, _shortage_of(job, self._workers_seen)
             if before is None and job.shortage is not None and job.feed.is_loaded:
-                # One event, even if the number of workers changes.
+                # Emit one event, even if the number of workers changes.
                 reason, text = job.shortage
                 run = job.record.run
                 job.emit({"event": "waiting", "run": run, "reason": reason, "message": text})
@@ -339,7 +341,7 @@ class Queue:
             if job.state in ACTIVE and now >= job.not_before and not job.running
             if job.record.cancel or not job.needs()
         ]
-        # Cancelling a job needs no free place.
+        # Jobs to be cancelled start even if the maximum number of jobs is running.
         chosen = [job for job in waiting if job.record.cancel]
         waiting = [job for job in waiting if not (job.record.cancel or job.shortage)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
@@ -352,9 +354,9 @@ class Queue:
         return worker_memory(job.record.spec, job.record.takes, self._workers_seen)
 
     def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
-        """Yield the jobs, in turn, that fit into the workers' memory beside the running ones.
+        """Yield the jobs, in turn, that fit into the workers' memory in addition to running jobs.
 
-        None overtakes one that does not fit, which might otherwise wait for ever.
+        No job overtakes one that does not fit, which might otherwise wait forever.
         """
         running = [job.reserved_memory for job in jobs if job.running]
         for job in in_turn:
@@ -385,14 +387,14 @@ class Queue:
         with self.changed:
             self._runners.discard(runner)
             self.changed.notify_all()
-            # Jobs with a runner are about to emit their last event.
+            # Keep the events of jobs that still have a runner and may emit more.
             self.unload_feeds([other.job for other in self._runners])
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
     """Return a job's files in its folder, in the order of their deletion."""
     if claimed_for(folder) not in (None, job.record.id):
-        # The job failed because its folder belongs to another one.
+        # The job failed because its folder belongs to another job.
         return []
     found = set(folder.names())
     if not outputs:
@@ -403,7 +405,7 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
 
 
 def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
-    """Return what the workers lack for a job to begin; None if nothing, or unknown."""
+    """Return why workers are insufficient for a job; None if they suffice or are unknown."""
     if cluster is None:
         return None
     spec = job.record.spec
@@ -419,17 +421,17 @@ def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
 
 
 class SchedulerWorker(NamedTuple):
-    """A worker as its scheduler sees it."""
+    """What the scheduler knows of a worker."""
 
     tags: frozenset[str]
     is_able: bool
     n_threads: int = 1
     memory_limit: int = 0
-    """Bytes; 0: none."""
+    """Memory limit in bytes; 0 for no limit."""
 
 
 class WorkerPool:
-    """The workers of a cluster, with their resources by tags."""
+    """The workers of a cluster, and their resources for each set of tags."""
 
     def __init__(self, workers: Collection[SchedulerWorker]) -> None:
         self.workers = workers
@@ -464,7 +466,7 @@ def worker_memory(
 
 
 def why_never_fits(memory: ProcessMemory | None) -> str | None:
-    """Return why a job would not even fit alone; None if it may."""
+    """Return why a job would not fit even without other jobs; None if it may fit."""
     if memory is None or memory.needed <= memory.available:
         return None
     return (
@@ -476,9 +478,9 @@ def why_never_fits(memory: ProcessMemory | None) -> str | None:
 
 
 def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | None]) -> str | None:
-    """Return why a job has to wait for running ones, for lack of memory; None if it need not.
+    """Return why a job has to wait for the memory of running jobs; None if it need not wait.
 
-    ``running`` has the memory of each running job; None where it is not known.
+    ``running`` has the memory of each running job, or None if it is unknown.
     """
     others = [one for one in running if one is not None]
     if memory is None or not others:

@@ -91,11 +91,11 @@ class Runner(threading.Thread):
         self._redact = job.redact
         hide_in_logs(self._redact)
         self._failed_on: str | None = None
-        """Address of the worker that the run has failed on, if it was on one."""
+        """Address of the worker on which the run failed, or None."""
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
-        """Run the job; an error becomes its result, unless it may pass."""
+        """Run the job; an error becomes its result unless a retry may succeed."""
         job = self.job
         with working_for(job.record.id):
             try:
@@ -108,12 +108,12 @@ class Runner(threading.Thread):
                 job.running = False
                 self._done()
 
-    # --- errors that may pass ---------------------------------------------------------------------
+    # --- temporary errors -------------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
         """Return the reason to wait after an error; None if waiting would not help.
 
-        ``was_there``: the missing thing existed once, although this job has not run.
+        ``was_there``: the missing file has existed, although this job has not run.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
@@ -124,9 +124,9 @@ class Runner(threading.Thread):
         return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
 
     def _postpone(self, error: Exception) -> None:
-        """Postpone the job; end one that cannot succeed, or has waited for too long.
+        """Postpone the job, or end it if it cannot succeed or has waited too long.
 
-        The result is then in the scheduler's records only, as the output cannot be written.
+        If it ends, only the scheduler's records have the result, as the output cannot be written.
         """
         job = self.job
         # The error concerns the output, which existed when the job was submitted.
@@ -171,13 +171,13 @@ class Runner(threading.Thread):
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self.job
         if job.lease is not None:
-            # A later attempt then need not wait for a timeout.
+            # Release the lease, so that a later attempt need not wait for a timeout.
             job.lease.release()
         check_job(folder, job.record.id)
         job.load_events(folder)
         result = read_result(folder, job.record.id, job.record.run)
         if result is not None:
-            # It ended while this scheduler was away, or on another one.
+            # The job ended while this scheduler was away, or on another scheduler.
             self._keep(result)
             return
         if job.claimant is None:
@@ -241,7 +241,7 @@ class Runner(threading.Thread):
 
         def write(event: Event) -> None:
             nonlocal failed
-            # First the events that were emitted without a log.
+            # Write events first that were emitted without a log.
             for each in (*self.job.unwritten(), event):
                 try:
                     log(self._redact(_with_log(each)))
@@ -257,7 +257,7 @@ class Runner(threading.Thread):
         return write
 
     def _outcome(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        """Run the fit, and return its result; None if it is to be continued."""
+        """Run the fit and return its result; None if the fit will be continued later."""
         job = self.job
         if job.record.cancel:
             return self._result_of_checkpoint(folder, lease)
@@ -285,7 +285,7 @@ class Runner(threading.Thread):
                 if job.stopped_for == "cancel":
                     return self._result_of_checkpoint(folder, lease)
                 raise
-            # The error may be due to the loss of the job; then it is not reported.
+            # An error that is due to the loss of the lease is not reported.
             lease.check()
             return self._failure(error, lease.token)
 
@@ -368,7 +368,7 @@ class Runner(threading.Thread):
         )
 
     def _publish(self, folder: Folder, result: Result) -> None:
-        """Write the result into the output's folder, unless there is one already."""
+        """Write the result into the output folder, unless it already contains one."""
         try:
             with at("publish"):
                 result = write_result(folder, result)
@@ -395,7 +395,7 @@ class Runner(threading.Thread):
 
 
 def _with_log(event: Event) -> Event:
-    """Add the last warnings of its process to a warning or error."""
+    """Add the last warnings of the process to an event that is a warning or an error."""
     kind, worker = event["event"], event.get("worker")
     if kind == "worker" and event.get("change") == "left":
         worker = event["address"]
@@ -406,7 +406,7 @@ def _with_log(event: Event) -> Event:
 
 
 def model_in(folder: Folder) -> Model | None:
-    """Return the model of a job's folder; None without a complete one."""
+    """Return the model in a job's folder; None if there is no complete model."""
     try:
         return load_model(folder.sub(MODEL))
     except ModelFormatError:
@@ -414,12 +414,12 @@ def model_in(folder: Folder) -> Model | None:
 
 
 def _remove_unusable_labels(folder: Folder) -> None:
-    """Remove labels that no fit can continue: torn ones, and those that a model was writing."""
+    """Remove labels that no fit can continue: torn labels, and unfinished labels of a model."""
     torn = of_model = False
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        # The fit that continues it reports other defects.
+        # The fit that continues the labels reports other defects.
         with contextlib.suppress(RecursionError, KeyError, TypeError):
             of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:
@@ -447,10 +447,10 @@ def fit_into(
     n_threads: int | None = None,
     **more: Any,
 ) -> tuple[Model, FitResult]:
-    """Fit, and write model and labels; continue what an earlier run has left there.
+    """Fit, and write model and labels; continue the work of an earlier run in the folder.
 
-    Labels of an earlier run stay until they are known to be out of date; none are written after a
-    cancel. Other arguments and errors are those of :func:`largek_dask.driver.fit.fit`.
+    Labels of an earlier run are kept until they are known to be out of date; none are written after
+    a cancel. For other arguments and errors see :func:`largek_dask.driver.fit.fit`.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
@@ -469,7 +469,7 @@ def fit_into(
     model = Model.of(result)
     changed = before is None or before.digest() != model.digest()
     if labelled and changed:
-        # Remove them first: labels must never lie beside another model.
+        # Remove labels first: they must never be in a folder with another model.
         folder.remove(LABELS)
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
@@ -479,10 +479,11 @@ def fit_into(
 
 
 def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedStart] | None:
-    """Write the model of the last checkpoint of a fit that is not continued; return both.
+    """Write the model of the last checkpoint of a fit that is not continued.
 
-    Returns None without a checkpoint. Neither rows nor workers are needed. A final model of an
-    earlier run that is as far stays. ``stop_reason`` is noted in the model's provenance.
+    Returns the model and the checkpoint; None without a checkpoint. Neither rows nor workers are
+    needed. A final model of an earlier run is kept if it has as many steps. ``stop_reason`` is
+    recorded in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None:
@@ -503,9 +504,9 @@ def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedS
 
 
 def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, SavedStart] | None:
-    """Return the model of the last checkpoint, and the checkpoint; None without one.
+    """Return the model of the last checkpoint, and the checkpoint; None without a checkpoint.
 
-    Writes nothing; otherwise as :func:`model_of_checkpoint`.
+    Unlike :func:`model_of_checkpoint`, writes nothing.
     """
     about = description_in(folder)
     saved = best_saved(folder)

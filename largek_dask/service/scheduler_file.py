@@ -1,8 +1,9 @@
 """Find a scheduler by its address or by the file in its store, and connect to it.
 
-``STORE/scheduler.json`` names the scheduler that has the store. It is replaced atomically and never
-removed, because a scheduler that ends late would remove that of its successor. A client that has
-lost its connection reads it again. ``dask worker --scheduler-file`` reads it too.
+``STORE/scheduler.json`` names the scheduler that has the store. The file is replaced atomically and
+never removed, because a scheduler that ends late would remove the file of the next scheduler. A
+client that has lost its connection reads the file again. ``dask worker --scheduler-file`` reads it
+too.
 """
 
 from __future__ import annotations
@@ -38,30 +39,30 @@ from largek_dask.retry import retry
 from largek_dask.service.lease import StoreLease
 
 NAME = "scheduler.json"
-"""The file's name in a store."""
+"""Name of the file in a store."""
 MOST_BYTES = 1 << 16
-"""Maximum size of such a file."""
+"""Maximum size of such a file, in bytes."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
-"""Protocols of Dask's addresses; others are those of files."""
+"""Protocols of Dask's addresses; any other protocol belongs to a file."""
 PROBE_SECONDS = 3.0
-"""Timeout of the check whether an address speaks TLS."""
+"""Timeout of the check whether an address uses TLS, in seconds."""
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
     """Return the paths of a scheduler's certificates, for processes of the same user.
 
-    None if it has none, or has them in memory.
+    Returns None if the scheduler has no certificates, or has them only in memory.
     """
     settings = security.get_tls_config_for_role("scheduler")
     files = {name: settings.get(name) for name in ("ca_file", "cert", "key")}
-    # Never the content of a key, which Dask's settings may hold instead of a path.
+    # Never return the content of a key, which Dask's settings may contain instead of a path.
     if any(not path or "\n" in path for path in files.values()):
         return None
     return {name: os.path.abspath(path) for name, path in files.items()}
 
 
 class Finder:
-    """Find a scheduler, again at every call.
+    """Find the current address of a scheduler.
 
     ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that contains one.
     ``found`` is the content of the file when :meth:`find` last read it.
@@ -84,7 +85,7 @@ class Finder:
         return str(self.found["address"])
 
     def security(self) -> Security | None:
-        """Return the certificates that the file names; None: use Dask's own settings."""
+        """Return the certificates that the file names; None to use Dask's own settings."""
         files = self.found.get("tls")
         if not isinstance(files, dict) or not self.found["address"].startswith("tls://"):
             return None
@@ -98,7 +99,7 @@ class Finder:
         )
 
     def has_moved(self) -> bool:
-        """Return whether the file names another scheduler than at the last :meth:`find`."""
+        """Return whether the file now names another scheduler than at the last :meth:`find`."""
         if not self.is_file:
             return False
         try:
@@ -126,7 +127,7 @@ class Finder:
         return about
 
     def no_answer(self, error: BaseException) -> SchedulerAwayError:
-        """Return the error for an address that does not answer; ``error`` was raised instead."""
+        """Return the error for an address that does not answer; ``error`` is what Dask raised."""
         # Dask reports a timeout; the reason is at the end of the chain.
         while (cause := error.__cause__) is not None:
             error = cause
@@ -146,7 +147,7 @@ class Finder:
 
 
 def why_no_answer(address: str) -> str:
-    """Diagnose an address that does not answer: check which side speaks TLS.
+    """Diagnose an address that does not answer: check which side uses TLS.
 
     Dask itself reports only a timeout.
     """
@@ -175,7 +176,7 @@ def why_no_answer(address: str) -> str:
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
-    """Return whether this is the path or URL of a file, not an address of Dask."""
+    """Return whether ``place`` is the path or URL of a file, not a Dask address."""
     if not isinstance(place, str):
         return True
     protocol = split_protocol(place)[0]
@@ -189,7 +190,7 @@ def publish_address(
 ) -> None:
     """Write the scheduler's address into its store, if it holds the store.
 
-    Call it periodically: a stopped scheduler may overwrite the file after it has lost the store.
+    Call this periodically: a suspended scheduler may overwrite the file after losing the store.
     """
     records, lease = store_lease.records, store_lease.records.lease
     if lease is None or not store_lease.is_held:
@@ -200,25 +201,26 @@ def publish_address(
     except (FileNotFoundError, DamagedError):
         standing = b""
     if standing != wanted:
-        # A scheduler that has claimed the store writes its own.
+        # If another scheduler has claimed the store, it writes its own address.
         with contextlib.suppress(LostJobError):
             records.folder.guarded(records.check).publish(NAME, wanted)
 
 
 TRY_SECONDS = 5.0
-"""Timeout of one attempt at an address from a file, which is then read again."""
+"""Timeout of one attempt to reach an address from a file, in seconds; the file is then read
+again."""
 PAUSE_SECONDS = 0.1
 
 
 class Client(distributed.Client):  # type: ignore[misc]
-    """Dask's client, with a timeout also for a server that accepts a connection but is silent."""
+    """Dask's client, with a timeout for servers that accept a connection but are silent."""
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
 
 
 def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
-    """Return a client of the scheduler at this address, separate from other work of the process.
+    """Return a client of the scheduler at this address, separate from other clients of the process.
 
     ``seconds`` is the timeout of this connection, and of later reconnections. Raises OSError if
     nothing answers, and ValueError, for example, for an unknown protocol.

@@ -22,7 +22,7 @@ from largek_dask.model.base import Model, kind_named, restored
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
-    """Return a model as a message, whose arrays are sent in frames of their own."""
+    """Return a model as a message, whose arrays are sent in separate frames."""
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -52,14 +52,14 @@ def model_of(message: Mapping[str, Any]) -> Model:
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
-    """Return the error of this name; an unknown one becomes a ``FailedJobError``.
+    """Return the error with this name; an unknown name gives a ``FailedJobError``.
 
     The error shows the remote ``traceback`` as a note.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception = FailedJobError(f"{name}: {message}")
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
-        # Some classes take more than a text.
+        # Some classes need more arguments than a text.
         with contextlib.suppress(TypeError):
             found = kind(message)
     if traceback:

@@ -1,8 +1,8 @@
 """The document of a job: strict and versioned; client and scheduler both validate it.
 
-It contains no code: algorithms are named, and their parameters are numbers and words. It contains
-no secrets: of storage options it has the names of environment variables, or a mark in place of a
-value that is kept in memory and must be supplied again after a restart.
+The document contains no code: algorithms are named, and their parameters are numbers and words. It
+contains no secrets: for storage options it has the names of environment variables, or a marker for
+a value that is kept in memory and must be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from largek_dask.errors import MissingOptionError, ParameterError
 from largek_dask.passes.worker_selection import WorkerSelection
 
 FORMAT: Literal[2] = 2
-"""Format 1 has algorithms by their former names."""
+"""Documents of format 1 contain former names of algorithms."""
 MOST_BYTES = 1 << 20
-"""Maximum size of a document; a larger one is refused unread."""
+"""Maximum size of a document; a larger document is refused without parsing."""
 MOST_FAULTS = 2_000
 """Maximum characters of a message about a document."""
 MOST_CLUSTERS = 10_000_000
@@ -88,9 +88,9 @@ class StorageOption(BaseModel):
     model_config = _STRICT
 
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
-    """Environment variable with the value, in the process that opens the data."""
+    """Environment variable that has the value, in the process that opens the data."""
     memory: Literal[True] | None = None
-    """The value is kept in memory only."""
+    """Whether the value is kept in memory only."""
 
     @model_validator(mode="after")
     def _one_place(self) -> StorageOption:
@@ -160,12 +160,12 @@ class WorkersSpec(BaseModel):
         return self
 
     def pick(self) -> WorkerSelection:
-        """Return the selection of one run, without workers yet."""
+        """Return a selection of workers for one run, still empty."""
         return WorkerSelection(self.min, self.max, self.tags)
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """Return the field of a fit's option, with the limits of job documents."""
+    """Return a field for an option of a fit, with the limits of job documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -175,9 +175,9 @@ def _of(name: str, **limits: Any) -> Any:
 class JobSpec(BaseModel):
     """Document of a job, without secrets.
 
-    Fields are those of ``service.submit``: the options of a fit (``driver.options``; ``effort`` is
-    a parameter of ``algorithm``), and those of a job. Unknown fields, other types and absurd sizes
-    are refused.
+    The fields are the parameters of ``Service.submit``: options of a fit (``driver.options``;
+    ``effort`` is a parameter of ``algorithm``) and options of a job. Unknown fields, wrong types
+    and absurd sizes are refused.
     """
 
     model_config = _STRICT
@@ -246,7 +246,7 @@ class JobSpec(BaseModel):
 def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return a document with the current names and settings of algorithms.
 
-    One without a format was not stored, and is returned as it is.
+    A document without a format was never stored, and is returned unchanged.
     """
     found = dict(document)
     number, algorithm = found.get("format"), found.get("algorithm")
@@ -279,7 +279,7 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse duplicate keys, which readers interpret differently."""
+    """Return a JSON object; refuse duplicate keys, whose meaning differs between parsers."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a field is given twice")
@@ -332,7 +332,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """Return the output folder; it has the data's storage options if the protocols are equal."""
+    """Return the output folder, with the data's storage options if the protocols are equal."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 

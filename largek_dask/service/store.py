@@ -2,13 +2,13 @@
 
 The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
 
-    jobs/lk-3f9c0d21ab.json     the job, the number of its run, and the result of that
+    jobs/lk-3f9c0d21ab.json     the job, the number of its run, and the result of this run
     claims/000001.json          the scheduler that has the store
     late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
-    scheduler.json              its address, for clients and workers (scheduler_file.py)
+    scheduler.json              the scheduler's address, for clients and workers (scheduler_file.py)
 
-The job's output folder has the result of each run, created exclusively, so that only one of two
-schedulers that both believe to hold the job publishes it::
+The job's output folder has the result of each run, created exclusively. So if two schedulers
+believe that they hold the job, only one of them publishes the result::
 
     results/000001.json
 """
@@ -42,7 +42,7 @@ JOB_FILES = (
     "job.json",
     "counted.json",
     "events",
-    "logs.jsonl",  # of earlier versions
+    "logs.jsonl",  # written by earlier versions
     "checkpoints",
     "starts",
     MODEL,
@@ -51,20 +51,20 @@ JOB_FILES = (
     "results",
     "claims",
 )
-"""Files of a job in its folder, in the order of removal: claims come last, so that they name the
-owner of what is left, and incomplete labels stay marked as such."""
+"""Files of a job in its folder, in the order of removal. Claims come last, so that they name the
+owner of the remaining files, and incomplete labels stay marked as incomplete."""
 
 FORMAT: Literal[1] = 1
 REMOVED = frozenset(
     {"paused", "resumed", "kept", "cleared", "notices", "deleting", "before", "failure"}
 )
-"""Fields of records of earlier versions that are ignored."""
+"""Fields in records of earlier versions that are ignored."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
-"""Fields of job documents of earlier versions that are ignored."""
+"""Fields in job documents of earlier versions that are ignored."""
 LATE = "late"
-"""Folder of the store for quarantined records: late ones, and empty ones."""
+"""Folder of the store for quarantined records, which are late or empty."""
 BLANK = b"\0 \t\r\n"
-"""Bytes of an empty file: a power failure may leave only zeros."""
+"""Bytes that count as empty, because a power failure may leave only zeros."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Text = Annotated[str, Field(max_length=1 << 17)]
@@ -86,20 +86,20 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
-    """Value of the objective of k-means, whose results name no objective."""
+    """Inertia, if the objective is that of k-means; otherwise None."""
     objective: dict[Word, Word | float | None] | None = None
-    """Another objective, and its value: see ``algorithms.objective.Objective.describe``."""
+    """Any other objective, and its value: see ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
-    """``Model.fit_figures``; None if there are none."""
+    """Result of ``Model.fit_figures``, or None."""
     seconds: float | None = None
-    """Time used by all runs together."""
+    """Total time used by all runs, in seconds."""
     error: Text | None = None
     message: Text | None = None
     traceback: Text | None = None
 
 
 Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
-"""Fields of a later version are ignored, unlike those of a record."""
+"""Unlike in a record, fields of a later version are ignored."""
 
 
 def _spec_in(document: Any) -> JobSpec:
@@ -110,7 +110,7 @@ def _spec_in(document: Any) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A job as it is stored; types and bounds are checked when it is read."""
+    """Stored record of a job; types and bounds are checked when it is read."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
@@ -128,7 +128,7 @@ class Record:
     ended: Annotated[float, Field(ge=0)] | None = None
     """End of this run, in seconds since 1970; None also in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
-    """Versions of this package that computed it, in order; a user has accepted each change."""
+    """Versions of this package that computed the job, in order; a user accepted each change."""
     takes: Takes | None = None
     """Memory that the fit takes; None in records of earlier versions."""
     format: Literal[1] = FORMAT
@@ -140,9 +140,9 @@ RECORD = TypeAdapter(Record)
 class Records:
     """The records of one scheduler, in ``largek.store``.
 
-    ``lease`` is the scheduler's right to the store, checked before every write or removal, which
-    raises LostJobError once another scheduler has claimed it. ``former_owners`` are schedulers that
-    had the store before, and have lost their jobs with it.
+    ``lease`` is the scheduler's right to the store. It is checked before every write or removal,
+    and raises LostJobError once another scheduler has claimed the store. ``former_owners`` are
+    schedulers that had the store before, and have lost their jobs with it.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
@@ -159,7 +159,7 @@ class Records:
             self.former_owners = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """Return the same records under a lease."""
+        """Return the same records, guarded by a lease."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
@@ -199,7 +199,7 @@ class Records:
         self.check()
 
     def stamps(self) -> dict[str, int]:
-        """Return the ids of all records, with a mark that changes when a record is written."""
+        """Return the ids of all records, with a hash that changes when a record is written."""
         found = self._folder.stamps()
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
@@ -218,9 +218,9 @@ class Records:
             return False
 
     def quarantine(self, job_id: str) -> bool:
-        """Move a record into ``late/``, where no record is loaded.
+        """Move a record into ``late/``, from where records are not loaded.
 
-        Returns False if there is nothing, or nothing that was written as a record.
+        Returns False if there is no file, or if it was not written as a record.
         """
         name = f"{checked_id(job_id)}.json"
         try:
@@ -261,7 +261,8 @@ class Records:
     def all(self) -> list[Record]:
         """Return all jobs, oldest first; warn of unreadable records.
 
-        The holder of the store moves empty ones into ``late/``. Raises OSError if storage is away.
+        The holder of the store moves empty records into ``late/``. Raises OSError if storage cannot
+        be reached.
         """
         records = []
         for job_id in filter(None, map(_job_of, self._folder.names())):
@@ -280,7 +281,7 @@ class Records:
         return sorted(records, key=lambda record: (record.created, record.id))
 
     def _is_quarantined(self, job_id: str) -> bool:
-        """Quarantine an empty record; return False if it is not empty, or that fails."""
+        """Quarantine an empty record; return False if it is not empty or the move fails."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
             return not text.strip(BLANK) and self.quarantine(job_id)
@@ -288,7 +289,7 @@ class Records:
             return False
 
     def reason(self, error: Exception) -> str:
-        """Describe an error without secrets, which a driver may repeat."""
+        """Describe an error without secrets, which messages of storage drivers may contain."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
@@ -300,7 +301,7 @@ def _without(names: Collection[str], document: Any) -> Any:
 
 
 def _job_of(name: str) -> str:
-    """Return the job of a record's file name; empty if it is none."""
+    """Return the job id in a record's file name; empty if the name is not that of a record."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
@@ -323,15 +324,16 @@ def _dumped(record: Record) -> bytes:
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """Return the result of a run of this job; None if there is none yet.
+    """Return the result of a run of this job; None if there is no result yet.
 
-    A torn result counts as none, with a warning. Raises ParameterError for another job's result.
+    A torn result gives a warning and counts as missing. Raises ParameterError for another job's
+    result.
     """
     name = f"results/{run:06d}.json"
     try:
         document = folder.read(name, MOST_BYTES)
         if is_torn(document):
-            # Without hard links a killed writer leaves an empty file, which needs no warning.
+            # Without hard links, a killed writer leaves an empty file, which needs no warning.
             if document:
                 what = f"{folder.url}/{name} is torn, as after a power failure"
                 warn(f"{what}: run {run} of the job continues.", RecoveryWarning)
@@ -364,5 +366,5 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Return whether there are labels of all rows."""
+    """Return whether the labels of all rows are complete."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))

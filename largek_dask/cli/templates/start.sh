@@ -12,5 +12,5 @@ fi
 options+=(--interface "{{ interface }}")
 {% endif %}
 export OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 OMP_NUM_THREADS=1
-# One cache of compiled kernels for all processes, with a folder per kind of processor.
+# All processes share one cache of compiled kernels, with a folder per kind of processor.
 export DASK_LARGEK__KERNELS__CACHE_DIR="${DASK_LARGEK__KERNELS__CACHE_DIR:-$LARGEK_HOME}"

@@ -1,10 +1,10 @@
 #!/bin/bash
-# One worker of largek, started again whenever it ends too early; workers.sbatch runs
-# this. The exit code is 75 after a signal of SLURM, or near the time limit.
+# One worker of largek, started again whenever it ends too early; workers.sbatch runs this script.
+# The exit code is 75 after a signal from SLURM, or near the time limit.
 
 say() { echo "largek: $(date '+%F %T') $(hostname): $*"; }
 
-# SLURM signals Dask's worker, too.
+# SLURM also signals Dask's worker.
 ending=
 trap 'ending=1' TERM
 
@@ -16,7 +16,7 @@ memory=$((${SLURM_MEM_PER_NODE:-{{ mem }}} * 1048576 * 9 / 10))
 file=$LARGEK_HOME/jobs/scheduler.json
 said() { sed -n "s|.*\"$1\": \"\([^\"]*\)\".*|\1|p" "$file" 2>/dev/null; }
 
-# Print why there is no scheduler to connect to; nothing if there is one.
+# Print why there is no scheduler to connect to; print nothing if there is one.
 why_not() {
     local address
     if ! [ -s "$file" ]; then
@@ -43,7 +43,7 @@ other_folder() {
     fi
 }
 
-# Print the seconds until SLURM ends this job; a year without a limit, or without an answer.
+# Print the seconds until SLURM ends this job; one year if there is no limit or no answer.
 time_left() {
     squeue --noheader --job="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" --format=%L 2>/dev/null |
         awk -F '[-:]' '/^[0-9]/ { for (i = 1; i <= NF; i++) s = s * (NF == 4 && i == 2 ? 24 : 60) + $i
@@ -58,21 +58,21 @@ end_in_time() {
     kill -KILL "$1" 2>/dev/null
 }
 
-# Five to nine minutes before the limit, so that workers do not end all at once.
+# End five to nine minutes before the limit, so that workers do not end all at once.
 last=$((SECONDS + $(time_left) - 300 - RANDOM % 240))
 
 waited=$SECONDS say_next=$((SECONDS + 30))
 while [ -z "$ending" ]; do
     if [ $SECONDS -ge $last ]; then exit 75; fi
     reason=$(why_not)
-    # The signal may have ended that check, too.
+    # The signal may have ended that check as well.
     if [ -n "$ending" ]; then break; fi
     if [ -n "$reason" ]; then
         if [ $SECONDS -ge $say_next ]; then
             say "waiting for the scheduler: $reason$(other_folder)"
             say_next=$((SECONDS + 60))
         fi
-        # Look often in the first minute, in which the scheduler usually starts.
+        # Check often in the first minute, in which the scheduler usually starts.
         sleep $((SECONDS - waited < 60 ? 1 : 5))
         continue
     fi
@@ -86,9 +86,9 @@ while [ -z "$ending" ]; do
         --nthreads "${SLURM_CPUS_PER_TASK:-1}" --memory-limit "$memory" \
         --local-directory "$LARGEK_SCRATCH" --dashboard-address "{{ worker_dashboard }}" \
         --death-timeout 60 --lifetime $((last - SECONDS)) "${options[@]}" "${secured[@]}" &
-    # `wait` returns at a signal, too.
+    # `wait` also returns when a signal arrives.
     while kill -0 $! 2>/dev/null; do
-        # Also a worker that started too late to receive the signal.
+        # This also ends a worker that started too late to receive the signal.
         if [ -n "$ending" ]; then end_in_time $!; fi
         wait $!
         code=$?

@@ -1,1 +1,1 @@
-"""The page of jobs on a scheduler's HTTP server."""
+"""Web page of the jobs, on a scheduler's HTTP server."""

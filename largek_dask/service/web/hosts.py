@@ -1,8 +1,8 @@
 """Restrict the host names under which the page answers, against DNS rebinding.
 
-A web site can let its name resolve to an address of the viewer's network, and then read a server
+A web site can let its name resolve to an address in the viewer's network, and then read a server
 without login as if it had the same origin. As the browser sends the site's name as ``Host``, a
-server that accepts only its own names is safe. IP addresses need no check: they do not resolve.
+server that accepts only its own names is safe. IP addresses need no check, as they are not names.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from largek_dask.driver.formatting import printable
 MOST_BODY = 4_096
 """Largest body of a request, in bytes."""
 MOST_SHOWN = 100
-"""Maximum characters of a refused name that an answer repeats."""
+"""Maximum number of characters of a refused name that are repeated in an answer."""
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
-"""A ``Host`` header: a name or an address, then perhaps a port."""
+"""Pattern of a ``Host`` header: a name or an address, optionally with a port."""
 
 
 class Hosts:
@@ -41,7 +41,7 @@ class Hosts:
         return bool(name) and (
             not known.isdisjoint({name, "*"})
             or any(one.startswith(".") and f".{name}".endswith(one) for one in known)
-            # In a thread: finding this machine's name may take a network request.
+            # Use a thread, because finding this machine's name may take a network request.
             or name in await asyncio.to_thread(_own_names)
         )
 
@@ -72,7 +72,7 @@ def _name_of(host: str) -> str:
 
 
 def _name_in(url: str) -> str:
-    """Return the name or address in a URL, whose scheme, port and path may be missing."""
+    """Return the name or address in a URL, which may lack scheme, port and path."""
     return _name_of(re.sub(r"^\w+://", "", url.strip()).partition("/")[0])
 
 

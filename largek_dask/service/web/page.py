@@ -1,7 +1,7 @@
 """HTTP handlers of the page of jobs, for the tornado application of a scheduler.
 
-Contents are made in a thread, once for all concurrent viewers. All addresses are relative, so that
-the page works behind proxies and below any prefix.
+Contents are made in a thread, once for all concurrent viewers. All URLs are relative, so that the
+page works behind proxies and below any prefix.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ logger = logging.getLogger(__name__)
 PATH = "largek"
 """Name of the page below the prefix."""
 FRESH_SECONDS = 1.5
-"""Maximum age of a content that is sent again; viewers ask every two seconds."""
+"""Maximum age of cached content in seconds; browsers ask for new content every two seconds."""
 MOST_CONTENTS = 64
 """Maximum number of cached contents; the least recently used is dropped first."""
 TIMEOUT_SECONDS = 20.0
-"""Timeout of a request for a content."""
+"""Timeout of a request for content, in seconds."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
-"""Pattern of names of jobs and panels."""
+"""Pattern of ids of jobs and names of panels."""
 # BokehJS needs inline styles and icons as data URLs, but no other script.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
           "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
@@ -82,7 +82,7 @@ class Contents:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
-        """Return a fresh content, or HTTP error 503 after a timeout."""
+        """Return fresh content, or raise HTTP error 503 after a timeout."""
         loop = asyncio.get_running_loop()
         begun, future = self._made.get(key, (0.0, None))
         if future is None or (future.done() and loop.time() - begun >= FRESH_SECONDS):
@@ -113,8 +113,8 @@ class Contents:
 class Page:
     """The page of jobs on the HTTP server of a dashboard.
 
-    ``prefix`` is the path of Dask's pages, such as ``/proxy/``. ``navigation`` has the names of
-    pages that each of them links to; this page is added once. ``actions`` lets viewers cancel jobs.
+    ``prefix`` is the path of Dask's pages, such as ``/proxy/``. ``navigation`` has the names of the
+    pages to which all pages link; this page is added once. ``actions`` lets viewers cancel jobs.
     """
 
     def __init__(
@@ -169,14 +169,14 @@ class Page:
 
 @web.stream_request_body
 class BaseHandler(web.RequestHandler):
-    """Base of handlers: refuses foreign host names, and too long bodies unread."""
+    """Base of handlers; refuses foreign host names, and bodies that are too long."""
 
     def initialize(self, page: Page, hosts: Hosts) -> None:
         self.page, self._hosts = page, hosts
         self.body = b""
 
     async def prepare(self) -> None:
-        """Refuse before any of the body is read."""
+        """Refuse a request before any of its body is read."""
         self.request.connection.set_max_body_size(MOST_BODY)  # type: ignore[union-attr]
         if not await self._hosts.accepts(self.request.host):
             self.set_status(403)
@@ -193,27 +193,27 @@ class BaseHandler(web.RequestHandler):
         self.body += chunk
 
     def set_default_headers(self) -> None:
-        """Forbid browsers to guess types, send referrers or cache answers."""
+        """Forbid browsers to guess content types, send referrers or cache answers."""
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cache-Control", "private, no-cache")
 
     def word(self, name: str) -> str:
-        """Return an argument that is a name, or HTTP error 404."""
+        """Return an argument that is a name, or raise HTTP error 404."""
         value = self.get_query_argument(name, "")
         if WORD.fullmatch(value) is None:
             raise web.HTTPError(404, reason="Not Found")
         return value
 
     def sort(self) -> str:
-        """Return the column by which to sort a list, or HTTP error 400."""
+        """Return the column by which to sort a list, or raise HTTP error 400."""
         sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
             raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
         return sort
 
     def send(self, body: bytes, kind: str, status: int = 200) -> None:
-        """Send compressed bytes; tornado sends none if the browser has the same."""
+        """Send compressed bytes; tornado sends no body if the browser has the same content."""
         self.set_status(status)
         self.set_header("Vary", "Accept-Encoding")
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
@@ -253,11 +253,11 @@ class PageHandler(BaseHandler):
         if content is None or content.status == 404:
             value, job_id, data = NOT_FOUND, "", ""
         else:
-            # If there is no content now, the script asks again.
+            # If there is no content yet, the script asks again.
             value = {"title": "Jobs", "html": "", **content.value}
         bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id else ""
         html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh)
-        # Against clickjacking, if there are buttons.
+        # Prevent clickjacking if there are buttons.
         policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
         self.send_html(html, policy, 200 if data else 404)
 
@@ -301,10 +301,10 @@ class ReportHandler(BaseHandler):
 
 
 class StaticHandler(BaseHandler):
-    """Files with their version in the name, which browsers cache for ever."""
+    """Files whose names contain their version, so that browsers may cache them forever."""
 
     async def get(self, name: str) -> None:
-        # In a thread, as BokehJS may still have to be compressed.
+        # Use a thread, because BokehJS may still have to be compressed.
         if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
             raise web.HTTPError(404, reason="Not Found")
         self.set_header("Cache-Control", "public, max-age=31536000, immutable")
@@ -312,7 +312,7 @@ class StaticHandler(BaseHandler):
 
 
 class CancelHandler(BaseHandler):
-    """Cancel a job, where ``observe.actions`` allows it; the only action of the page."""
+    """Cancel a job if ``observe.actions`` allows it; this is the only action of the page."""
 
     async def post(self) -> None:
         who = self.request.remote_ip or "an unknown address"

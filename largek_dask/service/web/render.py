@@ -1,4 +1,4 @@
-"""Contents of the page of jobs, by Jinja templates that escape every value; and its files."""
+"""Contents and files of the page of jobs; Jinja templates escape every value."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from largek_dask.version import __version__
 Row = Mapping[str, Any]
 
 MOST_LISTED = 100
-"""Maximum number of jobs in the list: those that have not ended, then the newest ones."""
+"""Maximum number of jobs in the list; jobs that have not ended come first, then the newest."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
     "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
     "rows_per_second": "Rows/s", "seconds": "Duration",
 }  # fmt: skip
-"""Headings of the list, by the field they sort by."""
+"""Headings of the list, by the field that each sorts by."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■"}  # fmt: skip
 ORDER = ("running", "waiting", "queued")
-"""Order of states in an unsorted list; others follow."""
+"""Order of states in an unsorted list; other states follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
-"""A job is late after this many seconds and durations of a step without an event."""
+"""A job without an event for this many seconds and this many step durations is late."""
 NONE = "–"
 
 
@@ -74,7 +74,7 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
 def selected(rows: Sequence[Row], sort: str) -> list[Row]:
     """Return the newest rows, by a key of :data:`COLUMNS` (descending after ``-``).
 
-    Without ``sort`` active jobs come first.
+    If ``sort`` is empty, active jobs come first.
     """
     newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
@@ -124,7 +124,7 @@ def _shown_row(row: Row) -> dict[str, Any]:
 
 
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
-    """Return title and HTML of a job, and the series and marks of its charts.
+    """Return the title and HTML of a job, and the series and marks of its charts.
 
     ``lack`` is a sentence on missing events; empty if none are missing.
     """
@@ -163,7 +163,7 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the marks, latest first; of checkpoints only the last, as charts have them all."""
+    """Return the marks, latest first, with only the last checkpoint; charts show all of them."""
     last = next((mark for mark in reversed(marks) if mark["kind"] == "checkpoint"), None)
     shown_marks = (mark for mark in reversed(marks) if mark["kind"] != "checkpoint" or mark is last)
     return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]

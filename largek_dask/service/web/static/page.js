@@ -1,5 +1,5 @@
 "use strict";
-// Fetch the content every two seconds, put it in place, and have BokehJS draw the charts in sight.
+// Fetch the content every two seconds, show it, and let BokehJS draw the charts that are in sight.
 (() => {
   const at = document.body.dataset, main = document.getElementById("main");
   const note = document.getElementById("note");
@@ -9,7 +9,7 @@
   const put = (node, text) => { if (node.textContent !== text) node.textContent = text; };
   const say = (text) => { note.className = text ? "say bad" : ""; put(note, text); };
   const get = async (url) => {
-    // The browser sends the tag of what it has, and the server sends nothing if that still holds.
+    // The browser sends the tag of its cached content; the server sends no body if it is current.
     const found = await fetch(url, {cache: "no-cache"});
     const date = Date.parse(found.headers.get("Date"));
     if (date) offset = Math.abs(date - Date.now()) > 2000 ? date - Date.now() : 0;
@@ -48,7 +48,7 @@
     }
     drawAll();
   };
-  // Give a node the children of another; nodes that stay keep focus, scroll position and charts.
+  // Replace the children of a node; children that stay keep focus, scroll position and charts.
   const fill = (node, next) => {
     const named = new Map([...node.children].filter((child) => child.id).map((c) => [c.id, c]));
     let here = node.firstChild;
@@ -92,7 +92,7 @@
   // --- charts ----------------------------------------------------------------------------------
 
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const charts = new Map();  // by chart: the address of its figure, its views, the data that it has
+  const charts = new Map();  // for each chart: the URL of its figure, its views and its data
   let loading = null, isBroken = false, line = Promise.resolve();
 
   const inSight = new IntersectionObserver((entries) => {
@@ -119,7 +119,7 @@
     if (known?.url === url) return feed(chart, known);
     const about = {url, views: known?.views, isOld: true};
     charts.set(chart, about);
-    // One after the other, and each is seen before the next is made.
+    // Make charts one after the other, so that each is shown before the next is made.
     line = line.then(() => make(chart, about)).then(() => new Promise((done) => setTimeout(done)));
   };
   const make = async (chart, about) => {
