@@ -145,7 +145,7 @@ def full_table(result: dict[str, Any]) -> str:
         rows[-1].append(f"{100 * end_of(record)[1]:+.2f} %")
     head = ["set", "rows × features", "k", *NAMES, "lowest inertia of the others"]
     note = (
-        "How many times sooner the default reaches the inertia that another library's call ends "
+        "How many times faster the default reaches the inertia that another library's call ends "
         "at: the median over calls of different lengths, from 50 ms on, and the least in brackets. "
         "The last column is the lowest inertia of the other libraries, relative to our final "
         f"inertia. CPU seconds on one thread; {result['cpu']}. {MADE}"
@@ -177,7 +177,7 @@ def readme_table(result: dict[str, Any]) -> str:
     every = [(rival, f) for r in result["records"] for rival in NAMES for _, f in factors(r, rival)]
     later = [rival for rival, factor in every if factor < 1]
     note = (
-        "How many times sooner `KMeans` reaches the inertia that another library's call ends "
+        "How many times faster `KMeans` reaches the inertia that another library's call ends "
         "at: the median over calls of different lengths, and the least in brackets. All on one "
         f"thread, in CPU seconds. **Where it is slower:** at {len(later)} of all {len(every)} "
         f"measured points. {later.count(MINIBATCH)} of these are short calls of {MINIBATCH}, which "

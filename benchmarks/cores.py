@@ -98,7 +98,7 @@ def table(result: dict[str, Any]) -> str:
         "Seconds of wall time on one thread → on two threads, and the speedup, until the energy is "
         "within 1 or 0.2 % of the final energy, and until the end. The last column is CPU seconds "
         f"of the whole fit. The target is a speedup of {AIM:g}. Medians of {ROUNDS} alternating "
-        "fits with one seed, whose results have the same bits. "
+        "fits with the same seed; their results are bit-identical. "
         f"{result['cpu']}. Made by `python -m benchmarks.cores --write`."
     )
     head = ["set", "rows × features, k", *near, "to the end", "CPU seconds"]

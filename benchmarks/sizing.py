@@ -191,7 +191,7 @@ def storage_table(result: dict[str, Any]) -> str:
             "checkpoints and model", "checkpoints and model, d = 768, k = 32,000"]  # fmt: skip
     note = (
         "For 80 million rows with d = 32 features and k = 1,000 clusters, unless the head names "
-        "others. Row state is that of the last two passes, because the older one is kept while a "
+        "others. Row state covers two passes, because that of the previous pass is kept while a "
         "pass runs. Labels take 4 B per row, 320 MB in all. In each step a worker receives k × d "
         "numbers of 4 B and sends k × (d + 1) numbers of 8 B: together "
         f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, and "

@@ -155,7 +155,7 @@ def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None
 
 
 def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """Return scores by name; the accuracy is None, with a warning, if its table is too large."""
+    """Return scores by name; the accuracy is None, with a warning, if its table is too big."""
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.selection import scores
 

@@ -429,7 +429,7 @@ def read_statistics(
 
 
 def check_complete(node: Any, where: str) -> dict[str, Any]:
-    """Return this package's notes on a store, or ``{}`` if it has no notes.
+    """Return the metadata that this package wrote to a store, or ``{}`` if there are none.
 
     Raises IncompleteStoreError if the store is incomplete, and DataError if a later version of the
     package wrote it.

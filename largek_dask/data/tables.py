@@ -186,8 +186,8 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 class CSVTable:
     """Stream of the rows of a text file of numbers (float64), read by pandas.
 
-    Without a header, or with one that only counts the columns, columns have numbers from 0 on
-    instead of names. See ``data.text_files`` for the layout.
+    If there is no header, or one that only numbers the columns, columns are numbered from 0 instead
+    of named. See ``data.text_files`` for the layout.
     """
 
     is_sparse = False

@@ -239,7 +239,7 @@ class LabelStore:
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
         """Return the number of chunks done and the sums over them; create the array if needed.
 
-        ``model`` is a hash; only labels of the same model are resumed.
+        ``model`` is a hash; labelling resumes only if the stored labels have the same.
         """
         record = self._unfinished()
         self._model = model

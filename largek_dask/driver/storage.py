@@ -40,7 +40,7 @@ from largek_dask.data.stores import (
 from largek_dask.errors import LargekError, OutputError
 
 SMALL_FILE = 256 << 20
-"""Maximum bytes of a small file."""
+"""Maximum size of a small file, in bytes."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
 """Protocols without folders, or whose first folder is a bucket, which must not be created."""
 ARRAY_CHUNK = 64 << 20

@@ -182,7 +182,7 @@ def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
 
 
 def _safe(dtype: np.dtype[Any]) -> float:
-    """Return the limit of squares that cannot overflow in any computation on the tile."""
+    """Return the largest square for which no computation on the tile can overflow."""
     limit: float = float(np.finfo(dtype).max) ** 0.75
     return limit
 

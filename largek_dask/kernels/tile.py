@@ -17,7 +17,7 @@ from largek_dask.errors import ParameterError
 DIRECT_FEATURES = 8
 """Maximum number of features for the direct form, which sums squared differences."""
 SOME = DIRECT_FEATURES + 1
-"""Marker for the direct form with any number of features, in a loop (only for scores)."""
+"""Selects the direct form that loops over any number of features; used only for scores."""
 
 # Modes: what a micro-kernel does with the scores of a tile.
 BEST = 0  # keep each row's smallest score and its centre

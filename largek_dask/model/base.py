@@ -524,7 +524,7 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
 def restored(
     kind: type[Model], arrays: Mapping[str, NDArray[Any]], notes: Mapping[str, Any]
 ) -> Model:
-    """Return the model that was stored or sent as these arrays and notes.
+    """Rebuild a model from the arrays and metadata that it was stored or sent as.
 
     Raises KeyError, TypeError or ValueError if they do not describe a model of this kind.
     """

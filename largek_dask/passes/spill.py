@@ -73,7 +73,7 @@ def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
 
 
 def spill_folder() -> str:
-    """Return the name of a new folder in ``largek.passes.spill-folder``, or a temporary folder."""
+    """Return a new folder, in ``largek.passes.spill-folder`` if set, else a temporary one."""
     parent = config.get("passes.spill-folder")
     if parent is None:
         return tempfile.mkdtemp(prefix="largek-")

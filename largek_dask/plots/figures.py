@@ -41,7 +41,7 @@ HEIGHT, LEGEND_ROW = 280, 28
 N_TICKS = 5
 """Approximate number of ticks on an axis of time."""
 LABEL_GAP = 8
-"""Minimum distance between labels of ticks, in pixels."""
+"""Minimum gap between tick labels, in pixels."""
 DAY = 86.4e6
 """Number of milliseconds in a day."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")

@@ -554,7 +554,7 @@ def _first_pass(
 def _about_means(
     passes: BasePasses, clusters: Clusters, first: SeparationTotal, names: Sequence[str]
 ) -> dict[str, float]:
-    """Compute the scores that need means of clusters in a second pass, if any are requested."""
+    """If any requested scores need the cluster means, compute these scores in a second pass."""
     if BY_MEANS.isdisjoint(names):
         return {}
     assert first.sums is not None
@@ -612,4 +612,6 @@ def _worst(
 def _check_number(n_clusters: int) -> None:
     if n_clusters < 2:
         have = "1 cluster has" if n_clusters else "no cluster has"
-        raise ParameterError(f"{have} rows, and scores of separation need at least two clusters.")
+        raise ParameterError(
+            f"{have} rows, but scores without known classes need at least two clusters."
+        )

@@ -25,7 +25,7 @@ REDIRECT = """<!DOCTYPE html>
 
 
 def redirect(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """Make an empty Bokeh document that redirects to the page of jobs."""
+    """Turn an empty Bokeh document into a redirect to the page of jobs."""
     doc.title = "largek"
     doc.template = Template(REDIRECT)
 

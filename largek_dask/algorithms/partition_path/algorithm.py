@@ -89,7 +89,7 @@ MOST_PASSES = 100
 SCANNED = 16
 """Number of far rows whose swaps with every centre are examined."""
 STABLE_CLUSTERS = 32
-"""Maximum number of clusters for which the partitions of two halves are compared."""
+"""Maximum number of clusters for which partitions of two halves of the rows are compared."""
 
 Floats = NDArray[np.float64]
 

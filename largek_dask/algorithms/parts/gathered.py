@@ -33,8 +33,8 @@ def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
 def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
     """Return the memory of n rows in the driver's process in bytes, for plans.
 
-    Each row has an index, a weight and ``beside`` further bytes. Pass ``copies=2`` for the time
-    while rows are read, since they arrive in any order and are then sorted.
+    Each row has an index, a weight and ``beside`` further bytes. Pass ``copies=2`` for the
+    memory needed while rows are read: they arrive in any order and are then sorted.
     """
     return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
 

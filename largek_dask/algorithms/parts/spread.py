@@ -70,7 +70,7 @@ def spread_of(rows: Passes) -> Spread:
     """
     known = rows.statistics
     weight = max(1.0, known.total_weight)
-    # Factor 4, as squared sums are later taken about other means.
+    # The factor 4 leaves headroom: sums of squares are later taken about other means.
     with np.errstate(over="ignore"):
         largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
     if not np.isfinite(largest):

@@ -63,8 +63,8 @@ class EMState:
 
     mu: NDArray[Any]
     sigma2: float
-    """Variance, never below ``floor``; before the first M-step, the variance of all rows, as a
-    unit."""
+    """Variance, never below ``floor``. Before the first M-step it is that of all rows, which only
+    sets the scale."""
     g: Labels
     """(C, G) neighbourhoods; each component is the first in its own."""
     masses: NDArray[np.float64]

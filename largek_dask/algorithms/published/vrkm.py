@@ -220,7 +220,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return replace(state, centers=c_t, place=place), t
 
     def _epoch_rows(self, n: int, s: int) -> int:
-        """Return T of the s-th epoch."""
+        """Return T, the number of rows of the s-th epoch."""
         if isinstance(self.epoch, str):
             return n if self.epoch == "n" else min(2**s, 2 * n)
         return max(1, round(self.epoch * n))

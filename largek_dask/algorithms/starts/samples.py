@@ -46,7 +46,7 @@ LEVEL_STEPS = 5
 FIRST_STEPS, BEST_STEPS = 3, 10
 """Number of Lloyd steps from every start to find the best ones, and then from each of these."""
 KEPT = 4
-"""One start out of this number is among the best."""
+"""The best of every this many starts is kept."""
 MOST_STARTS = 64
 """Maximum number of starts."""
 PASSES, LEAST_WORK = 16, 1 << 25

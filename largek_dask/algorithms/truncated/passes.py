@@ -115,7 +115,7 @@ class Pass(Recomputable):
 
     @cached_property
     def lists(self) -> Lists:
-        """Lists of centres, for the kernels."""
+        """Candidate centres of each group of rows, in the form that the kernels take."""
         if self.listed is not None:
             equal = np.arange(len(self.centers) + 1) * (len(self.listed) // len(self.centers))
             return Lists(equal if self.offsets is None else self.offsets, self.listed)
@@ -333,7 +333,7 @@ def pass_chunk(
     """Run one pass over a chunk.
 
     ``wanted`` (m,) are the ascending global indices of rows whose labels are requested, or "all".
-    ``origin`` (n_rows,) are the labels before the first pass, if that is not an anchor.
+    ``origin`` (n_rows,) are the labels before the first pass, if that pass is not an anchor.
     """
     old: Labels | None = None
     x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)

@@ -73,7 +73,7 @@ class _Scores(NamedTuple):
     direct: int
     """The number of features if scores are sums of (x - c)², else 0."""
     distances: bool
-    """Add the squared length of a candidate to a score that is not direct."""
+    """True to add the squared length of a candidate to a score in the product form."""
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:

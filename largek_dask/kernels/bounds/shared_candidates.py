@@ -60,7 +60,7 @@ class PairSums:
         return self
 
     def neighbourhoods(self, before: Labels) -> Labels:
-        """Return (k, G) indices: for each component, itself and the nearest others on average.
+        """Return (k, G) indices: for each component, itself and the nearest others.
 
         If fewer than G - 1 pairs are known, neighbours from ``before`` (k, G) fill the rest.
         """

@@ -206,7 +206,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
 def _collect(order, starts, offsets, begin, end, chosen, counts):
     """Collect the row numbers of groups that have a list, and the number of rows of each group.
 
-    Return the first group that has not been collected, and the number of rows.
+    Return the first group that was not collected, and the number of rows collected.
     """
     count, j = 0, begin
     while j < end and count < COLLECTED:

@@ -402,7 +402,7 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
-    """Compile scores of every row and centre; in the direct form scores are squared distances.
+    """Compile a kernel for the scores of all rows and centres; squared distances if direct.
 
     The direct form accepts any number of features here (`SOME`).
     """

@@ -50,7 +50,7 @@ def scan_sparse(
     columns = emit.at(columns, at)
 
     def column(i):
-        """Return a pointer to the centres' values of a stored number's feature."""
+        """Return a pointer to the values of all centres in the feature of a stored value."""
         return emit.at(columns, builder.mul(emit.index(indices, i), i64(count * LANES)))
 
     def meet(i, totals):

@@ -188,7 +188,7 @@ class RowScan:
         """
         if x.dtype != self.dtype or x.shape[1:] != (self.n_features,):
             raise ValueError(
-                f"expected rows of {self.n_features} {self.dtype}, not {x.dtype} of {x.shape}"
+                f"expected rows of {self.n_features} {self.dtype}, got {x.dtype} of shape {x.shape}"
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
