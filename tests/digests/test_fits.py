@@ -27,17 +27,17 @@ def test_what_differs_is_told_by_case_and_field():
     found = copy.deepcopy(expected)
     found[NAME]["n_iter"] += 1
     found[NAME]["history"]["cost"] = "other"
-    del found[NAME]["history"]["extra.distances"]
+    del found[NAME]["history"]["shift"]
     found["new"] = found["rows: 3000x20 float32"]
     found["rows: 3000x20 float32"] = "others"
     told = differences(expected, found)
     assert set(told) == {NAME, "new", "rows: 3000x20 float32"}
-    n_iter, cost, distances = told[NAME]
+    n_iter, cost, shift = told[NAME]
     assert n_iter == f"n_iter: {expected[NAME]['n_iter']} -> {found[NAME]['n_iter']}"
     assert cost.startswith("history.cost: ")
     assert cost.endswith(" -> other")
-    assert distances.startswith("history.extra.distances: ")
-    assert distances.endswith(" -> None")
+    assert shift.startswith("history.shift: ")
+    assert shift.endswith(" -> None")
     assert told["new"] == ["is new"]
     lines = report(told).splitlines()
     assert lines[0] == "3 digests differ:"

@@ -385,8 +385,8 @@ def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.Monk
     def kernel(chunk: Any, total: Any) -> None:
         from largek_dask.kernels import compiling
 
-        assert compiling._here.ask is not None
-        compiling._here.ask()
+        assert compiling._thread.check is not None
+        compiling._thread.check()
         raise AssertionError("it was compiled")
 
     with LocalPasses(open_rows(X), n_threads=1) as passes:

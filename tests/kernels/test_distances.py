@@ -299,7 +299,7 @@ def test_wrong_inputs__are_named():
         pack_centers(centers, np.zeros(4))
     with pytest.raises(ParameterError, match="3 features"):
         nearest(x[:, :2], packed)
-    with pytest.raises(ParameterError, match="as many labels"):
+    with pytest.raises(ParameterError, match="labels must have the shape"):
         squared_distances(x, packed, np.zeros(9, np.int32))
     for label in (-1, 4):
         with pytest.raises(IndexError, match="4 centres"):

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from largek_dask.kernels.blocks import SparseBlock
+from largek_dask.kernels.emit import row_sums as emitted
 from largek_dask.kernels.emit import standins
-from largek_dask.kernels.emit import sums as emitted
 from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.squares import row_squares
