@@ -4,9 +4,9 @@
 
 Same float32 rows, same starting centres, every library in processes of its own with its best
 setting, runs interleaved so that a drifting clock hits all alike, medians. A pass is one Lloyd
-iteration with its centroid update, after the first two, without bounds of rows from one pass to the
-next; ours passes centres over in few directions once a process has seen enough work for it, so it
-is timed in a second fit. Time is CPU time of the process. sift200k and mnist need `LARGEK_DATA`.
+iteration with its centroid update, after the first two. Ours skips centres by few directions once a
+process has seen enough work for it, so it is timed in a second fit. Time is CPU time of the
+process. sift200k and mnist need `LARGEK_DATA`.
 """
 
 from __future__ import annotations

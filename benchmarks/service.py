@@ -3,7 +3,7 @@
     python -m benchmarks.service [--scale 0.1] [--write]
 
 A scheduler and workers of one thread each in processes of their own (`tests.faults.rig`); set B
-(1,000,000 × 18) in a Zarr store; Lloyd's algorithm without bounds, so that all passes are alike.
+(1,000,000 × 18) in a Zarr store; Lloyd's algorithm, whose passes are all alike.
 The job and the same fit through `client=` (with the same checkpoints and labels) run in turns,
 medians; wall seconds. Another client asks the scheduler for its cores, and gives trivial tasks to
 the busy workers, all the time while the jobs run.

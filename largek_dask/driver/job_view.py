@@ -250,7 +250,7 @@ class JobView:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the job has ended; it may still be resumed."""
+        """True if the job has ended; it may still be resumed."""
         return self.state in ENDS
 
     @property

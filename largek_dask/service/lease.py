@@ -287,7 +287,7 @@ class StoreLease:
 
     @property
     def is_held(self) -> bool:
-        """Whether this scheduler has the store, as far as it knows."""
+        """True if this scheduler holds the lease of its store, as far as it knows."""
         return self._renewer is not None
 
     def claim(self, lost: Callable[[], None]) -> None:

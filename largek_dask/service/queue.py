@@ -421,7 +421,7 @@ def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
 
 
 class SchedulerWorker(NamedTuple):
-    """What the scheduler knows of a worker."""
+    """A worker, as its scheduler knows it."""
 
     tags: frozenset[str]
     is_able: bool
