@@ -73,9 +73,9 @@ class Tab:
         """Wait until it is there."""
         self.page.locator(selector, has_text=text).first.wait_for()
 
-    def wait(self, expression: str, argument: Any = None) -> None:
-        """Wait until an expression of JavaScript holds."""
-        self.page.wait_for_function(expression, arg=argument)
+    def wait(self, expression: str, argument: Any = None) -> Any:
+        """Wait until an expression of JavaScript is true, and return its value."""
+        return self.page.wait_for_function(expression, arg=argument).json_value()
 
     def scrolls_sideways(self) -> bool:
         """Whether the page is wider than the window."""

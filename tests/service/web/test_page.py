@@ -166,8 +166,7 @@ def test_a_job_that_has_ended__numbers_equal_its_events(preloaded, tabs):
     assert tab.text(".panel dl.figures dd") == panel.figures[0][1]
     chart = tab.page.get_by_role("group", name=f"Chart of {panel.title}: {panel.words}")
     assert chart.count() == 1, "what is drawn, for whoever hears it"
-    tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
-    x, y = tab.page.evaluate(LINE, "cost/on all rows")
+    x, y = tab.wait(LINE, "cost/on all rows")
     (series,) = panel.series
     assert (x, y) == (series.columns["x"], series.columns["y"])
     assert y[-1] == pytest.approx(steps[-1]["cost"], rel=1e-6)
@@ -351,7 +350,7 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
         try:
             tab.open(f"http://127.0.0.1:{port}/px/largek?job={job.id}")
             tab.wait_text(".state", "running")
-            tab.wait(f"kind => ({LINE})(kind) !== null", "cost/on all rows")
+            tab.wait(LINE, "cost/on all rows")
             assert tab.faults == []
             # One that has not taken part yet would go without a word. One that waits for a step has
             # no chunk that is handed out again: that it left is all that is told.
@@ -369,7 +368,8 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             tab.wait("() => document.querySelector('#note').innerText === ''")
             tab.wait_text(".state", "running")
             tab.wait("() => /resumes after step/.test(document.querySelector('.marks').innerText)")
-            x, _ = tab.page.evaluate(LINE, "cost/on all rows")
+            # A page that was sent before the events were read has no charts: they are drawn anew.
+            x, _ = tab.wait(LINE, "cost/on all rows")
             known = [value for value in x if value is not None and value == value]
             assert known == sorted(known), "one line, and no step twice"
             names = tab.page.evaluate("""() => [...new Set(Bokeh.documents.flatMap(doc =>
