@@ -291,7 +291,7 @@ option_force = click.option("--force", is_flag=True, help="Replace an existing o
 class DataOptions(NamedTuple):
     """Options for reading data."""
 
-    component: str | None
+    column: str | None
     storage_options: dict[str, Any] | None
 
     def open(
@@ -304,15 +304,15 @@ class DataOptions(NamedTuple):
 
 
 def with_data_options(function: Decorated) -> Decorated:
-    """Add ``--component`` and ``--storage-option``, passed as ``data_options``."""
+    """Add ``--column`` and ``--storage-option``, passed as ``data_options``."""
 
     @wraps(function)
-    def with_source(*args: Any, component: Any, storage_options: Any, **kwargs: Any) -> Any:
-        return function(*args, data_options=DataOptions(component, storage_options), **kwargs)
+    def with_source(*args: Any, column: Any, storage_options: Any, **kwargs: Any) -> Any:
+        return function(*args, data_options=DataOptions(column, storage_options), **kwargs)
 
     add = options(
         click.option(
-            "--component",
+            "--column",
             metavar="PATH",
             help="Name of the array in a store with several (a Zarr or HDF5 group, AnnData).",
         ),

@@ -42,7 +42,7 @@ class CSRRows(StoredRows):
     def __init__(
         self, group: Any, *, chunk_rows: int | None = None, **address: Unpack[Address]
     ) -> None:
-        what = name_node(self.kind, address.get("location"), address.get("component"))
+        what = name_node(self.kind, address.get("location"), address.get("column"))
         self._notes = check_complete(group, what)
         attributes = group.attrs
         kind = str(attributes.get("encoding-type", attributes.get("h5sparse_format", "csr")))
@@ -105,6 +105,6 @@ class CSRRows(StoredRows):
             return None
         # only indptr determines which stored chunks a range of rows needs, so every chunk has
         # the stamp of the whole group
-        listed = list_stamps(self.location, self.component, self.storage_options)
+        listed = list_stamps(self.location, self.column, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks

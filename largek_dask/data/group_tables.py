@@ -38,7 +38,7 @@ class HDF5Rows(SlicedRows):
 
 
 def open_hdf5(
-    node: Any, component: str | None, *, location: str | None = None, weight: Column | None = None
+    node: Any, column: str | None, *, location: str | None = None, weight: Column | None = None
 ) -> Rows:
     """Open the rows of an HDF5 file, group or dataset; see :func:`find_table`.
 
@@ -47,10 +47,10 @@ def open_hdf5(
     if not hasattr(node, "keys"):
         return HDF5Rows(node, location=location, weight=weight)
     where = f"{location or node.file.filename}{node.name}".rstrip("/")
-    table, path = find_table(node, component, where)
+    table, path = find_table(node, column, where)
     rows: Rows
     if hasattr(table, "keys"):
-        rows = CSRRows(table, location=location, component=path, weight=weight)
+        rows = CSRRows(table, location=location, column=path, weight=weight)
     else:
         rows = HDF5Rows(table, location=location, weight=weight)
     # In AnnData's layout, only the columns of these tables are the variables.
@@ -59,22 +59,22 @@ def open_hdf5(
 
 
 def find_table(
-    group: Any, component: str | None, where: str, path: str | None = None
+    group: Any, column: str | None, where: str, path: str | None = None
 ) -> tuple[Any, str | None]:
     """Return the table in a group of Zarr or HDF5, and its path in the store.
 
-    The table is ``component`` if given, the group itself if it is a sparse matrix, ``X``, or the
+    The table is ``column`` if given, the group itself if it is a sparse matrix, ``X``, or the
     only two-dimensional array. Raises DataError, whose message names the group ``where``, if there
     is no such table.
     """
-    if component is not None:
-        if component not in group:
+    if column is not None:
+        if column not in group:
             raise DataError(
-                f"{where} has no array or group named {component!r}; pass component= one that it "
+                f"{where} has no array or group named {column!r}; pass column= one that it "
                 f"has ({members_of(group)})."
             )
-        node = group[component]
-        path = f"{path}/{component}" if path else component
+        node = group[column]
+        path = f"{path}/{column}" if path else column
         if hasattr(node, "shape"):
             return node, path
         group = node
@@ -88,7 +88,7 @@ def find_table(
         return find_table(group, tables[0], where, path)
     raise DataError(
         f"{where} is a group without one obvious table (it holds {members_of(group)}); pass "
-        "component= the path of the array inside it."
+        "column= the path of the array inside it."
     )
 
 

@@ -43,7 +43,7 @@ def ingest(
     shuffle: int | None = None,
     progress: bool = True,
     force: bool = False,
-    component: str | None = None,
+    column: str | None = None,
     columns: str | Iterable[str] | None = None,
     drop: str | Iterable[str] | None = None,
     header: bool | None = None,
@@ -76,7 +76,7 @@ def ingest(
         Show a progress bar on stderr.
     force : bool
         Replace an existing Zarr store at ``out``.
-    component : str, optional
+    column : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
         Names (or numbers, if columns have no names) of the columns to keep, in this order, or to
@@ -108,7 +108,7 @@ def ingest(
         if value is not None and value < least:
             raise ParameterError(f"{name}={value} must be an integer of at least {least}.")
     chosen = Selection.of(columns, drop)
-    table = open_table(source, component, storage_options, chosen, header)
+    table = open_table(source, column, storage_options, chosen, header)
     _refuse_own_source(table.location, target)
     kind = _stored_dtype(table.dtype, dtype)
     with _progress_bar(progress) as bar:

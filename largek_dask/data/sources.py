@@ -39,7 +39,7 @@ def open_rows(
     source: Any,
     *,
     sample_weight: Any = None,
-    component: str | None = None,
+    column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     count_missing: bool = True,
 ) -> Rows:
@@ -55,7 +55,7 @@ def open_rows(
         returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
-    component : str, optional
+    column : str, optional
         Name of the array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
@@ -93,7 +93,7 @@ def open_rows(
     if is_paths(source):
         raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
-    rows = _open(source, component, storage_options, weight)
+    rows = _open(source, column, storage_options, weight)
     # A source that is already a Rows was checked when it was opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
@@ -104,22 +104,22 @@ def open_rows(
 
 def _open(
     source: Any,
-    component: str | None,
+    column: str | None,
     storage_options: Mapping[str, Any] | None,
     weight: Column | None,
 ) -> Rows:
     if isinstance(source, (str, os.PathLike)):
-        return _open_url(normalize(source), component, storage_options, weight)
-    is_dataset = is_of(source, "h5py", "Dataset") and component is None
+        return _open_url(normalize(source), column, storage_options, weight)
+    is_dataset = is_of(source, "h5py", "Dataset") and column is None
     if is_dataset or is_of(source, "h5py", "Group"):
-        return open_hdf5(source, component, weight=weight)
+        return open_hdf5(source, column, weight=weight)
     if isinstance(source, zarr.Group):
-        if weight is None and component is None:
+        if weight is None and column is None:
             weight = own_weights(source, str(source.store_path))
-        source, _ = find_table(source, component, str(source.store_path))
-    elif component is not None:
+        source, _ = find_table(source, column, str(source.store_path))
+    elif column is not None:
         raise ParameterError(
-            f"component={component!r} names an array inside a store, "
+            f"column={column!r} names an array inside a store, "
             f"but the source is a {type(source).__name__}: leave it out."
         )
     if isinstance(source, Rows):
@@ -163,7 +163,7 @@ def in_memory(source: Any) -> Any:
 
 def _open_url(
     url: str,
-    component: str | None,
+    column: str | None,
     storage_options: Mapping[str, Any] | None,
     weight: Column | None,
 ) -> Rows:
@@ -173,17 +173,17 @@ def _open_url(
     if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
         raise _to_be_ingested(url)
     check_readable(url)
-    node = open_node(url, component, storage_options)
+    node = open_node(url, column, storage_options)
     if isinstance(node, zarr.Group):
         if weight is None:
             weight = own_weights(node, url)
-        node, component = find_table(node, None, url, component)
-    return _stored_rows(node, (url, component, storage_options), weight)
+        node, column = find_table(node, None, url, column)
+    return _stored_rows(node, (url, column, storage_options), weight)
 
 
 def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
-    """Return the rows of an open node; ``found`` is its URL, component and storage options."""
-    names = ("location", "component", "storage_options")
+    """Return the rows of an open node; ``found`` is its URL, column and storage options."""
+    names = ("location", "column", "storage_options")
     address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
     return kind(node, weight=weight, **address)

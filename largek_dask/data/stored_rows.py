@@ -15,10 +15,10 @@ from largek_dask.data.stores import open_node
 from largek_dask.errors import DataError
 
 
-def name_node(kind: str, location: str | None, component: str | None) -> str:
-    """Name a node of a store by URL and component, for messages."""
+def name_node(kind: str, location: str | None, column: str | None) -> str:
+    """Name a node of a store by URL and column, for messages."""
     where = kind if location is None else location
-    return f"{where}/{component}" if component else where
+    return f"{where}/{column}" if column else where
 
 
 class Address(TypedDict, total=False):
@@ -26,7 +26,7 @@ class Address(TypedDict, total=False):
 
     location: str | None
     """URL or absolute path of the store; None if only this process can open it."""
-    component: str | None
+    column: str | None
     storage_options: Mapping[str, Any] | None
     weight: Column | None
 
@@ -50,11 +50,11 @@ class StoredRows(Rows):
         dtype: np.dtype[Any],
         chunk_rows: int,
         location: str | None = None,
-        component: str | None = None,
+        column: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         weight: Column | None = None,
     ) -> None:
-        self.component = component
+        self.column = column
         self.storage_options = dict(storage_options) if storage_options else None
         self._node = node
         self._chunk_rows = chunk_rows
@@ -78,7 +78,7 @@ class StoredRows(Rows):
             warn_of_missing(self._node, self.describe_source(self.location))
 
     def describe_source(self, location: str | None) -> str:
-        return name_node(self.kind, location, self.component)
+        return name_node(self.kind, location, self.column)
 
     def stored_statistics(self) -> dict[str, Any] | None:
         # stored statistics are valid only for unit weights
@@ -105,7 +105,7 @@ class StoredRows(Rows):
     def __reduce__(self) -> tuple[Any, ...]:
         options = {
             "location": self.location,
-            "component": self.component,
+            "column": self.column,
             "storage_options": self.storage_options,
             "weight": self.weight,
             "chunk_rows": self._chunk_rows,
@@ -115,7 +115,7 @@ class StoredRows(Rows):
 
 def _reopen(kind: type[Any], node: Any, options: Mapping[str, Any]) -> Any:
     if node is None:
-        address = (options[name] for name in ("location", "component", "storage_options"))
+        address = (options[name] for name in ("location", "column", "storage_options"))
         node = open_node(*address)
     return kind(node, **options)
 

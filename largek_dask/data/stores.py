@@ -236,10 +236,10 @@ def remote_store(
 
 
 def open_node(
-    url: str, component: str | None = None, storage_options: Mapping[str, Any] | None = None
+    url: str, column: str | None = None, storage_options: Mapping[str, Any] | None = None
 ) -> Any:
     """Open the ``zarr.Array`` or ``zarr.Group`` at a URL; raise DataError if there is none."""
-    where = f"{url}/{component}" if component else url
+    where = f"{url}/{column}" if column else url
     if is_local(url):
         if not os.path.exists(url):
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), url)
@@ -252,11 +252,11 @@ def open_node(
         filesystem(url, storage_options)
     try:
         store = url if is_local(url) else remote_store(url, storage_options, read_only=True)
-        return zarr.open(store, path=component, mode="r")
+        return zarr.open(store, path=column, mode="r")
     except FileNotFoundError as error:
         what = f"{url} does not exist or is not a Zarr array or group"
-        if component:
-            what = f"{url} has no array or group named {component!r}{_those_in(store)}"
+        if column:
+            what = f"{url} has no array or group named {column!r}{_those_in(store)}"
         raise DataError(f"{what}; check the address.") from error
     except json.JSONDecodeError as error:
         raise IncompleteStoreError(
@@ -275,7 +275,7 @@ def _those_in(store: Any) -> str:
     try:
         return f", only {members_of(zarr.open_group(store, mode='r'))}"
     except Exception:
-        # the missing component is the error to report
+        # the missing column is the error to report
         return ""
 
 
@@ -393,15 +393,15 @@ def _is_stored(array: Any, key: str) -> bool:
 
 
 def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | None:
-    """Return URL, component and options of a Zarr node; None if only this process can open it."""
+    """Return URL, column and options of a Zarr node; None if only this process can open it."""
     store = node.store
-    component = node.path or None
+    column = node.path or None
     if isinstance(store, LocalStore):
-        return os.path.abspath(store.root), component, None
+        return os.path.abspath(store.root), column, None
     if isinstance(store, FsspecStore):
         fs = getattr(store.fs, "sync_fs", store.fs)
         options = {k: v for k, v in fs.storage_options.items() if k != "asynchronous"}
-        return normalize(fs.unstrip_protocol(store.path)), component, options
+        return normalize(fs.unstrip_protocol(store.path)), column, options
     return None
 
 
@@ -475,7 +475,7 @@ def _found(fs: Any, root: str) -> dict[str, Any]:
 
 
 def list_stamps(
-    location: str, component: str | None, storage_options: Mapping[str, Any] | None
+    location: str, column: str | None, storage_options: Mapping[str, Any] | None
 ) -> dict[str, str]:
     """Return the size and modification time (or ETag) of each file of a node, by key."""
     stamps = {}
@@ -483,7 +483,7 @@ def list_stamps(
         folders = [""]
         while folders:
             folder = folders.pop()
-            with os.scandir(os.path.join(location, component or "", folder)) as entries:
+            with os.scandir(os.path.join(location, column or "", folder)) as entries:
                 for entry in entries:
                     key = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir():
@@ -493,7 +493,7 @@ def list_stamps(
                         stamps[key] = f"{status.st_size}-{status.st_mtime_ns}"
         return stamps
     fs, path = filesystem(location, storage_options)
-    root = f"{path}/{component}" if component else path
+    root = f"{path}/{column}" if column else path
     # another process may have written to the folder since it was listed here
     fs.invalidate_cache()
     for name, entry in _found(fs, root).items():

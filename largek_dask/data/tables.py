@@ -61,7 +61,7 @@ class RowStream(Protocol):
 
 def open_table(
     source: Any,
-    component: str | None = None,
+    column: str | None = None,
     storage_options: Mapping[str, Any] | None = None,
     selection: Selection | None = None,
     header: bool | None = None,
@@ -81,27 +81,27 @@ def open_table(
             "it out for other sources."
         )
     if several is not None:
-        return _open_files(several, component, storage_options, selection, header)
+        return _open_files(several, column, storage_options, selection, header)
     if url.lower().endswith(ONE_FILE):
         if not url.lower().endswith(HDF5):
-            return _open_file(url, component, storage_options, selection, header)
-        return _with_columns(_open_hdf5(url, component, storage_options), selection)
-    if component is None and is_frame(source):
+            return _open_file(url, column, storage_options, selection, header)
+        return _with_columns(_open_hdf5(url, column, storage_options), selection)
+    if column is None and is_frame(source):
         return RowsTable(FrameRows(source, selection=selection))
-    if component is None and is_of(source, "dask", "DataFrame"):
+    if column is None and is_of(source, "dask", "DataFrame"):
         return RowsTable(dask_frame_rows(source, selection=selection))
-    rows = open_rows(source, component=component, storage_options=storage_options)
+    rows = open_rows(source, column=column, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
         raise DataError(
             f"the rows of {rows.location or source} have weights, which would be lost: fit the "
-            "store itself, or pass component= the array of rows, to write these without weights."
+            "store itself, or pass column= the array of rows, to write these without weights."
         )
     return _with_columns(rows, selection)
 
 
 def _open_file(
     url: str,
-    component: str | None,
+    column: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
@@ -110,11 +110,11 @@ def _open_file(
     _check_exists(url)
     name = url.lower()
     if name.endswith(PARQUET):
-        if component is not None and selection:
-            raise ParameterError("component= selects a single column: leave out columns and drop.")
-        return ParquetTable(url, component, storage_options, selection, like)
-    if component is not None:
-        raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
+        if column is not None and selection:
+            raise ParameterError("column= selects a single column: leave out columns and drop.")
+        return ParquetTable(url, column, storage_options, selection, like)
+    if column is not None:
+        raise ParameterError(f"column= does not apply to a file such as {url}: leave it out.")
     if name.endswith(TEXT):
         return CSVTable(url, storage_options, selection, like, header)
     if selection:
@@ -126,18 +126,18 @@ def _open_file(
 
 def _open_files(
     files: TableFiles,
-    component: str | None,
+    column: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    first = _open_file(files.urls[0], component, storage_options, selection, header)
+    first = _open_file(files.urls[0], column, storage_options, selection, header)
     assert not isinstance(first, SvmlightTable)
-    kept = None if component is not None else Selection(tuple(first.chosen))
+    kept = None if column is not None else Selection(tuple(first.chosen))
     # If columns are selected by name, files may differ in the other columns.
-    like = None if component is not None or (selection and selection.columns) else first
+    like = None if column is not None or (selection and selection.columns) else first
     tables = [
-        _open_file(url, component, storage_options, kept, header, like) for url in files.urls[1:]
+        _open_file(url, column, storage_options, kept, header, like) for url in files.urls[1:]
     ]
     return FilesTable(files.where, files.location, [first, *tables])
 
@@ -285,7 +285,7 @@ class CSVTable:
 class ParquetTable:
     """Stream of the rows of a Parquet file, one record batch at a time.
 
-    ``component`` selects a single column, such as a column of fixed-size lists (embeddings), which
+    ``column`` selects a single column, such as a column of fixed-size lists (embeddings), which
     gives one feature per element. An index that pandas wrote is dropped with a warning.
     """
 
@@ -295,7 +295,7 @@ class ParquetTable:
     def __init__(
         self,
         url: str,
-        component: str | None,
+        column: str | None,
         storage_options: Mapping[str, Any] | None,
         selection: Selection | None = None,
         like: CSVTable | ParquetTable | None = None,
@@ -319,12 +319,12 @@ class ParquetTable:
         """The columns that all files must have; an index may be missing from some files."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
-        if component is not None:
-            if component not in self.all_columns:
+        if column is not None:
+            if column not in self.all_columns:
                 raise DataError(
-                    f"{url} has no column {component!r}, only {', '.join(schema.names)}."
+                    f"{url} has no column {column!r}, only {', '.join(schema.names)}."
                 )
-            selection = Selection((component,))
+            selection = Selection((column,))
         places = chosen_columns(self.all_columns, selection, url, schema.pandas_metadata)
         self._columns = self.chosen = [schema.names[place] for place in places]
         self._values = ArrowColumns(schema, places, url, missing=self._missing)
@@ -385,7 +385,7 @@ class FilesTable:
                 yield block.astype(self.dtype, copy=False)
 
 
-def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
+def _open_hdf5(url: str, column: str | None, storage_options: Mapping[str, Any] | None) -> Rows:
     _check_exists(url)
     h5py = require("h5py", "hdf5", "HDF5 files")
     try:
@@ -399,4 +399,4 @@ def _open_hdf5(url: str, component: str | None, storage_options: Mapping[str, An
             f"{url} cannot be read as HDF5: {error}; write it again. If it is classic netCDF "
             "(netCDF-3), which is not HDF5, pass xarray.open_dataset(path)[NAME]."
         ) from error
-    return open_hdf5(file, component, location=url)
+    return open_hdf5(file, column, location=url)

@@ -51,7 +51,7 @@ class ZarrRows(StoredRows):
     def __init__(
         self, array: Any, *, chunk_rows: int | None = None, **address: Unpack[Address]
     ) -> None:
-        what = name_node(self.kind, address.get("location"), address.get("component"))
+        what = name_node(self.kind, address.get("location"), address.get("column"))
         check_table_shape(array.shape, what, "dask.array.from_zarr(x)")
         refuse_encoded(array, what)
         dtype = native_dtype(array.dtype, what)
@@ -114,7 +114,7 @@ class ZarrRows(StoredRows):
         size, width = self._array.shards or self._array.chunks
         n_columns = -(-self.n_features // width)
         encode = self._array.metadata.encode_chunk_key
-        listed = list_stamps(self.location, self.component, self.storage_options)
+        listed = list_stamps(self.location, self.column, self.storage_options)
         stamps = []
         for i in range(self.n_chunks):
             start, stop = self.chunk_rows(i)

@@ -68,7 +68,7 @@ def draw_seed(random_state: Any) -> int:
 class Source(TypedDict, total=False):
     """Options of ``open_rows`` for stores and files."""
 
-    component: str | None
+    column: str | None
     """Name of the array in a store, file or object that contains several."""
     storage_options: Mapping[str, Any] | None
     """Options for fsspec, used with every URL."""
@@ -108,7 +108,7 @@ class RowsEstimator:
         y : ignored
         sample_weight : array-like of shape (n_rows,), number or URL, optional
             A row of weight 2 counts as two rows; a row of weight 0 is ignored.
-        **source : component, storage_options
+        **source : column, storage_options
             Options for opening ``X``, see :func:`~largek_dask.open_rows`. All methods that take
             rows accept them.
 
@@ -310,7 +310,7 @@ class RowsEstimator:
         /,
         *,
         reset: bool,
-        component: str | None = None,
+        column: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Rows:
         """Open ``X`` as rows and check its columns against the columns of the fit.
@@ -332,7 +332,7 @@ class RowsEstimator:
             X = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
             )
-        rows = open_rows(X, component=component, storage_options=storage_options)
+        rows = open_rows(X, column=column, storage_options=storage_options)
         if sample_weight is not None:
             if isinstance(sample_weight, Real):
                 sample_weight = np.full(rows.n_rows, float(sample_weight))

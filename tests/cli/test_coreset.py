@@ -44,8 +44,8 @@ def test_coreset__is_the_one_drawn_and_opens_with_its_weights(uniform, weighted,
     few = open_rows(str(out))
     np.testing.assert_array_equal(few.read(0), table[drawn.rows])
     np.testing.assert_array_equal(few.read_weight(0), weights)
-    np.testing.assert_array_equal(open_rows(out, component="rows").read(0)[:, 0], drawn.rows)
-    assert open_rows(out, component="X").weight is None
+    np.testing.assert_array_equal(open_rows(out, column="rows").read(0)[:, 0], drawn.rows)
+    assert open_rows(out, column="X").weight is None
     assert told.pop("seconds") > 0
     assert told.pop("weight") == pytest.approx(weights.sum())
     assert told.pop("as_good_as") == pytest.approx(weights.sum() ** 2 / (weights**2).sum())

@@ -63,11 +63,11 @@ def test_stores_of_xarray(zarr_format, encoding, is_plain, tmp_path):
     assert np.isnan(decoded.values[::7, 1]).all()
     np.testing.assert_array_equal(read_all(open_rows(decoded)), decoded.values)
     if is_plain:
-        found = read_all(open_rows(tmp_path / "x.zarr", component="v"))
+        found = read_all(open_rows(tmp_path / "x.zarr", column="v"))
         np.testing.assert_array_equal(found, decoded.values)
     else:
         with pytest.raises(DataError, match="_FillValue="):
-            open_rows(tmp_path / "x.zarr", component="v")
+            open_rows(tmp_path / "x.zarr", column="v")
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])

@@ -136,15 +136,15 @@ def test_anndata__has_the_names_of_its_variables(zarr_format, x, tmp_path):
     group.create_group("obsm").create_array("X_pca", data=x)
     var = group.create_group("var", attributes={"_index": "gene"})
     var.create_array("gene", shape=(7,), dtype=str)[:] = np.array(NAMES)
-    for source, component in [
+    for source, column in [
         (str(tmp_path / "a.zarr"), None),
         (str(tmp_path / "a.zarr"), "X"),
         (str(tmp_path / "a.zarr"), "layers/counts"),
         (group, None),
         (group["X"], None),
     ]:
-        assert open_rows(source, component=component).feature_names == NAMES
-    assert open_rows(str(tmp_path / "a.zarr"), component="obsm/X_pca").feature_names is None
+        assert open_rows(source, column=column).feature_names == NAMES
+    assert open_rows(str(tmp_path / "a.zarr"), column="obsm/X_pca").feature_names is None
     some = quiet(tmp_path / "a.zarr", tmp_path / "some.zarr", columns=["c", "a"])
     np.testing.assert_array_equal(read_all(some), x[:, [2, 0]])
 

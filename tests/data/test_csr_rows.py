@@ -60,18 +60,18 @@ def test_csr_rows__an_anndata_store_opens_as_it_is(zarr_format, matrix, tmp_path
     root = write_anndata(tmp_path / "cells.zarr", matrix, zarr_format)
     rows = open_rows(tmp_path / "cells.zarr")
     assert isinstance(rows, CSRRows)
-    assert (rows.location, rows.component) == (str(tmp_path / "cells.zarr"), "X")
+    assert (rows.location, rows.column) == (str(tmp_path / "cells.zarr"), "X")
     assert rows.chunk_table.tolist() == [0, 256, 512, 700]
     assert rows.dtype == np.float32
     np.testing.assert_array_equal(read_all(rows), matrix.toarray())
     np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), matrix.toarray())
     assert len(rows.fingerprint()["stamps"]) == 3
     for other in (
-        open_rows(tmp_path / "cells.zarr", component="layers/counts"),
-        open_rows(root, component="layers/counts"),
+        open_rows(tmp_path / "cells.zarr", column="layers/counts"),
+        open_rows(root, column="layers/counts"),
         open_rows(root["layers/counts"]),
     ):
-        assert other.component == "layers/counts"
+        assert other.column == "layers/counts"
         np.testing.assert_array_equal(read_all(other), 2 * matrix.toarray())
 
 

@@ -93,7 +93,7 @@ def test_a_component(x: np.ndarray, tmp_path: Path) -> None:
     file = tmp_path / "g.zarr" / "a" / "c" / "3" / "1"
     file.write_bytes(flip(file.read_bytes()))
     with pytest.raises(DataError, match=re.escape(f"'c/3/1' ({file}) is damaged")):
-        read_all(open_rows(tmp_path / "g.zarr", component="a"))
+        read_all(open_rows(tmp_path / "g.zarr", column="a"))
 
 
 @pytest.mark.parametrize("name", ["data", "indices", "indptr"])

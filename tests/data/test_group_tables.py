@@ -41,14 +41,14 @@ def file(x: np.ndarray, matrix: Any, tmp_path: Path) -> Iterator[Any]:
 
 
 def test_datasets_groups_and_files(file: Any, x: np.ndarray, small_chunks: Any) -> None:
-    for source, component in [
+    for source, column in [
         (file["group/table"], None),
         (file["group"], None),
         (file["group"], "table"),
         (file, "group"),
         (file, "group/table"),
     ]:
-        rows = open_rows(source, component=component)
+        rows = open_rows(source, column=column)
         assert isinstance(rows, HDF5Rows)
         np.testing.assert_array_equal(read_all(rows), x)
     weighted = open_rows(file["other"], sample_weight=np.arange(1_000))
@@ -56,23 +56,23 @@ def test_datasets_groups_and_files(file: Any, x: np.ndarray, small_chunks: Any) 
 
 
 def test_sparse_groups(file: Any, matrix: Any) -> None:
-    for source, component in [(file["cells"], None), (file, "cells")]:
-        rows = open_rows(source, component=component)
+    for source, column in [(file["cells"], None), (file, "cells")]:
+        rows = open_rows(source, column=column)
         assert isinstance(rows, CSRRows)
         np.testing.assert_array_equal(read_all(rows), matrix.toarray())
 
 
 @pytest.mark.parametrize(
-    ("component", "told"),
+    ("column", "told"),
     [
         (None, r"x\.h5 is a group without one obvious table \(.*group/table, other\); pass comp"),
         ("nope", r"x\.h5 has no array or group named 'nope'"),
         ("column", r"1 dimensions.*reshape"),
     ],
 )
-def test_what_is_no_table(file: Any, component: str | None, told: str) -> None:
+def test_what_is_no_table(file: Any, column: str | None, told: str) -> None:
     with pytest.raises(DataError, match=told):
-        open_rows(file, component=component)
+        open_rows(file, column=column)
 
 
 def test_a_closed_or_damaged_file_is_named(file: Any) -> None:
@@ -111,14 +111,14 @@ def test_every_method_takes_what_says_how_rows_are_opened(
         found = getattr(estimator, name)(*args, **source)
         return estimator.model_.digest() if found is estimator else found
 
-    with pytest.raises(DataError, match="pass component="):
+    with pytest.raises(DataError, match="pass column="):
         called(url)
-    options = {"component": "b", "storage_options": {"skip_instance_cache": False}}
+    options = {"column": "b", "storage_options": {"skip_instance_cache": False}}
     np.testing.assert_array_equal(called(url, **options), called(3 * x))
     with pytest.raises(DataError, match="named 'c'"):
-        called(url, component="c")
+        called(url, column="c")
     with pytest.raises(ParameterError, match="names an array inside a store, but the source is"):
-        called(x, component="a")
+        called(x, column="a")
     with pytest.raises(TypeError, match="unexpected keyword argument 'compnent'"):
         called(url, compnent="a")
 
@@ -129,7 +129,7 @@ def test_what_a_store_has_is_named(tmp_path: Path) -> None:
     group.create_array("other", data=np.ones((3, 2)))
     for source in (str(tmp_path / "x.zarr"), group):
         with pytest.raises(DataError, match=r"no array or group named 'nope'.*other, table"):
-            open_rows(source, component="nope")
+            open_rows(source, column="nope")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["images"] = np.ones((3, 2, 2))
         with pytest.raises(DataError, match=r"without one obvious table \(it holds images\)"):

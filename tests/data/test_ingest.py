@@ -113,7 +113,7 @@ def write_sources(folder, x):
 
 
 @pytest.mark.parametrize(
-    ("name", "component"),
+    ("name", "column"),
     [
         ("header.csv", None),
         ("plain.csv", None),
@@ -129,15 +129,15 @@ def write_sources(folder, x):
         ("v2.zarr", None),
     ],
 )
-def test_ingest__every_format(name, component, x, tmp_path, monkeypatch):
+def test_ingest__every_format(name, column, x, tmp_path, monkeypatch):
     monkeypatch.setattr(tables, "BLOCK_BYTES", 1)
     write_sources(tmp_path, np.tile(x, (2, 1)))
-    rows = quiet(tmp_path / name, tmp_path / "out.zarr", component=component, chunk_rows=600)
+    rows = quiet(tmp_path / name, tmp_path / "out.zarr", column=column, chunk_rows=600)
     kind = np.float64 if "csv" in name or "tsv" in name else np.float32
     assert rows.dtype == kind
     assert rows.n_rows == 2_000
     np.testing.assert_array_equal(read_all(rows).astype(np.float32), np.tile(x, (2, 1)))
-    small = quiet(tmp_path / name, tmp_path / "half.zarr", component=component, dtype="float16")
+    small = quiet(tmp_path / name, tmp_path / "half.zarr", column=column, dtype="float16")
     np.testing.assert_array_equal(read_all(small), np.tile(x, (2, 1)).astype(np.float16))
 
 

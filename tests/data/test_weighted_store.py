@@ -28,7 +28,7 @@ def test_weighted_store__comes_back(store):
     for rows in (open_rows(store), pickle.loads(pickle.dumps(open_rows(store)))):
         np.testing.assert_array_equal(rows.read(0), X)
         np.testing.assert_array_equal(rows.read_weight(0), WEIGHTS)
-    np.testing.assert_array_equal(open_rows(store, component="rows").read(0)[:, 0], ROWS)
+    np.testing.assert_array_equal(open_rows(store, column="rows").read(0)[:, 0], ROWS)
     notes = zarr.open_group(store, mode="r").attrs[ATTRIBUTE]
     assert notes["kind"] == "coreset"
     assert notes["seed"] == 4
@@ -62,7 +62,7 @@ def test_weighted_store__a_lost_chunk_is_found(store):
 def test_ingest__loses_no_weights(store, tmp_path):
     with pytest.raises(DataError, match="weights, which would be lost"):
         ingest(store, tmp_path / "other.zarr", progress=False)
-    other = ingest(store, tmp_path / "other.zarr", component="X", progress=False)
+    other = ingest(store, tmp_path / "other.zarr", column="X", progress=False)
     np.testing.assert_array_equal(other.read(0), X)
 
 

@@ -101,11 +101,11 @@ def test_open_rows__zarr_objects(x, tmp_path):
     make(group.store, x, name="a/b")
     for rows in (
         open_rows(group["a/b"]),
-        open_rows(group, component="a/b"),
-        open_rows(tmp_path / "g.zarr", component="a/b"),
-        open_rows(f"file://{tmp_path}/g.zarr", component="a"),
+        open_rows(group, column="a/b"),
+        open_rows(tmp_path / "g.zarr", column="a/b"),
+        open_rows(f"file://{tmp_path}/g.zarr", column="a"),
     ):
-        assert (rows.location, rows.component) == (str(tmp_path / "g.zarr"), "a/b")
+        assert (rows.location, rows.column) == (str(tmp_path / "g.zarr"), "a/b")
         np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), x)
 
 
@@ -247,12 +247,12 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
         ("flat.zarr", r"flat\.zarr has 1 dimensions"),
         ("empty.zarr", r"empty\.zarr has no rows \(shape \(0, 7\)\)"),
         ("complex.zarr", r"complex\.zarr has dtype complex128"),
-        ("group.zarr", r"it holds a, b\); pass component="),
+        ("group.zarr", r"it holds a, b\); pass column="),
     ]:
         with pytest.raises(DataError, match=message):
             open_rows(tmp_path / name)
     with pytest.raises(DataError, match=r"no array or group named 'c'"):
-        open_rows(tmp_path / "group.zarr", component="c")
+        open_rows(tmp_path / "group.zarr", column="c")
     with pytest.raises(DataError, match=r"memory://nothing/here does not exist"):
         open_rows("memory://nothing/here")
 
