@@ -6,12 +6,14 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from largek_dask.data.rows import Rows
 from largek_dask.errors import DataError, DataWarning, ParameterError, warn
 
 Names = str | int | Iterable[str | int]
+Kind = Literal["list", "float", "other"]
+"""Kind of a column: lists of numbers, floating-point numbers, or anything else."""
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
 """Names under which a DataFrame's index is written as a column."""
@@ -66,6 +68,11 @@ class Selection:
         taken = None if columns is None else _texts(columns)
         return cls(taken, () if drop is None else _texts(drop))
 
+    @classmethod
+    def only(cls, column: str | None) -> Selection | None:
+        """Build the selection of a single column; None for None."""
+        return None if column is None else cls((column,))
+
     def __bool__(self) -> bool:
         return self.columns is not None or bool(self.drop)
 
@@ -101,6 +108,12 @@ class Selection:
         return places
 
 
+def without(selection: Selection | None, name: str) -> Selection:
+    """Return a selection that also drops the column ``name``."""
+    chosen = selection or Selection()
+    return Selection(chosen.columns, (*chosen.drop, name))
+
+
 def _texts(names: Names) -> tuple[str, ...]:
     return (str(names),) if isinstance(names, str | int) else tuple(map(str, names))
 
@@ -121,8 +134,7 @@ def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
     return DataError(
         f"{where} has {'a column that is' if is_one else 'columns that are'} not numbers: {held}. "
         f"Leave {'it' if is_one else 'them'} out with drop={names!r} (--drop), or encode texts of "
-        "few different values with pandas.get_dummies, dates as days, and lists of one length as "
-        "rows with np.stack."
+        "few different values with pandas.get_dummies, and dates as days."
     )
 
 
@@ -139,11 +151,14 @@ def chosen_columns(
     selection: Selection | None,
     where: str,
     metadata: Mapping[str, Any] | None = None,
+    kinds: Sequence[Kind] = (),
 ) -> list[int]:
     """Return the positions of the selected columns, by default of all columns but an index.
 
     Columns that pandas' ``metadata`` in the schema marks as an index are dropped with a
     DataWarning. Raises DataError for other columns without a name, such as an index in a CSV file.
+    If ``kinds`` of the columns are given, and one column holds lists and no column floats, the
+    other columns (ids, text) are dropped with a DataWarning.
     """
     places = selection.places(names, where) if selection else list(range(len(names)))
     if selection is not None and selection.columns is not None:
@@ -157,6 +172,8 @@ def chosen_columns(
                 DataWarning,
             )
             places.remove(names.index(name))
+    if len(places) > 1 and kinds and (lists := _lists_beside_ids(places, kinds)):
+        return [_only_list([names[place] for place in places], names, lists, where)]
     unnamed = [
         names[place]
         for place in places
@@ -169,6 +186,32 @@ def chosen_columns(
             "all columns to keep (columns=, --columns)."
         )
     return places
+
+
+def _lists_beside_ids(places: Sequence[int], kinds: Sequence[Kind]) -> list[int]:
+    """Return the columns of lists, if no other column can be a feature."""
+    if any(kinds[place] == "float" for place in places):
+        return []
+    return [place for place in places if kinds[place] == "list"]
+
+
+def _only_list(
+    chosen: Sequence[str], names: Sequence[str], lists: Sequence[int], where: str
+) -> int:
+    """Return the only column of lists and warn of the others; raise an error if there are more."""
+    if len(lists) > 1:
+        raise ParameterError(
+            f"{where} has several columns of lists ({listed(names[place] for place in lists)}): "
+            "name one with column= (--column)."
+        )
+    name = names[lists[0]]
+    others = listed(other for other in chosen if other != name)
+    warn(
+        f"The rows of {where} are the lists in its column {name!r}; the other columns ({others}) "
+        f"are left out. Name it with column={name!r} (--column) to say that this is right.",
+        DataWarning,
+    )
+    return lists[0]
 
 
 def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:

@@ -8,8 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.arrow import ArrowColumns, has_missing
-from largek_dask.data.columns import Selection, check_numbers, chosen_columns, names_of
+from largek_dask.data.arrow import ArrowColumns, check_lengths, first_length, has_missing, kinds_of
+from largek_dask.data.columns import (
+    Kind,
+    Selection,
+    check_numbers,
+    chosen_columns,
+    names_of,
+    without,
+)
 from largek_dask.data.memory_rows import SlicedRows
 from largek_dask.data.rows import Column, native_dtype
 from largek_dask.data.stores import require
@@ -31,26 +38,94 @@ class FrameRows(SlicedRows):
     """
 
     def __init__(
-        self, frame: Any, *, selection: Selection | None = None, weight: Column | None = None
+        self,
+        frame: Any,
+        *,
+        selection: Selection | None = None,
+        ids: str | None = None,
+        weight: Column | None = None,
     ) -> None:
+        if ids is not None:
+            selection = without(selection, ids)
         if is_of(frame, "polars", "DataFrame"):
             require("pyarrow", "parquet", "polars DataFrames")
             frame = frame.to_arrow()
-        kind = _PandasFrame if is_of(frame, "pandas", "DataFrame") else _ArrowFrame
-        slices = kind(frame, selection)
+        is_pandas = is_of(frame, "pandas", "DataFrame")
+        slices = _pandas_slices(frame, selection) if is_pandas else _ArrowFrame(frame, selection)
         self._names = slices.names
         super().__init__(slices, weight=weight)
+        if ids is not None:
+            found = frame[ids] if is_pandas else frame.column(ids)
+            self._ids = np.asarray(found.to_numpy())
 
     def _find_names(self) -> Sequence[str] | None:
         return self._names
 
 
+def _pandas_slices(frame: Any, selection: Selection | None) -> _PandasFrame | _PandasLists:
+    names = [str(label) for label in frame.columns]
+    kinds = [_kind_of(frame.iloc[:, place]) for place in range(len(names))]
+    places = chosen_columns(names, selection, "the DataFrame", kinds=kinds)
+    if [kinds[place] for place in places] == ["list"]:
+        return _PandasLists(frame.iloc[:, places[0]])
+    return _PandasFrame(frame, places)
+
+
+def _kind_of(column: Any) -> Kind:
+    if _type_of_numbers(column.dtype) is not None:
+        return "float" if "float" in str(column.dtype).lower() else "other"
+    first = _first_list(column)
+    return "other" if first is None or first.dtype.kind not in "biuf" else "list"
+
+
+def _first_list(column: Any) -> NDArray[Any] | None:
+    """Return the first list of a pandas column that is not missing; None if there are no lists."""
+    for value in column:
+        if isinstance(value, list | tuple | np.ndarray):
+            return np.asarray(value)
+        if value is not None and value == value:
+            return None
+    return None
+
+
+class _PandasLists:
+    """Lists in one column of a DataFrame, with the shape, dtype and row slices of an array."""
+
+    names = None
+
+    def __init__(self, column: Any) -> None:
+        first = _first_list(column)
+        assert first is not None
+        # Lists of Python numbers may begin with integers and go on with fractions.
+        self.dtype = first.dtype if isinstance(column.iloc[0], np.ndarray) else np.dtype(float)
+        self.shape = len(column), first.size
+        self._column = column
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        values, what = self._column.iloc[rows].tolist(), f"column {self._column.name!r}"
+        out = np.empty((len(values), self.shape[1]), self.dtype)
+        first = rows.start or 0
+        lengths = np.array([len(v) if hasattr(v, "__len__") else out.shape[1] for v in values])
+        check_lengths(lengths, out.shape[1], first, what)
+        for row, value in enumerate(values):
+            is_list = isinstance(value, list | tuple | np.ndarray)
+            x = np.asarray(value if is_list else np.nan)
+            if x.dtype.kind == "O":
+                x = np.array([np.nan if one is None else one for one in value])
+            if x.dtype.kind not in "biuf" or not np.can_cast(x.dtype, self.dtype, "same_kind"):
+                raise DataError(
+                    f"row {first + row} of {what} holds {x.dtype} or is missing, which "
+                    f"{self.dtype} cannot hold; give lists of numbers of the same type."
+                )
+            out[row] = x
+        return out
+
+
 class _PandasFrame:
     """Columns of a DataFrame, with the shape, dtype and row slices of an array."""
 
-    def __init__(self, frame: Any, selection: Selection | None) -> None:
+    def __init__(self, frame: Any, places: list[int]) -> None:
         labels = list(frame.columns)
-        places = chosen_columns([str(label) for label in labels], selection, "the DataFrame")
         self.names = names_of([labels[place] for place in places])
         """Names of the features; None if no column label is a string."""
         self.dtype = frame_dtype(frame.iloc[:0, places])
@@ -70,18 +145,26 @@ class _ArrowFrame:
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
-        self._places = chosen_columns(schema.names, selection, where, schema.pandas_metadata)
+        self._places = chosen_columns(
+            schema.names, selection, where, schema.pandas_metadata, kinds_of(schema)
+        )
         self._table = table
-        self._values = ArrowColumns(schema, self._places, where, missing=self._missing)
+        self._values = ArrowColumns(
+            schema, self._places, where, missing=self._missing, width=self._width
+        )
         self.names, self.dtype = self._values.names, self._values.dtype
         self.shape = table.num_rows, self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> list[int]:
         return [place for place in places if has_missing(self._table.column(place))]
 
+    def _width(self, place: int) -> int:
+        return first_length(self._table.column(place)) or 0
+
     def __getitem__(self, rows: slice) -> NDArray[Any]:
         part = self._table.slice(rows.start, rows.stop - rows.start)
-        return self._values.convert([part.column(place) for place in self._places], part.num_rows)
+        columns = [part.column(place) for place in self._places]
+        return self._values.convert(columns, rows.start, "the table")
 
 
 def is_frame(source: Any) -> bool:

@@ -54,6 +54,7 @@ class Rows(ABC):
 
     is_sparse: ClassVar[bool] = False
     """True if ``read`` returns sparse rows."""
+    _ids: NDArray[Any] | None = None
     shuffled: bool = False
     """True if the rows are in random order, as ``ingest(shuffle=...)`` writes them: any range of
     rows is then a random sample, and a part of a chunk can be its first rows."""
@@ -123,6 +124,23 @@ class Rows(ABC):
                 f"{len(names)} names: give one for each."
             )
         return tuple(names)
+
+    def with_ids(self, ids: Any) -> Self:
+        """Return the same rows with these ids, one per row (integers, text or missing)."""
+        found = np.asarray(ids)
+        if found.shape != (self.n_rows,):
+            raise DataError(
+                f"ids has shape {found.shape}, but {self.describe_source(self.location)} has "
+                f"{self.n_rows} rows; give one id per row."
+            )
+        other = self._copy()
+        other._ids = found
+        return other
+
+    def read_ids(self, i: int) -> NDArray[Any]:
+        """Return the ids of chunk ``i``'s rows; indices in the table for rows without ids."""
+        start, stop = self.chunk_rows(i)
+        return np.arange(start, stop) if self._ids is None else self._ids[start:stop]
 
     def with_names(self, names: Sequence[str] | None) -> Self:
         """Return the same rows with these column names, or without names if None."""

@@ -11,6 +11,7 @@ import zarr
 from numpy.typing import NDArray
 
 from largek_dask.data.cf_attributes import refuse_encoded
+from largek_dask.data.columns import Selection
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import find_table, open_hdf5
@@ -18,6 +19,7 @@ from largek_dask.data.lazy_rows import BlockRows, dask_column, dask_frame_rows, 
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
 from largek_dask.data.numpy_files import NpyRows, open_npy
+from largek_dask.data.parquet_rows import open_parquet
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -40,6 +42,7 @@ def open_rows(
     *,
     sample_weight: Any = None,
     column: str | None = None,
+    ids: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     count_missing: bool = True,
 ) -> Rows:
@@ -48,15 +51,20 @@ def open_rows(
     Parameters
     ----------
     source : object
-        URL or path of a ``.npy`` file or of a Zarr array or group (v2 or v3; also a CSR group or a
-        whole store as AnnData writes them); a numpy array, list of lists, scipy sparse matrix,
-        zarr.Array or Group, an open h5py File, Group or Dataset, dask.array, xarray.DataArray,
+        URL or path of a ``.npy`` file, of Parquet (a file, a folder, a pattern such as
+        ``"folder/*.parquet"`` or a list of files), or of a Zarr array or group (v2 or v3; also a
+        CSR group or a whole store as AnnData writes them); a numpy array, list of lists, scipy
+        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array, xarray.DataArray,
         DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch. :class:`Rows` are
         returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
     column : str, optional
-        Name of the array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData.
+        Array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData, or column of
+        a table. A table whose only column of lists stands beside ids and text needs no name.
+    ids : str or array-like, optional
+        Column of a table that holds the rows' ids, or one id per row. Ids are no features; they
+        are written with labels and may repeat.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
@@ -90,15 +98,41 @@ def open_rows(
     >>> rows.shape, rows.n_chunks
     ((5, 3), 1)
     """
-    if is_paths(source):
-        raise _to_be_ingested(source)
     weight = _open_weight(sample_weight, storage_options)
-    rows = _open(source, column, storage_options, weight)
+    name = ids if isinstance(ids, str) else None
+    rows = _open_table(source, column, name, storage_options, weight)
+    if rows is None:
+        if name is not None:
+            raise ParameterError(
+                f"ids={name!r} names a column, and the source has no named columns: give an array "
+                "of ids, one per row."
+            )
+        rows = _open(source, column, storage_options, weight)
+    if ids is not None and name is None:
+        rows = rows.with_ids(ids)
     # A source that is already a Rows was checked when it was opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
         weight.warn_of_missing()
+    return rows
+
+
+def _open_table(
+    source: Any,
+    column: str | None,
+    ids: str | None,
+    storage_options: Mapping[str, Any] | None,
+    weight: Column | None,
+) -> Rows | None:
+    """Open a table with named columns: a DataFrame, an Arrow table or Parquet; None otherwise."""
+    if is_frame(source):
+        return FrameRows(source, selection=Selection.only(column), ids=ids, weight=weight)
+    rows = open_parquet(
+        source, column=column, ids=ids, storage_options=storage_options, weight=weight
+    )
+    if rows is None and is_paths(source):
+        raise _to_be_ingested(source)
     return rows
 
 
@@ -136,8 +170,6 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
         return BlockRows(source, weight=weight)
     if is_of(source, "dask", "DataFrame"):
         return dask_frame_rows(source, weight=weight)
-    if is_frame(source):
-        return FrameRows(source, weight=weight)
     table = in_memory(source)
     return SparseRows(table, weight=weight) if is_sparse(table) else ArrayRows(table, weight=weight)
 
@@ -162,10 +194,7 @@ def in_memory(source: Any) -> Any:
 
 
 def _open_url(
-    url: str,
-    column: str | None,
-    storage_options: Mapping[str, Any] | None,
-    weight: Column | None,
+    url: str, column: str | None, storage_options: Mapping[str, Any] | None, weight: Column | None
 ) -> Rows:
     suffix = os.path.splitext(url)[1].lower()
     if suffix == ".npy":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-import operator
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,24 +10,23 @@ from typing import Any, Protocol, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.arrow import ArrowColumns
 from largek_dask.data.columns import (
     Selection,
     all_differences,
     chosen_columns,
     is_index_name,
     not_numbers,
-    noted_as_index,
 )
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import open_hdf5
 from largek_dask.data.lazy_rows import dask_frame_rows
+from largek_dask.data.parquet_rows import open_parquet
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
 from largek_dask.data.svmlight import SvmlightTable
-from largek_dask.data.table_files import HDF5, ONE_FILE, PARQUET, TEXT, TableFiles, find_table_files
+from largek_dask.data.table_files import HDF5, ONE_FILE, TEXT, TableFiles, find_table_files
 from largek_dask.data.text_files import READING, find_layout, open_text
 from largek_dask.errors import DataError, LargekError, ParameterError
 
@@ -71,7 +68,10 @@ def open_table(
     Raises DataError if the source is not a table of numbers, and ParameterError if it lacks a
     selected column. Warns (DataWarning) if an index is dropped.
     """
-    several = find_table_files(source, storage_options)
+    parquet = open_parquet(
+        source, column=column, selection=selection, storage_options=storage_options
+    )
+    several = None if parquet is not None else find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
     url = normalize(source) if is_path else ""
     ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
@@ -80,14 +80,18 @@ def open_table(
             f"header={header} says whether the first line of a CSV file names the columns; leave "
             "it out for other sources."
         )
+    if parquet is not None:
+        return RowsTable(parquet)
     if several is not None:
-        return _open_files(several, column, storage_options, selection, header)
+        _refuse_column(column, several.where)
+        return _open_files(several, storage_options, selection, header)
     if url.lower().endswith(ONE_FILE):
         if not url.lower().endswith(HDF5):
-            return _open_file(url, column, storage_options, selection, header)
+            _refuse_column(column, url)
+            return _open_file(url, storage_options, selection, header)
         return _with_columns(_open_hdf5(url, column, storage_options), selection)
-    if column is None and is_frame(source):
-        return RowsTable(FrameRows(source, selection=selection))
+    if is_frame(source):
+        return RowsTable(FrameRows(source, selection=selection or Selection.only(column)))
     if column is None and is_of(source, "dask", "DataFrame"):
         return RowsTable(dask_frame_rows(source, selection=selection))
     rows = open_rows(source, column=column, storage_options=storage_options)
@@ -101,21 +105,13 @@ def open_table(
 
 def _open_file(
     url: str,
-    column: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
-    like: CSVTable | ParquetTable | None = None,
-) -> CSVTable | ParquetTable | SvmlightTable:
+    like: CSVTable | None = None,
+) -> CSVTable | SvmlightTable:
     _check_exists(url)
-    name = url.lower()
-    if name.endswith(PARQUET):
-        if column is not None and selection:
-            raise ParameterError("column= selects a single column: leave out columns and drop.")
-        return ParquetTable(url, column, storage_options, selection, like)
-    if column is not None:
-        raise ParameterError(f"column= does not apply to a file such as {url}: leave it out.")
-    if name.endswith(TEXT):
+    if url.lower().endswith(TEXT):
         return CSVTable(url, storage_options, selection, like, header)
     if selection:
         raise ParameterError(
@@ -124,22 +120,27 @@ def _open_file(
     return SvmlightTable(url, storage_options)
 
 
+def _refuse_column(column: str | None, where: str) -> None:
+    if column is not None:
+        raise ParameterError(
+            f"column= does not apply to text such as {where}: select columns with columns= "
+            "(--columns)."
+        )
+
+
 def _open_files(
     files: TableFiles,
-    column: str | None,
     storage_options: Mapping[str, Any] | None,
     selection: Selection | None,
     header: bool | None,
 ) -> FilesTable:
-    first = _open_file(files.urls[0], column, storage_options, selection, header)
-    assert not isinstance(first, SvmlightTable)
-    kept = None if column is not None else Selection(tuple(first.chosen))
+    first = _open_file(files.urls[0], storage_options, selection, header)
+    assert isinstance(first, CSVTable)
     # If columns are selected by name, files may differ in the other columns.
-    like = None if column is not None or (selection and selection.columns) else first
-    tables = [
-        _open_file(url, column, storage_options, kept, header, like) for url in files.urls[1:]
-    ]
-    return FilesTable(files.where, files.location, [first, *tables])
+    like = None if selection and selection.columns else first
+    chosen = Selection(tuple(first.chosen))
+    others = [_open_file(url, storage_options, chosen, header, like) for url in files.urls[1:]]
+    return FilesTable(files.where, files.location, [first, *others])
 
 
 def _check_exists(url: str) -> None:
@@ -147,7 +148,7 @@ def _check_exists(url: str) -> None:
         raise DataError(f"{url} does not exist: check the address.")
 
 
-def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
+def _refuse_other_columns(like: CSVTable, found: Sequence[str], url: str) -> None:
     if differences := all_differences(like.compared, found):
         raise DataError(
             f"{url} has other columns than {like.where}, the first file: {differences} Give files "
@@ -197,7 +198,7 @@ class CSVTable:
         url: str,
         storage_options: Mapping[str, Any] | None,
         selection: Selection | None = None,
-        like: CSVTable | ParquetTable | None = None,
+        like: CSVTable | None = None,
         header: bool | None = None,
     ) -> None:
         self._pandas = require("pandas", "parquet", "CSV files")
@@ -280,85 +281,6 @@ class CSVTable:
             wrong[str(name)] = f"({value!r} in data row {row + at})"
         if wrong:
             raise not_numbers(self.where, wrong)
-
-
-class ParquetTable:
-    """Stream of the rows of a Parquet file, one record batch at a time.
-
-    ``column`` selects a single column, such as a column of fixed-size lists (embeddings), which
-    gives one feature per element. An index that pandas wrote is dropped with a warning.
-    """
-
-    is_sparse = False
-    n_bytes = 0
-
-    def __init__(
-        self,
-        url: str,
-        column: str | None,
-        storage_options: Mapping[str, Any] | None,
-        selection: Selection | None = None,
-        like: CSVTable | ParquetTable | None = None,
-    ) -> None:
-        require("pyarrow", "parquet", "Parquet files")
-        import pyarrow as pa
-        import pyarrow.dataset as dataset
-
-        self.where = url
-        self.location: str | None = url
-        fs, path = filesystem(url, storage_options)
-        try:
-            self._dataset = dataset.dataset(path, filesystem=fs, format="parquet")
-            schema = self._dataset.schema
-            self.n_rows: int | None = int(self._dataset.count_rows())
-        except (OSError, pa.ArrowInvalid) as error:
-            raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
-        self.all_columns = tuple(schema.names)
-        noted = noted_as_index(self.all_columns, schema.pandas_metadata)
-        self.compared = tuple(name for name in self.all_columns if name not in noted)
-        """The columns that all files must have; an index may be missing from some files."""
-        if like is not None:
-            _refuse_other_columns(like, self.compared, url)
-        if column is not None:
-            if column not in self.all_columns:
-                raise DataError(
-                    f"{url} has no column {column!r}, only {', '.join(schema.names)}."
-                )
-            selection = Selection((column,))
-        places = chosen_columns(self.all_columns, selection, url, schema.pandas_metadata)
-        self._columns = self.chosen = [schema.names[place] for place in places]
-        self._values = ArrowColumns(schema, places, url, missing=self._missing)
-        self.names: tuple[str, ...] | None = self._values.names
-        self.dtype = self._values.dtype
-        self.n_features = self._values.n_features
-
-    def _missing(self, places: Sequence[int]) -> set[int]:
-        """Return columns with missing values; read only columns whose statistics do not tell."""
-        import pyarrow.dataset as dataset
-
-        names = {self.all_columns[place]: place for place in places}
-        found: set[int] = set()
-        if not names:
-            return found
-        fields = [dataset.field(name).is_null() for name in names]
-        for batch in self._dataset.to_batches(
-            columns=list(names), filter=functools.reduce(operator.or_, fields)
-        ):
-            found |= {names[name] for name in names if batch.column(name).null_count}
-            if len(found) == len(names):
-                break
-        return found
-
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        import pyarrow as pa
-
-        size = max(1_000, BLOCK_BYTES // (self.dtype.itemsize * self.n_features))
-        try:
-            for batch in self._dataset.to_batches(columns=self._columns, batch_size=size):
-                if batch.num_rows:
-                    yield self._values.convert(batch.columns, batch.num_rows)
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{self.where} is damaged: {error}; write it again.") from error
 
 
 class FilesTable:
