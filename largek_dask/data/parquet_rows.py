@@ -145,7 +145,7 @@ class ParquetRows(Rows):
             if file.columns.n_features != files[0].columns.n_features:
                 raise DataError(
                     f"{file.url} has rows of {file.columns.n_features} numbers, and "
-                    f"{files[0].url} of {files[0].columns.n_features}; give rows of the same length."
+                    f"{files[0].url} of {files[0].columns.n_features}; give rows of one length."
                 )
         return files
 

@@ -54,9 +54,9 @@ def open_rows(
         URL or path of a ``.npy`` file, of Parquet (a file, a folder, a pattern such as
         ``"folder/*.parquet"`` or a list of files), or of a Zarr array or group (v2 or v3; also a
         CSR group or a whole store as AnnData writes them); a numpy array, list of lists, scipy
-        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array, xarray.DataArray,
-        DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch. :class:`Rows` are
-        returned as they are. Names of columns are kept (``Rows.feature_names``).
+        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array,
+        xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch.
+        :class:`Rows` are returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
     column : str, optional
