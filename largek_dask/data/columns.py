@@ -235,6 +235,15 @@ def all_differences(before: Sequence[str], found: Sequence[str]) -> str:
     return " ".join(f"{what}: {listed(names)}." for what, names in lists if names)
 
 
+def check_same_columns(first: Sequence[str], where: str, found: Sequence[str], url: str) -> None:
+    """Raise DataError if the columns of a file differ from those of the first file ``where``."""
+    if differences := all_differences(first, found):
+        raise DataError(
+            f"{url} has other columns than {where}, the first file: {differences} Give files with "
+            "the same columns, or name those that all files have with --columns (columns=)."
+        )
+
+
 def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> list[int] | None:
     """Return the positions of the fitted columns in a table; None if the order is the same.
 

@@ -62,12 +62,19 @@ class FrameRows(SlicedRows):
         return self._names
 
 
-def _pandas_slices(frame: Any, selection: Selection | None) -> _PandasFrame | _PandasLists:
+def _pandas_slices(
+    frame: Any, selection: Selection | None
+) -> _PandasFrame | _PandasLists | _ArrowFrame:
     names = [str(label) for label in frame.columns]
     kinds = [_kind_of(frame.iloc[:, place]) for place in range(len(names))]
     places = chosen_columns(names, selection, "the DataFrame", kinds=kinds)
     if [kinds[place] for place in places] == ["list"]:
-        return _PandasLists(frame.iloc[:, places[0]])
+        column = frame.iloc[:, places[0]]
+        if is_of(column.dtype, "pandas", "ArrowDtype"):
+            import pyarrow as pa
+
+            return _ArrowFrame(pa.table({names[places[0]]: pa.array(column)}), None)
+        return _PandasLists(column)
     return _PandasFrame(frame, places)
 
 

@@ -19,7 +19,7 @@ from largek_dask import config
 from largek_dask.data.arrow import ArrowColumns, first_length, has_missing, kinds_of
 from largek_dask.data.columns import (
     Selection,
-    all_differences,
+    check_same_columns,
     chosen_columns,
     listed,
     noted_as_index,
@@ -132,7 +132,7 @@ class ParquetRows(Rows):
     def _open_files(self, urls: Sequence[str], selection: Selection | None) -> list[_File]:
         first, compared = self._open_file(urls[0], selection)
         # If columns are selected by name, files may differ in the other columns.
-        like = None if selection and selection.columns else compared
+        like = None if selection and selection.columns else (compared, urls[0])
         chosen = Selection(first.chosen)
 
         def open_other(url: str) -> _File:
@@ -150,19 +150,19 @@ class ParquetRows(Rows):
         return files
 
     def _open_file(
-        self, url: str, selection: Selection | None, like: Sequence[str] | None = None
+        self, url: str, selection: Selection | None, like: tuple[Sequence[str], str] | None = None
     ) -> tuple[_File, list[str]]:
-        """Read a footer; return the file and the columns that all files must have."""
+        """Read a footer; return the file and the columns that all files must have.
+
+        ``like`` holds the columns of the first file, and its URL.
+        """
         with _as_data_error(url), self._opened(url) as (file, stamp):
             schema, metadata = file.schema_arrow, file.metadata
             names, pandas = schema.names, schema.pandas_metadata
             index = noted_as_index(names, pandas)
             compared = [name for name in names if name not in index]
-            if like is not None and (differences := all_differences(like, compared)):
-                raise DataError(
-                    f"{url} has other columns than the first file: {differences} Give files with "
-                    "the same columns, or name those that all files have with --columns (columns=)."
-                )
+            if like is not None:
+                check_same_columns(*like, compared, url)
             if self._id_column is not None and self._id_column not in names:
                 raise ParameterError(
                     f"{url} has no column {self._id_column!r} for ids=. "

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask.data.columns import (
     Selection,
-    all_differences,
+    check_same_columns,
     chosen_columns,
     is_index_name,
     not_numbers,
@@ -148,14 +148,6 @@ def _check_exists(url: str) -> None:
         raise DataError(f"{url} does not exist: check the address.")
 
 
-def _refuse_other_columns(like: CSVTable, found: Sequence[str], url: str) -> None:
-    if differences := all_differences(like.compared, found):
-        raise DataError(
-            f"{url} has other columns than {like.where}, the first file: {differences} Give files "
-            "with the same columns, or name those that all files have with --columns (columns=)."
-        )
-
-
 class RowsTable:
     """Stream of the chunks of :class:`Rows`, one block per chunk."""
 
@@ -223,7 +215,7 @@ class CSVTable:
         head = self._read(nrows=HEAD_ROWS)
         self.all_columns = self.compared = tuple(map(str, head.columns))
         if like is not None:
-            _refuse_other_columns(like, self.compared, url)
+            check_same_columns(like.compared, like.where, self.compared, url)
         places = chosen_columns(self.all_columns, selection, url)
         self._columns = [head.columns[place] for place in places]
         self.chosen = tuple(map(str, self._columns))

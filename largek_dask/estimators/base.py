@@ -323,16 +323,16 @@ class RowsEstimator:
         refuse_masked(X)
         is_held = not (is_lazy(X) or is_frame(X) or is_paths(X))
         X = in_memory(X) if is_held else X
-        is_table = is_of(X, "pandas", "DataFrame")
-        is_checked = is_table or (is_held and is_for_sklearn(X))
-        if is_table:
-            # open_rows converts X in chunks, and its errors name columns that are not numeric.
-            validate_data(self, X, reset=reset, skip_check_array=True)
-        elif is_checked:
+        is_checked = is_held and is_for_sklearn(X)
+        if is_checked:
             X = validate_data(
                 self, X, reset=reset, accept_sparse="csr", dtype="numeric", ensure_all_finite=False
             )
         rows = open_rows(X, column=column, storage_options=storage_options)
+        if is_of(X, "pandas", "DataFrame") and rows.n_features == len(X.columns):
+            is_checked = True
+            # open_rows converts X in chunks, and its errors name columns that are not numeric.
+            validate_data(self, X, reset=reset, skip_check_array=True)
         if sample_weight is not None:
             if isinstance(sample_weight, Real):
                 sample_weight = np.full(rows.n_rows, float(sample_weight))
