@@ -282,6 +282,11 @@ option_storage = click.option(
 option_weight = click.option(
     "--sample-weight", metavar="URL", help="Weights of the rows, one number per row."
 )
+option_column = click.option(
+    "--column",
+    metavar="NAME",
+    help="Array in a store with several (Zarr or HDF5 group, AnnData), or column of a table.",
+)
 option_threads = click.option(
     "--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]"
 )
@@ -310,15 +315,7 @@ def with_data_options(function: Decorated) -> Decorated:
     def with_source(*args: Any, column: Any, storage_options: Any, **kwargs: Any) -> Any:
         return function(*args, data_options=DataOptions(column, storage_options), **kwargs)
 
-    add = options(
-        click.option(
-            "--column",
-            metavar="PATH",
-            help="Name of the array in a store with several (a Zarr or HDF5 group, AnnData).",
-        ),
-        option_storage,
-    )
-    return add(with_source)
+    return options(option_column, option_storage)(with_source)
 
 
 # --- URLs and connections ---------------------------------------------------------------------

@@ -48,7 +48,7 @@ def fit(
     data_options: DataOptions,
     **given: Any,
 ) -> None:
-    """Cluster DATA (a Zarr or npy URL) into K clusters.
+    """Cluster DATA (a URL of Zarr, Parquet or npy) into K clusters.
 
     Ctrl-C writes a checkpoint; the same command resumes from the last checkpoint.
     """

@@ -21,6 +21,7 @@ from largek_dask.cli.common import (
     emit,
     explicit_parameters,
     one_line,
+    option_column,
     option_storage,
     options,
     table,
@@ -146,6 +147,7 @@ argument_id = click.argument("job_id", metavar="ID")
     help="New folder of the job, which scheduler and workers can access.",
 )
 @fit_options
+@option_column
 @click.option("--name", help="Name that is shown with the id.")
 @click.option("--workers-min", type=int, metavar="N", help="Minimum number of workers.")
 @click.option("--workers-max", type=int, metavar="N", help="Maximum number of workers.")
@@ -178,7 +180,7 @@ def submit(
 ) -> None:
     """Submit a job to a cluster's scheduler.
 
-    The job clusters DATA (a Zarr or npy URL) into K clusters. Prints the id of the job. It
+    The job clusters DATA (a URL of Zarr, Parquet or npy) into K clusters. Prints the job's id. It
     continues when this computer is switched off, when workers die, and after a restart of the
     scheduler. Values of --storage-option are kept in memory only; for 'key={"env": "NAME"}' the
     value is looked up in the scheduler's environment.

@@ -373,7 +373,8 @@ class Service:
             1) and maximum number, and required tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
-            ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
+            ``column`` (that holds the rows, as in ``open_rows``), ``empty_clusters``,
+            ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
             worker), as in :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
             Gaussians to fit instead, and its ``dither``.
 

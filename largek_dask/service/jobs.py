@@ -343,6 +343,7 @@ class Jobs(Queue):
         rows = open_rows(
             spec.data,
             sample_weight=spec.sample_weight,
+            column=spec.column,
             storage_options=options,
             count_missing=False,
         )

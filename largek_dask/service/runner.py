@@ -321,7 +321,12 @@ class Runner(threading.Thread):
     def _fit(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self.job, self.job.record.spec
         rows = without_equal_names(
-            open_rows(spec.data, sample_weight=spec.sample_weight, storage_options=dict(options))
+            open_rows(
+                spec.data,
+                sample_weight=spec.sample_weight,
+                column=spec.column,
+                storage_options=dict(options),
+            )
         )
         pick = None if spec.workers is None else spec.workers.pick()
         with use_selection(

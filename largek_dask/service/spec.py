@@ -196,6 +196,8 @@ class JobSpec(BaseModel):
     max_time: float | None = _of("max_time", ge=None, gt=0)
     seed: int = _of("seed", lt=1 << 63)
     sample_weight: Address | None = None
+    column: Name | None = None
+    """Array or column that holds the rows, as in ``open_rows``."""
     empty_clusters: EmptyClusters = _of("empty_clusters")
     on_bad_rows: OnBadRows = _of("on_bad_rows")
     normalize: Normalize | None = _of("normalize")
