@@ -299,13 +299,10 @@ class DataOptions(NamedTuple):
     column: str | None
     storage_options: dict[str, Any] | None
 
-    def open(
-        self, data: str, sample_weight: str | None = None, *, count_missing: bool = True
-    ) -> Rows:
+    def open(self, data: str, sample_weight: str | None = None, **more: Any) -> Rows:
         from largek_dask.data.sources import open_rows
 
-        given = self._asdict()
-        return open_rows(data, sample_weight=sample_weight, count_missing=count_missing, **given)
+        return open_rows(data, sample_weight=sample_weight, **self._asdict(), **more)
 
 
 def with_data_options(function: Decorated) -> Decorated:

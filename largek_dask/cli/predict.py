@@ -53,6 +53,18 @@ def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
     help="New Zarr array, or .npy, .csv or .parquet file, depending on the suffix.",
 )
 @click.option(
+    "--include",
+    metavar="NAMES",
+    help="Further columns of a .csv or .parquet file, separated by commas: id, distance (to the "
+    "own centre), second (nearest centre and its distance).",
+)
+@click.option("--ids", metavar="NAME", help="Column of DATA that holds the ids of the rows.")
+@click.option(
+    "--partition-by",
+    type=click.Choice(["cluster"]),
+    help="Write a folder with Parquet files for each cluster.",
+)
+@click.option(
     "--density",
     is_flag=True,
     help="For a mixture: write the log density of each row; outliers have the lowest.",
@@ -68,6 +80,9 @@ def predict(
     model_url: str,
     data: str,
     out: str,
+    include: str | None,
+    ids: str | None,
+    partition_by: str | None,
     density: bool,
     proba: bool,
     scheduler: str | None,
@@ -85,16 +100,22 @@ def predict(
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
+    given: dict[str, Any] = {}
+    if include or partition_by:
+        if what != "labels":
+            raise click.UsageError(f"give either --{what} or --include and --partition-by")
+        given = {"include": include.split(",") if include else (), "partition_by": partition_by}
     model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(
             f"--{what} needs a mixture, but {model_url} is a model of kind {model.kind!r}: fit one "
             "with --mixture"
         )
-    rows = data_options.open(data)
+    rows = data_options.open(data, ids=ids)
     out, storage_options = output(out, data, data_options.storage_options)
     with connected(scheduler, data_options.storage_options) as client:
-        getattr(model, method)(rows, out=out, client=client, storage_options=storage_options)
+        given |= {"out": out, "client": client, "storage_options": storage_options}
+        getattr(model, method)(rows, **given)
     seconds = perf_counter() - begun
     emit({"out": out, "holds": kind, "n_rows": rows.n_rows, "seconds": seconds})
 

@@ -168,6 +168,13 @@ def has_missing(column: Any) -> bool:
     )
 
 
+def as_ids(column: Any) -> NDArray[Any]:
+    """Convert a column of ids to an array; a missing id becomes None, so that integers stay."""
+    if column.null_count:
+        return np.array(column.to_pylist(), object)
+    return np.asarray(column.to_numpy())
+
+
 def first_length(column: Any) -> int | None:
     """Return the length of the first list that is not missing; None if all are missing."""
     for chunk, _ in _chunks(column):

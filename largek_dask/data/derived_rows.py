@@ -46,6 +46,9 @@ class DerivedRows(Rows):
     def _load(self, i: int, start: int, stop: int) -> Any:
         return self._derive(self._rows.read(i), start)
 
+    def read_ids(self, i: int) -> NDArray[Any]:
+        return self._rows.read_ids(i)
+
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
         return self._rows.stretch(i, begin, end)
 

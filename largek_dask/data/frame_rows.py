@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from largek_dask.data.arrow import ArrowColumns, check_lengths, first_length, has_missing, kinds_of
+from largek_dask.data.arrow import (
+    ArrowColumns,
+    as_ids,
+    check_lengths,
+    first_length,
+    has_missing,
+    kinds_of,
+)
 from largek_dask.data.columns import (
     Kind,
     Selection,
@@ -55,8 +62,7 @@ class FrameRows(SlicedRows):
         self._names = slices.names
         super().__init__(slices, weight=weight)
         if ids is not None:
-            found = frame[ids] if is_pandas else frame.column(ids)
-            self._ids = np.asarray(found.to_numpy())
+            self._ids = frame[ids].to_numpy() if is_pandas else as_ids(frame.column(ids))
 
     def _find_names(self) -> Sequence[str] | None:
         return self._names

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
-from largek_dask.data.arrow import ArrowColumns, first_length, has_missing, kinds_of
+from largek_dask.data.arrow import ArrowColumns, as_ids, first_length, has_missing, kinds_of
 from largek_dask.data.columns import (
     Selection,
     check_same_columns,
@@ -258,7 +258,7 @@ class ParquetRows(Rows):
                 with self._unchanged(self._files[number]) as opened:
                     table = opened.read_row_group(group, [self._id_column], use_threads=False)
                 column = table.column(self._id_column).slice(begin, end - begin)
-                found.append(column.to_numpy(zero_copy_only=False))
+                found.append(as_ids(column))
         return np.concatenate(found)
 
     @contextmanager

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import reprlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -51,6 +51,7 @@ from largek_dask.html_table import html_table
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.model.predictions import PredictionTable
     from largek_dask.passes.base import BasePasses
     from largek_dask.plots.plot_collection import Plot
     from largek_dask.plots.report import Report
@@ -192,6 +193,10 @@ class Model(ABC):
         rows: Any,
         *,
         out: str | Folder | None = None,
+        include: Collection[str] = (),
+        partition_by: Literal["cluster"] | None = None,
+        column: str | None = None,
+        ids: Any = None,
         client: Client | None = None,
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
@@ -206,6 +211,15 @@ class Model(ABC):
             URL of a Zarr array, or of a file with the suffix ``.npy``, ``.csv`` or ``.parquet``
             (column "label"), to which labels are written instead of being returned. A run that was
             killed resumes when it is started again.
+        include : collection of {"id", "distance", "second"}
+            Further columns of a ``.csv`` or ``.parquet`` file: ids of the rows (their numbers, if
+            they have no ids); the exact distance to the own centre, Euclidean, or cosine if the
+            model normalises rows; the second nearest centre and the distance to it. Such a file is
+            written as a whole, and a killed run starts again.
+        partition_by : {"cluster"}, optional
+            Write ``out`` as a folder of Parquet files ``cluster=N/part-M.parquet``.
+        column, ids : optional
+            As in :func:`~largek_dask.open_rows`.
         client : distributed.Client, optional
             Compute on the client's cluster; None: on threads of this process.
         n_threads : int, optional
@@ -228,7 +242,14 @@ class Model(ABC):
         OutputError
             ``out`` exists or cannot be written; raised before computing.
         """
-        opened = self._open(rows)
+        opened = self._open(rows, column=column, ids=ids)
+        if include or partition_by is not None:
+            if out is None:
+                raise ParameterError("include and partition_by need out=, the URL to write to.")
+            table = self._table(out, include, partition_by, storage_options)
+            with self._passes(opened, client, n_threads) as passes:
+                table.write(passes)
+            return None
         store = None
         if out is not None:
             owner = {"model": self.digest(), "data": opened.fingerprint()["content"]}
@@ -262,8 +283,14 @@ class Model(ABC):
         with self._passes(opened, client, n_threads) as passes:
             return self._score(passes)
 
-    def _open(self, source: Any, sample_weight: Any = None) -> Rows:
-        rows = self._by_name(open_rows(source, sample_weight=sample_weight))
+    def _table(self, out: str | Folder, include: Collection[str], *about: Any) -> PredictionTable:
+        raise ParameterError(
+            f"a model of kind {self.kind!r} has no distances to centres: leave out include and "
+            "partition_by."
+        )
+
+    def _open(self, source: Any, sample_weight: Any = None, **more: Any) -> Rows:
+        rows = self._by_name(open_rows(source, sample_weight=sample_weight, **more))
         if rows.n_features != self.n_features:
             raise ParameterError(
                 f"The rows have {rows.n_features} features, but the model was fitted on rows of "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,16 +16,18 @@ from largek_dask.algorithms.problem import Labelling
 from largek_dask.driver.final import label_rows
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.plan import beyond_reach, check_output_fits
-from largek_dask.errors import without_causes
+from largek_dask.errors import ParameterError, without_causes
 from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.dense.doubts import distances_of_far
 from largek_dask.kernels.distances import PackedCenters, scores
 from largek_dask.model.base import Model, check_numbers
+from largek_dask.model.predictions import PredictionTable
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from largek_dask.driver.labels import LabelStore
+    from largek_dask.driver.storage import Folder
     from largek_dask.passes.base import BasePasses
 
 
@@ -111,6 +114,11 @@ class CentersModel(Model):
     ) -> tuple[NDArray[np.int32] | None, dict[str, Any]]:
         labelled = label_rows(passes, self._labelling(passes.rows.dtype), out=out)
         return labelled.labels, {"inertia": labelled.sum_of("inertia")}
+
+    def _table(self, out: str | Folder, include: Collection[str], *about: Any) -> PredictionTable:
+        if "second" in include and self.n_clusters < 2:
+            raise ParameterError("include='second' needs a model of at least two clusters.")
+        return PredictionTable(self, out, include, *about)
 
     def _cluster_centers(self) -> NDArray[Any]:
         return self.arrays.centers

@@ -223,8 +223,8 @@ class MixtureModel(Model):
 
     # --- common to all kinds ----------------------------------------------------------------------
 
-    def _open(self, source: Any, sample_weight: Any = None) -> Rows:
-        opened = super()._open(source, sample_weight)
+    def _open(self, source: Any, sample_weight: Any = None, **more: Any) -> Rows:
+        opened = super()._open(source, sample_weight, **more)
         if opened.is_sparse:
             raise ParameterError(
                 "a mixture is compared with dense rows only: give them as a dense array."

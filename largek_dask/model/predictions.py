@@ -1,0 +1,244 @@
+"""Write labels together with ids and distances, as one table or as a dataset by cluster."""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk
+from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.data.stores import require
+from largek_dask.driver.labels import group_chunks
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import OutputError, ParameterError
+from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
+from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
+
+if TYPE_CHECKING:
+    from largek_dask.model.centers import CentersModel
+    from largek_dask.passes.base import BasePasses
+
+INCLUDED = ("id", "distance", "second")
+"""Columns beside the label; "second" is the second nearest centre and the distance to it."""
+HELD_BYTES = 256 << 20
+"""Size of the rows of a partitioned dataset that are sorted by cluster at once."""
+GROUP_ROWS = 1 << 20
+"""Approximate number of rows that are predicted at once."""
+
+
+class Predicted(NamedTuple):
+    """Labels, distances, second labels and their distances of a chunk; None if not asked for."""
+
+    label: NDArray[np.int32]
+    distance: NDArray[np.float64] | None
+    second: NDArray[np.int32] | None
+    second_distance: NDArray[np.float64] | None
+
+
+class PredictionTable:
+    """Table of predictions that is checked before computing.
+
+    Parameters
+    ----------
+    model : CentersModel
+    out : str or Folder
+        URL of a ``.parquet`` or ``.csv`` file, or of a new folder with ``partition_by``.
+    include : collection of str
+        Of :data:`INCLUDED`.
+    partition_by : {"cluster"}, optional
+        Write a folder ``cluster=N`` of Parquet files for each cluster.
+
+    Raises
+    ------
+    ParameterError
+        A parameter is not supported.
+    OutputError
+        ``out`` exists or cannot be written.
+    """
+
+    def __init__(
+        self,
+        model: CentersModel,
+        out: str | Folder,
+        include: Collection[str],
+        partition_by: str | None,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        if wrong := [name for name in include if name not in INCLUDED]:
+            raise ParameterError(f"include={wrong[0]!r} is not known; use {', '.join(INCLUDED)}.")
+        if partition_by not in (None, "cluster"):
+            raise ParameterError(f"partition_by={partition_by!r} must be None or 'cluster'.")
+        self._model = model
+        place = Folder.of(out, storage_options)
+        self._parent, self._name = place.parent()
+        self._include, self._is_partitioned = tuple(include), partition_by is not None
+        suffix = os.path.splitext(self._name)[1].lower()
+        if not self._is_partitioned and suffix not in (".parquet", ".csv"):
+            raise ParameterError(
+                f"{place.url} cannot hold several columns; write a .parquet or .csv file, or a "
+                "folder with partition_by='cluster'."
+            )
+        require("pyarrow", "parquet", "tables of predictions")
+        self._is_text = suffix == ".csv" and not self._is_partitioned
+        self._parent.check_writable()
+        if self._parent.exists(self._name):
+            raise OutputError(f"{place.url} exists already; remove it or choose another output.")
+
+    def write(self, passes: BasePasses) -> None:
+        """Predict all rows and write the table, which appears when it is complete."""
+        tables = self._tables(self._model, passes)
+        with _appearing(self._parent, self._name) as temporary:
+            if self._is_partitioned:
+                _write_folder(self._parent.sub(temporary), tables)
+                return
+            write = _write_csv if self._is_text else _write_parquet
+            with self._parent.fs.open(self._parent.path(temporary), "wb") as file:
+                write(file, tables)
+
+    def _tables(self, model: CentersModel, passes: BasePasses) -> Iterator[Any]:
+        """Yield an Arrow table for each chunk of rows, in order."""
+        import pyarrow as pa
+
+        packed = model.arrays.packed_for(passes.rows.dtype)
+        measured = _unit_centers(packed) if model.normalize == "l2" else packed
+        is_cosine, has_second = model.normalize == "l2", "second" in self._include
+        names = ["label"]
+        names += ["distance"] if "distance" in self._include else []
+        names += ["second", "second_distance"] if has_second else []
+        ids: Any = None
+        for group in group_chunks(passes.rows.chunk_table, GROUP_ROWS):
+            found: dict[int, Predicted] = passes.reduce(
+                _predict_chunk, packed, measured, "distance" in names, has_second, is_cosine,
+                start=dict, combine=operator.ior, chunks=list(group),
+            )  # fmt: skip
+            for i in group:
+                columns = {name: getattr(found[i], name) for name in names}
+                if "id" in self._include:
+                    ids = _as_arrow(passes.rows.read_ids(i), None if ids is None else ids.type)
+                    columns = {"id": ids, **columns}
+                yield pa.table(columns)
+
+
+def _write_folder(folder: Folder, tables: Iterable[Any]) -> None:
+    held: list[Any] = []
+    part = 0
+    for table in tables:
+        held.append(table)
+        if sum(one.nbytes for one in held) >= HELD_BYTES:
+            _write_part(folder, held, part)
+            held, part = [], part + 1
+    if held:
+        _write_part(folder, held, part)
+
+
+def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
+    """Write the rows of each cluster to one file; rows that were skipped have no cluster."""
+    import pyarrow as pa
+
+    whole = pa.concat_tables(tables)
+    labels = whole.column("label").to_numpy()
+    order = np.argsort(labels, kind="stable")
+    edges = np.flatnonzero(np.diff(labels[order], prepend=-2, append=np.iinfo(np.int32).max))
+    ordered = whole.drop_columns("label").take(pa.array(order))
+    for begin, end in pairwise(edges):
+        label = int(labels[order[begin]])
+        rows = ordered.slice(begin, end - begin)
+        name = f"cluster={label:05d}/part-{part:05d}.parquet"
+        folder.publish(name, partial(_write_parquet, tables=[rows]), is_durable=False)
+
+
+@contextmanager
+def _appearing(parent: Folder, name: str) -> Iterator[str]:
+    """Yield a temporary name of a file or folder that is renamed at the end.
+
+    After an error, the file or folder is removed. A killed run leaves it under its temporary name,
+    and the next run removes it.
+    """
+    temporary = f"{name}.partial"
+    parent.remove(temporary)
+    try:
+        yield temporary
+        if parent.is_local:
+            os.rename(parent.path(temporary), parent.path(name))
+        else:
+            parent.fs.mv(parent.path(temporary), parent.path(name), recursive=True)
+    except BaseException:
+        parent.remove(temporary)
+        raise
+
+
+def _write_csv(file: Any, tables: Iterable[Any]) -> None:
+    import pyarrow.csv as csv
+
+    for number, table in enumerate(tables):
+        csv.write_csv(table, file, csv.WriteOptions(include_header=number == 0))
+
+
+def _write_parquet(file: Any, tables: Iterable[Any]) -> None:
+    import pyarrow.parquet as pq
+
+    writer = None
+    try:
+        for table in tables:
+            if writer is None:
+                writer = pq.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()
+
+
+def _as_arrow(ids: NDArray[Any], kind: Any) -> Any:
+    import pyarrow as pa
+
+    found = pa.array(ids, kind)
+    return found.cast(pa.string()) if pa.types.is_null(found.type) else found
+
+
+def _unit_centers(packed: PackedCenters) -> PackedCenters:
+    """Return centres of length 1, of which half the squared distance is the cosine distance."""
+    centers = packed.centers.astype(np.float64)
+    lengths = np.linalg.norm(centers, axis=1, keepdims=True)
+    unit = centers / np.where(lengths > 0, lengths, 1.0)
+    return pack_centers(unit, np.zeros(unit.shape[1]))
+
+
+def _predict_chunk(
+    chunk: Chunk,
+    total: dict[int, Predicted],
+    packed: PackedCenters,
+    measured: PackedCenters,
+    has_distance: bool,
+    has_second: bool,
+    is_cosine: bool,
+) -> None:
+    second = None
+    if has_second:
+        labels, _, second, _ = nearest_two_pruned(chunk.x, packed)
+    else:
+        labels, _ = nearest_pruned(chunk.x, packed)
+    squares = exact_distances(chunk.x, packed, labels)
+
+    def distances(of: NDArray[np.int32]) -> NDArray[np.float64]:
+        if is_cosine:
+            return squared_distances(chunk.x, measured, of) / 2
+        return np.sqrt(squares if of is labels else squared_distances(chunk.x, packed, of))
+
+    own = distances(labels) if has_distance else None
+    other = None if second is None else distances(second)
+    if chunk.bad is not None:
+        labels[chunk.bad] = -1
+        for values in (own, other):
+            if values is not None:
+                values[chunk.bad] = np.nan
+        if second is not None:
+            second[chunk.bad] = -1
+    total[chunk.index] = Predicted(labels, own, second, other)
