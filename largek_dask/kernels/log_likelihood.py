@@ -44,7 +44,7 @@ NEAR = 14.0
 densities are below e^-14 (2^-20) of the best density, so relative errors of 2^-20 do not matter."""
 FAR = 45.0
 """Components whose log joint is certainly lower than the best by more than this, in nats, are
-ignored: e^-45 is 2^-65."""
+ignored: e^-45 is about 2^-65."""
 UNSURE = 2.0**-5
 """Log joints are computed in float64 if their bounds differ by at least this much."""
 _TOGETHER = 128
@@ -229,7 +229,7 @@ def _search_of(packed: PackedMixture) -> Callable[..., Any]:
 
 @cache
 def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """Compile the search over all components, one panel of rows at a time."""
+    """Compile a kernel that searches all components for one panel of rows at a time."""
     meet = _meet(tile, dtype, direct, diagonal)
     collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
     width = tile.vectors * tile.lanes_of(dtype.itemsize)

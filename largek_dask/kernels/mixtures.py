@@ -156,7 +156,7 @@ def pack_mixture(
     log_weights = np.array(log_weights, np.float64)
     if variances.shape not in ((1, 1), (k, 1), (k, d)):
         raise ParameterError(
-            f"variances of {k} components of {d} features must have shape (1, 1), ({k}, 1) or "
+            f"variances of {k} components with {d} features must have shape (1, 1), ({k}, 1) or "
             f"({k}, {d}), got {variances.shape}."
         )
     if not ((variances > 0) & (variances < np.inf)).all():

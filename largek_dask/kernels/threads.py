@@ -84,7 +84,7 @@ class Threads:
     work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return ``[function(item) for item in items]`` by :func:`on_threads`."""
+        """Return ``[function(item) for item in items]``, calling ``check`` before every item."""
 
         def checked(item: Item) -> Result:
             self.check()

@@ -373,7 +373,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"means": np.zeros(4, np.float32)}, "means of shape"),
     ({"means": np.zeros((K, D), np.float16)}, r"means of shape \(6, 4\) and type float16"),
     ({"means": np.full((K, D), np.nan, np.float32)}, r"means with \[0, 0\] = nan"),
-    ({"variances": np.ones((K, 2))}, "variances of 6 components of 4 features must have shape"),
+    ({"variances": np.ones((K, 2))}, "variances of 6 components with 4 features must have shape"),
     ({"variances": np.ones((K, D), np.float32)}, "variances of type float32"),
     ({"variances": np.zeros((1, 1))}, "variances must be positive"),
     ({"variances": np.full((1, 1), np.inf)}, "variances must be positive and finite"),

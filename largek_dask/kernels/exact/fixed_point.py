@@ -20,8 +20,7 @@ class FixedPoint:
     """Fixed-point grid for sums: steps of 2^-bits for features, 2^-weight_bits for weights.
 
     Sums cannot overflow. Let A be the maximum of |x - shift|, W the total weight and N the number
-    of rows. Let 2^a, 2^v and 2^m be the smallest powers of two that are at least A, W and the
-    largest weight.
+    of rows. Let 2^a, 2^v and 2^m be the smallest powers of two above A, W and the largest weight.
 
     * A row is rounded to ``q = round((x - shift) 2^bits)`` with ``bits <= 50 - a``, so
       ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
@@ -66,7 +65,7 @@ class FixedPoint:
     weight_bits: int
     """The step of weights is 2^-weight_bits, which is 1 for integer weights."""
     integer_weights: bool
-    """True if weights are integers with a total of at most 2^36. A row of weight w then counts as w
+    """True if weights are integers with a total below 2^36. A row of weight w then counts as w
     equal rows."""
     extent: int
     """Every ``|x - shift|`` is at most 2^extent."""

@@ -239,7 +239,7 @@ class SoftSums:
 
     @property
     def total(self) -> float:
-        """Total weight of the rows added."""
+        """Total weight of all added rows."""
         low_bits, unit = self._mass_units
         low = _exact_sum(self._low_masses)
         return float((_exact_sum(self._masses) << low_bits) + low) * unit
