@@ -1,12 +1,12 @@
-"""Format numbers and texts for people."""
+"""Format numbers and text for people."""
 
 from __future__ import annotations
 
 
 def printable(text: object) -> str:
-    """Replace control characters, which could forge a line or control a terminal, by blanks."""
+    """Replace control characters, which could forge a line or control a terminal, by spaces."""
     words = str(text)
-    # Fast path, as a page has thousands of texts.
+    # This is a fast path, because a page contains thousands of texts.
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
