@@ -51,7 +51,7 @@ clusters, and by a first fit with more clusters."""
 LEAST_FUNCTIONS = 5
 """Minimum number of compiled functions before the remaining time is estimated."""
 SILENT_SECONDS = 0.5
-"""Do not report compile times below this, in seconds."""
+"""Shortest compile time that is reported, in seconds."""
 EVERY_SECONDS = 1.0
 """Minimum time between two events, in seconds."""
 

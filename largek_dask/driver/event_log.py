@@ -76,7 +76,7 @@ class JsonLines:
         return self._folder.url
 
     def __call__(self, event: Event) -> None:
-        """Write an event; after OSError, a later call writes the event as well."""
+        """Write an event; an event that fails with OSError is written by a later call."""
         if event.get("event") == UNSTORED:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))

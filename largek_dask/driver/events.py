@@ -7,8 +7,8 @@ of its kind:
 chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
 started    ``format`` of the following events, ``version`` of the package, ``n_rows``,
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
-           (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
-           ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
+           (their addresses), ``n_iter`` (positive if the fit is resumed), and (except for
+           k-means) ``objective`` with ``name``, ``of_step``, ``unit`` and ``sense``
 progress   during a pass of more than a second, at most once per second: number of chunks ``done``,
            of ``n_chunks``; jobs keep only the latest of these events, and files keep none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
@@ -60,7 +60,7 @@ Sink = Callable[[Event], None]
 class Events:
     """Send each event to all sinks, with the fields of ``context``.
 
-    A failing sink is kept; further failures are not reported until the sink succeeds again.
+    A failing sink is kept; only the first failure is reported until the sink succeeds again.
     """
 
     def __init__(

@@ -174,7 +174,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
 
 
 def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
-    """Return indices of evenly spaced rows for a timing trial, in memory or in the first chunk."""
+    """Return indices of rows for a timing trial; stored rows are taken from the first chunk."""
     here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
     here = min(max(here, TRIAL_ROWS), passes.n_rows)
     n = min(here, TRIAL_ROWS)

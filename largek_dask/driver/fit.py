@@ -65,7 +65,7 @@ class FitResult:
     stop_reason: StopReason
     statistics: Statistics
     n_distinct: int | None
-    """Number of distinct rows if there are fewer than clusters, else None."""
+    """Number of distinct rows if it is smaller than the number of clusters, else None."""
     seconds: float
     """Seconds from the first access to the rows until the model was found, including earlier
     runs."""
@@ -110,7 +110,7 @@ def fit(
     cancelled: Callable[[], bool] | None = None,
     suspended: Callable[[], bool] | None = None,
 ) -> FitResult:
-    """Cluster rows on a Dask cluster, or on threads of this process without a client.
+    """Cluster rows on a Dask cluster, or on threads of this process if there is no client.
 
     After Ctrl-C or a time limit, the result of the last complete step is returned.
 
@@ -269,7 +269,6 @@ class _FitRun:
         )
 
     def _check(self, statistics: Statistics) -> None:
-        """Check conditions that depend on the statistics of the rows."""
         k = self.options.n_clusters
         check_rows_that_count(k, statistics)
         check_scale(statistics)
@@ -277,7 +276,7 @@ class _FitRun:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
-        """Declare stored labels complete, and return the result."""
+        """Mark stored labels as complete, and return the result of the fit."""
         final, store = best.final, self.store
         if final is not None:
             had_time = best.reason != "max_time_without_last_pass"
@@ -359,7 +358,7 @@ def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
 
 
 def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
-    """Return the problem; each field of the problem is the option of the same name."""
+    """Return the problem; each field is set from the option of the same name."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

@@ -64,7 +64,7 @@ def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 
 def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
-    """Convert the description of an algorithm in a job of format ``number``."""
+    """Convert an algorithm's description from job format ``number`` to the current format."""
     given = dict(described)
     former = given.pop("name").lower()
     if number > 1:

@@ -59,10 +59,9 @@ FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback
 
 
 class Series:
-    """Values over time, thinned to every s-th point plus the lowest, highest and last points.
+    """Values over time, thinned to every ``s``-th point plus the lowest, highest and last points.
 
-    Here ``s`` is the smallest power of two that leaves at most ``MOST_POINTS`` (an even number)
-    points.
+    The stride ``s`` is the smallest power of two that leaves at most ``MOST_POINTS`` points.
 
     Examples
     --------
@@ -78,7 +77,7 @@ class Series:
 
     def __init__(self) -> None:
         self._kept = array("d")
-        """Numbers of every s-th point, concatenated."""
+        """Coordinates of every s-th point, concatenated."""
         self._n, self._stride = 0, 1
 
     def add(self, point: Point) -> None:
@@ -184,7 +183,6 @@ class JobView:
         self.most_work = 0.0
         """Seconds of computing and reading in the most expensive step."""
         self.step_seconds: float | None = None
-        """Seconds of the last step."""
         self.drop_series()
 
     def drop_series(self) -> None:
@@ -293,7 +291,7 @@ class JobView:
         }
 
     def metric_seconds(self) -> dict[str, float]:
-        """Return the seconds of all steps by kind of work, rounded to hundredths, without zeros."""
+        """Return the positive totals of seconds by kind of work, rounded to hundredths."""
         spent = {kind: short_number(round(n, 2), 7) for kind, n in self.seconds.items()}
         return {kind: seconds for kind, seconds in spent.items() if seconds}
 
@@ -407,7 +405,6 @@ class JobView:
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
 
     def _add_step(self, event: Event) -> None:
-        """Add a point to each series for which the step has a value."""
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return

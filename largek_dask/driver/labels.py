@@ -292,7 +292,7 @@ class LabelStore:
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            # The key is "centers" because formerly all models had centres.
+            # The key is "centers" because all models formerly had centres.
             "centers": self._model,
             "done": done,
             "sums": packed,

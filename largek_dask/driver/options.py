@@ -105,7 +105,7 @@ class FitOptions:
     (3600.0, 2147483648, Auto(effort='balanced'))
     """
 
-    # A plain field, so that type checkers know that it is required.
+    # This is a plain field, so that type checkers know that n_clusters is required.
     n_clusters: int = field(
         metadata={"option": Option("integer", "job", "Number of clusters.", MISSING, least=1)}
     )

@@ -60,7 +60,8 @@ def check_scale(statistics: Statistics) -> None:
         origin = "the mean of its column" if statistics.shift.any() else "0"
         raise DataError(
             f"all values are within {extent:.3g} of {origin}, so squared distances underflow "
-            f"{statistics.dtype}; multiply the data and divide the centres by 2.0**{exponent}"
+            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, "
+            "and divide the centres by this factor"
         )
 
 
@@ -140,7 +141,7 @@ class FitMemory:
     """Memory of a fit in bytes, independent of the number of processes."""
 
     model: int
-    """Bytes of centres and sums, without the sums of each thread."""
+    """Bytes of centres and sums, excluding the sums of each thread."""
     sums: int
     """Bytes of the sums of one thread."""
     chunk: int
@@ -178,7 +179,7 @@ def footprint_of(
 
 
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
-    """Estimate the memory of a fit, which keeps the previous row state for retries."""
+    """Estimate the memory of a fit, including the previous row state kept for retries."""
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
     # Assume wide sums for weighted rows, as only a scan shows whether they are needed.
     wide = rows.weight is not None
@@ -188,7 +189,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     return FitMemory(
         model=model,
         sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
-        # For sparse rows, this includes only the bytes of stored values.
+        # For sparse rows, this counts only the bytes of stored values.
         chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
         data=rows.nbytes,
         row_state=both * (rows.n_rows if footprint.held_rows is None else footprint.held_rows),

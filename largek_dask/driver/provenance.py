@@ -74,7 +74,7 @@ def parameters_of(algorithm: Any) -> dict[str, Any]:
 
 
 def identity_of(options: FitOptions) -> dict[str, Any]:
-    """Return, as JSON, the parameters that must be equal for a resume.
+    """Return the parameters that must be equal when a fit is resumed, as JSON.
 
     ``effort`` is included as a parameter of the algorithm.
     """

@@ -81,13 +81,12 @@ def state_class(algorithm: Algorithm[State, Any]) -> type[State]:
 
 
 def never() -> bool:
-    """Return False; the default of ``cancelled``."""
     return False
 
 
 @dataclass(slots=True)
 class Run(Generic[State]):
-    """Run the steps of an algorithm until a stop rule applies, resuming from any checkpoint.
+    """Run the steps of an algorithm until a stop rule applies, resuming from a saved checkpoint.
 
     ``algorithm`` is bound to a problem. The ``stop`` rules may differ from those of the run that
     wrote the checkpoint. ``cancelled`` is called between and during steps. ``seconds_used`` is the
@@ -194,7 +193,6 @@ class Run(Generic[State]):
         return reason
 
     def _reason(self) -> StopReason | None:
-        """Return the reason to stop between two steps, or None."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
@@ -232,7 +230,7 @@ class Run(Generic[State]):
         try:
             is_new = checkpoints.save(self._now)
         except OSError as error:
-            # The fit continues without this checkpoint.
+            # A failed checkpoint does not stop the fit.
             if always or not checkpoints.has_failed:
                 then = "" if always else "; it will be retried"
                 message = f"the checkpoint after step {n_iter} is not written: {error}{then}"
@@ -323,7 +321,7 @@ class Clock:
     def is_over(self) -> bool:
         """Return whether the limit is reached, or would be reached by compiling the next kernel.
 
-        A result of True is final, because a kernel may have been left uncompiled.
+        Once the result is True, it stays True, because a kernel may have been left uncompiled.
         """
         if not self._was_over and self._limit < math.inf:
             wanted = self.kept_back + seconds_ahead()

@@ -81,7 +81,7 @@ class StartResult:
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Run the starts of a fit; ``algorithm`` contains its problem, and ``out`` stores labels."""
+    """Run the starts of a fit; ``algorithm`` is bound to a problem, and ``out`` stores labels."""
 
     passes: BasePasses
     algorithm: Algorithm[Any, Any]
@@ -95,7 +95,6 @@ class Starts:
     out: LabelStore | None
     watch: CompileWatch
     label_share: float | None
-    """``Footprint.label_share`` of the algorithm."""
 
     @property
     def _problem(self) -> Problem:
@@ -242,7 +241,7 @@ class Starts:
         )
 
     def _share_without(self) -> float | None:
-        """Return the relative cost of labels without a last pass; None if that is impossible."""
+        """Return the cost of labels relative to a last pass; None if labels need that pass."""
         if not self.labels or self.out is not None:
             return None
         return self.label_share
@@ -307,7 +306,7 @@ class SavedStart:
 
 
 def best_saved(folder: Folder) -> SavedStart | None:
-    """Return the start that a fit stopped now would return, or None without a checkpoint.
+    """Return the start that a fit would return if stopped now, or None without a checkpoint.
 
     Returns the best start that has ended, otherwise the first start, as ``Starts.best`` does.
     Neither rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
@@ -348,7 +347,6 @@ def keep_last_checkpoints(folder: Folder) -> None:
 
 
 def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
-    """Yield the numbers and folders of the starts."""
     yield 0, folder
     for stream in itertools.count(1):
         if not (place := folder.sub(f"starts/{stream:02d}")).names():
@@ -357,7 +355,7 @@ def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
 
 
 def _algorithms() -> dict[type[Any], Algorithm[Any, Any]]:
-    """Return algorithms by the class of their states."""
+    """Return all algorithms by the class of their state."""
     made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
     states = ((state_class(algorithm), algorithm) for algorithm in made)
     return {kind: algorithm for state, algorithm in states for kind in get_args(state) or (state,)}

@@ -42,7 +42,7 @@ from largek_dask.errors import LargekError, OutputError
 SMALL_FILE = 256 << 20
 """Maximum size of a small file, in bytes."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
-"""Protocols without folders, or whose top-level folders are buckets, which must not be created."""
+"""Protocols on which no folders are created: they have no folders, or top folders are buckets."""
 ARRAY_CHUNK = 64 << 20
 """Size of a stored chunk of an array, in bytes."""
 LARGEST_ARRAY = 64 << 30
@@ -158,7 +158,7 @@ class Folder:
         return list(self.fs.ls(self.root, detail=detail))
 
     def stamps(self) -> dict[str, int]:
-        """Return a hash for each file in this folder that changes if the file is replaced."""
+        """Return a hash for each file in this folder; a file that is replaced gets another hash."""
         try:
             found = retry_io(lambda: self._listed(detail=True))
         except (FileNotFoundError, NotADirectoryError):
@@ -219,7 +219,8 @@ class Folder:
     def _remove_emptied(self, path: str) -> None:
         """Remove the empty nested folders that a store such as SeaweedFS keeps for some minutes.
 
-        Recursive listings omit empty folders, and a folder can be removed only if it is empty.
+        Recursive listings omit empty folders, so each level is listed separately, and inner folders
+        are removed first.
         """
         self.fs.invalidate_cache()
         folders, found = [], [path]
@@ -246,7 +247,7 @@ class Folder:
     def _unfinished(
         self, target: str, write: Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> Iterator[str]:
-        """Write a file under a temporary name on the same local disk, removed afterwards."""
+        """Write a temporary file on the same local disk, and remove the file after the block."""
         name = f"{target}.{uuid.uuid4().hex}.partial"
         mode = 0o600 if self._is_private else 0o666
         try:
@@ -482,7 +483,7 @@ def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtyp
 
 
 def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, Any]:
-    """Write an array of a group, and return its record."""
+    """Write an array into a group, and return the record of the array."""
     row_bytes = max(1, array.nbytes // max(1, len(array)))
     rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
     dtype = array.dtype.newbyteorder("<")
