@@ -213,7 +213,7 @@ class Workers:
         return address in self._ready
 
     def forget(self, address: str) -> None:
-        """Forget the admission of a worker that does not know the job."""
+        """Cancel the admission of a worker that does not know the job, to ask it again."""
         self._admitted.discard(address)
         self._refused.pop(address, None)
         self._requests.pop(address, None)
@@ -336,7 +336,7 @@ class Workers:
                 "Install the same versions everywhere and restart the workers."
             )
         if kinds == {"data"}:
-            # Because of this cause, retries treat the missing data as a temporary failure.
+            # Chain this error, so that retries treat missing data as a temporary failure.
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._where)
             raise DataError(
                 f"no worker can open the data: {reasons}. "

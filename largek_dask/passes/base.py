@@ -376,7 +376,7 @@ class BasePasses(ABC):
             where = f" ({columns}: no number in {self.rows.name_chunk(0)})" if columns else ""
             raise DataError(
                 f"all {found.n_bad} rows contain NaN or infinity{where}; clean the data, or drop "
-                "such columns."
+                "these columns."
             )
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one must be positive.")
@@ -404,14 +404,14 @@ class BasePasses(ABC):
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
-            # Rows of weight 0 may contain NaN, which only chunks replace.
+            # Only chunks replace NaN in rows of weight 0, so do not return these rows directly.
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
     def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
         """Return all rows and weights if they are one array in this process, else None.
 
-        Rows of weight 0 may contain any values.
+        Rows of weight 0 may contain any values, even NaN.
         """
         return None
 

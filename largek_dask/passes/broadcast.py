@@ -1,8 +1,8 @@
 """Broadcast a value to workers along a tree, and keep the replicas until no task needs them.
 
-Dask's own broadcast (``Scheduler.replicate``) retries a worker that has left for half a minute and
-blocks all other broadcasts during that time. This broadcast does not wait for workers that have
-left, and only the request passes through the scheduler.
+Dask's own broadcast (``Scheduler.replicate``) tries to reach a departed worker for half a minute
+and blocks all other broadcasts during that time. This broadcast does not wait for departed workers,
+and only the request passes through the scheduler.
 
 Every two seconds, Dask's active memory manager drops replicas of a value if there are more replicas
 than tasks waiting for the value. During a broadcast no task is waiting yet, so all replicas but one
@@ -40,7 +40,8 @@ RECEIVE = f"largek-receive-{__version__}"
 BRANCHES = 2
 """Maximum number of workers that fetch from the same worker at the same time."""
 CONNECT_SECONDS = 3.0
-"""Timeout of connections; Dask would retry a worker that has left for 30 s."""
+"""Timeout of connections, in seconds; Dask would keep trying to reach a departed worker for 30
+s."""
 
 
 class Broadcaster:
@@ -53,8 +54,8 @@ class Broadcaster:
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
         """Copy a value to workers, without waiting for workers that leave in the meantime.
 
-        ``turn`` rotates the first worker, which sends the most data. Raises Lost if all workers
-        have left.
+        ``turn`` determines which worker receives the value first, and so sends the most data.
+        Raises Lost if all workers have left.
         """
         left = deque(addresses)
         left.rotate(-turn)
@@ -155,10 +156,9 @@ class BroadcastRelay:
 
 
 class ReduceOtherReplicas(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
-    """Dask's policy that drops replicas, except replicas of the values of passes."""
+    """Variant of Dask's ``ReduceReplicas`` policy that keeps replicas of values sent by passes."""
 
     def run(self) -> Iterator[Any]:
-        """Yield the replicas to drop."""
         return (one for one in super().run() if not str(one.ts.key).startswith(OURS))
 
 

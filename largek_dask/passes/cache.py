@@ -29,7 +29,7 @@ class Span(NamedTuple):
     begin: int
     end: int
     of: int
-    """Number of rows of the chunk."""
+    """Number of rows in the chunk."""
     order: Rng | None = None
     """Generator of the permutation; None means the order in storage."""
 
@@ -87,7 +87,7 @@ class ChunkCache:
         self._shares: dict[int, _Entry] = {}
         self._pass = 0
         self._declined = [0, 0]
-        """Bytes that did not fit, in this pass and in the previous one."""
+        """Bytes that did not fit in the current pass and in the previous pass."""
         self.nbytes = 0
 
     def begin(self) -> None:

@@ -27,7 +27,7 @@ PIECE_BYTES = 7 << 19
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, made writable, if it owns its data; otherwise a copy."""
+    """Make the array writable if it owns its data; otherwise return a writable copy."""
     if not array.flags.owndata:
         return array.copy()
     array.flags.writeable = True
@@ -137,7 +137,7 @@ class Preparer:
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._lock = threading.Lock()
-        # Chunks without bad rows, which are checked only once.
+        # Remember chunks without bad rows, so that each chunk is checked only once.
         self._clean: set[int] = set()
 
     def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:

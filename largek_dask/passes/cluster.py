@@ -55,14 +55,14 @@ FAN_IN = 8
 """Number of totals that one task of a reduction tree adds up."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
 """Number of large totals that one task adds up, and the size in bytes from which totals are large.
-A worker holds all totals that it adds up in memory."""
+A worker keeps all of these totals in memory."""
 SLICED = 200
 """Number of workers above which slices become proportionally longer. Each slice costs the scheduler
 about 5 ms, so two-second slices on twice this number of workers would fully occupy the
 scheduler."""
 EMBED_BYTES = 64 << 10
-"""Maximum total bytes of all copies for which each task carries the payload of its pass, which
-saves a round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger
+"""Maximum total size of all copies, in bytes, up to which each task carries the payload of its pass
+to save a round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger
 payloads would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before a retry of chunks, in seconds; doubles with every failure of the same chunk."""
@@ -229,7 +229,7 @@ class ClusterPasses(BasePasses):
 
     @property
     def threads(self) -> Threads:
-        """The threads of the driver's process, shared by all fits that it drives."""
+        """The threads of this process, shared by all fits that this process drives."""
         share = driver_cpus() // max(1, len(_driven))
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
@@ -374,7 +374,7 @@ class ClusterPasses(BasePasses):
         current.report.retries += len(chunks)
         most = max(current.failures[chunk] for chunk in chunks)
         is_over = most > int(config.get("passes.chunk-retries"))
-        # One death proves nothing: Dask may move a share from one dying worker to the next.
+        # One failure proves nothing: Dask may move a share from one dying worker to the next.
         is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
         if is_proven and not await may_be_other_jobs_fault(
             self._network, error.task, chunks[0], current.forgiven

@@ -14,7 +14,7 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 MOMENTS = (0.2, 1.0, 5.0)
-"""Delays in seconds, after a worker has left, at which attempts to connect are ended."""
+"""Delays after the departure of a worker at which attempts to connect are ended, in seconds."""
 
 
 def _reason(address: str) -> str:

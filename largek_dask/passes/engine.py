@@ -166,7 +166,6 @@ class Engine:
         return ticket
 
     def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
-        """Return the chunks that have rows in the slice."""
         spans = {index: self._rows.span(index, rows) for index in chunks}
         return frozenset(index for index, span in spans.items() if span.begin < span.end)
 
@@ -351,7 +350,7 @@ class Engine:
     def _count(
         self, ticket: Ticket, slot: int, block: Block, stop: Stop, report: PassReport
     ) -> None:
-        """Add one chunk to this thread's total and keep its row state."""
+        """Add one chunk to this thread's total, and keep the row state of the chunk."""
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
         # Cache the rows of passes with row state, because later passes use the same rows.
@@ -388,7 +387,7 @@ class Engine:
             ticket.done.add(index)
 
     def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
-        """Return threads for the chunk that contains all rows; they end if the pass is stopped."""
+        """Return threads for the chunk that contains all rows, which end if the pass is stopped."""
 
         def check() -> None:
             if (error := stop()) is not None:

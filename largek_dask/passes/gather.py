@@ -22,7 +22,7 @@ BLOCK_BYTES = 7 << 19
 uses them several times. For arrays of 4 MB or more, numpy requests huge pages, which are slow on
 virtual machines that return free memory to the host (measured)."""
 PART_BYTES = 1 << 19
-"""Minimum bytes of rows in the piece of one thread."""
+"""Minimum size of one thread's piece of the rows, in bytes."""
 PARTS_A_THREAD = 4
 PROJECTED_ROWS = 4_096
 """Minimum number of rows that a thread projects at a time."""
@@ -158,7 +158,7 @@ class CollectedRows:
     def at(
         self, wanted: NDArray[np.int64], places: NDArray[np.int64], d: int, dtype: np.dtype[Any]
     ) -> tuple[Any, NDArray[np.float64] | None]:
-        """Return rows and weights, row ``wanted[i]`` at position ``places[i]``; clear blocks."""
+        """Return rows and weights with row ``wanted[i]`` at ``places[i]``, and clear ``blocks``."""
         blocks = [block.cut(0, block.n) for block in self.blocks if block.n]
         self.blocks.clear()
         if blocks and isinstance(blocks[0].x, SparseBlock):

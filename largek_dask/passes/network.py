@@ -50,8 +50,6 @@ class WorkerInfo:
 
 
 class _Unsent(NamedTuple):
-    """A task that has not been sent to the scheduler yet."""
-
     function: Any
     args: tuple[Any, ...]
     worker: str | None
@@ -166,7 +164,7 @@ class Network:
 
     async def prepare_scheduler(self) -> None:
         """Prepare the scheduler for broadcasts, if this package is installed there."""
-        # Otherwise, tasks would fetch dropped replicas again, even from workers that are leaving.
+        # Without these plugins, tasks would fetch dropped replicas from departing workers.
         for change in (keep_replicas, close_stale_connections):
             with contextlib.suppress(ImportError, AttributeError, OSError):
                 await self.client._run_on_scheduler(change)
@@ -247,7 +245,7 @@ class Network:
         return None if worker is None else [worker]
 
     async def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """Submit a task, preferably to ``worker``, and only to selected workers if there are any.
+        """Submit a task, preferably to ``worker``; if workers are selected, use only these workers.
 
         Tasks that are submitted at the same time are sent in one graph, because a graph costs the
         scheduler milliseconds, and each additional task only a tenth of that.

@@ -43,8 +43,8 @@ def place(
             held[home].append(chunk)
         else:
             orphans.append(chunk)
-    # Each worker keeps its chunks up to the floor; other chunks go to the least loaded workers.
-    # If there are too few orphans, workers above the floor give some of their chunks away.
+    # Each worker keeps its chunks, and gets at least its share rounded down (`low`).
+    # If that is too many chunks, the workers that exceed `low` most give chunks away.
     want = {a: max(len(held[a]), low[a]) for a in addresses}
     while sum(want.values()) > len(order):
         giver = max(addresses, key=lambda a: (want[a] - low[a], a))
@@ -65,7 +65,7 @@ def place(
 
 
 def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return the chunks of every worker that has any, ascending."""
+    """Return the chunks of each worker that has any, in ascending order."""
     out: dict[str, list[int]] = {}
     for chunk in sorted(placed):
         out.setdefault(placed[chunk], []).append(chunk)
@@ -73,7 +73,7 @@ def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return chunks as ascending half-open ranges, which are short to send."""
+    """Encode chunks as ascending half-open ranges, to send less data."""
     out: list[list[int]] = []
     for chunk in sorted(chunks):
         if out and out[-1][1] == chunk:

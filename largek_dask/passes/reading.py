@@ -34,8 +34,8 @@ SETTLED_AT_ONCE = 2_048
 SETTLED_AHEAD = 8
 """Ratio of drawn positions to positions that a share needs."""
 SORTED_SHARE = 32
-"""Minimum ratio of chunk size to share size above which positions are sorted by comparison instead
-of marking (measured)."""
+"""Ratio of chunk size to share size from which positions are sorted by comparison instead of
+marking (measured)."""
 
 
 class ChunkReader:
@@ -73,7 +73,7 @@ class ChunkReader:
             n = self._joined.span.of
             if rows is None or (rows.begin == 0 and rows.end == rows.of):
                 return self._joined.span
-            # The span consists of a share of each chunk, not of a share of all rows.
+            # This is a share of each chunk, not a share of a permutation of all rows.
             return Span(rows.begin, rows.end, rows.of, rows.rng)
         n = self._sizes[index]
         if rows is None:
@@ -134,7 +134,7 @@ class ChunkReader:
         return taken
 
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
-        """Return the rows of a share of the chunk's permutation."""
+        """Return the rows that a share of a chunk's permutation selects."""
         order, settled, known = self._order(index, span)
         positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
@@ -196,7 +196,7 @@ class ChunkReader:
         return readonly(places)
 
     def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
-        """Return the ascending positions in a chunk of the rows that belong to a share."""
+        """Return the ascending positions, within a chunk, of the rows in a share."""
         n = self._sizes[index]
         if self._rows.shuffled or end - begin == n:
             return np.arange(begin, end)
@@ -209,8 +209,8 @@ class ChunkReader:
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
         """Return the global indices of all rows, in the seeded order of each chunk.
 
-        Combining a hundred shares of a hundred chunks each time would take longer than processing
-        the rows. Positions far beyond the share are not drawn.
+        For many chunks and many shares, this is faster than selecting each share of each chunk
+        separately. Positions far beyond the share are not drawn.
         """
         rng = span.order
         assert rng is not None
@@ -256,14 +256,14 @@ class ChunkReader:
             if settled >= span.end:
                 return order, settled, True
             order = order.copy()
-        # Draw ahead: creating a generator costs as much as thousands of draws, and batches double.
+        # Draw ahead: a generator costs as much as thousands of draws, and batch sizes double.
         n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
         uniforms = span.order.generator(0, "rows", index).random(n_settled)
         shuffle_places(order, uniforms[settled:], settled)
         return order, n_settled, False
 
     def _recalled(self, index: int, span: Span) -> Block:
-        """Return a block from the cache; read it if the cache has dropped it."""
+        """Return a block from the cache, or read the block if the cache has dropped it."""
         if index == JOINED:
             return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)

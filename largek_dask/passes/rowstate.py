@@ -90,8 +90,8 @@ class RowStateStore:
     def reserve(self, name: str, nbytes: int) -> bool:
         """Reserve bytes for the retained totals of a row state; return False if they cannot fit.
 
-        The new reservation replaces an earlier one of the same name. Row state is dropped if
-        necessary.
+        The new reservation replaces an earlier reservation of the same name. Row state is dropped
+        if necessary.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)

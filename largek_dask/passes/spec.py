@@ -29,7 +29,7 @@ class StateSpec:
     """Number of chunks that existed in the last generation; None if no chunks were added since."""
 
     def is_there(self, index: int) -> bool:
-        """Return True if a chunk was in the last generation."""
+        """Return True if a chunk existed in the last generation."""
         return self.n_before is None or index < self.n_before
 
 

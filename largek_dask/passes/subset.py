@@ -1,4 +1,4 @@
-"""Passes over some rows in the memory of the driver, such as samples and growing batches.
+"""Passes over rows held in the driver's memory, such as samples and growing batches.
 
 These passes use the statistics of the whole table, so that all results have the same origin and
 grid.

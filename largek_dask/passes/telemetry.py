@@ -26,7 +26,7 @@ class PassReport:
 
     passes: int = 0
     rows: int = 0
-    """Rows that chunk functions processed and that count in the total."""
+    """Number of rows that were processed by chunk functions and counted in the total."""
     chunks: int = 0
     seconds: float = 0.0
     compute: float = 0.0
@@ -46,13 +46,13 @@ class PassReport:
     bytes_moved: int = 0
     """Bytes of broadcasts and totals between processes."""
     cached: int = 0
-    """Chunks, or shares of chunks, that did not have to be read again."""
+    """Number of chunks, or shares of chunks, that did not have to be read again."""
     rebuilt: int = 0
-    """Chunks whose row state was rebuilt by a replay."""
+    """Number of chunks whose row state was rebuilt by a replay."""
     evictions: int = 0
     """Number of times that row state did not fit its budget."""
     retries: int = 0
-    """Chunks that were retried after a failure."""
+    """Number of chunks that were retried after a failure."""
     workers: int = 0
     state_bytes: int = 0
     """Bytes of row state and retained totals in memory at the end of the pass."""

@@ -74,7 +74,7 @@ async def result(future: Future) -> Any:
 
     The call can be cancelled at any moment, but its request to Dask is always awaited to the end.
     Dask answers simultaneous requests together, so cancelling one request drops the answers to
-    others, and even to all later requests if it has not been sent yet.
+    others (and to all later requests, if it has not been sent yet).
     """
     asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
     _PENDING.add(asked)

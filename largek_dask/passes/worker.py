@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 LEAST_SCRATCH = 256_000_000
 """Minimum free bytes in a worker's temporary folder; below this, the worker logs a warning."""
 IDLE_SECONDS = 600.0
-"""Time without passes after which a job is dropped when another job begins, in seconds."""
+"""Idle time in seconds after which a job is dropped when another job begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,6 @@ class ShareResult:
     needs_replay: bool = False
     parked: bool = False
     error: PackedError | None = None
-    """Error raised by the share."""
     total: Any = None
     size: int = 0
     """Bytes of the total."""
@@ -360,7 +359,7 @@ def admit(
         plugin.admit(spec)
         found = plugin.jobs[spec.id].engine.rows.shape
         if tuple(found) != tuple(shape):
-            raise DataError(f"the data there have shape {found} instead of {shape}")
+            raise DataError(f"the data have shape {found} instead of {shape}")
         with working_for(spec.service_job):
             _warn_of_scratch(dask_worker.local_directory)
     except Exception as error:
