@@ -59,7 +59,7 @@ class JsonLines:
         self._folder, self._every = folder.sub(NAME), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
         self._lock = threading.Lock()
-        """Needed because events may come from the thread of a client's event loop."""
+        """A lock is needed because a client's event loop may send events from another thread."""
         folder.check_writable()
         self._number = max(_parts(self._folder), default=0) + 1
         self._text = bytearray()

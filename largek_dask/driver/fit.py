@@ -248,7 +248,7 @@ class _FitRun:
             # Later cancels are handled in the step loop, where there is a model to return.
             raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
-            # Suppress the long traceback, which would not help the user.
+            # Suppress the long traceback, which would not help users.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()

@@ -17,7 +17,7 @@ def short_number(value: float, digits: int = 6) -> float:
 
 
 def count_of(n: int, noun: str) -> str:
-    """Format ``1 chunk``, ``1,234 chunks``."""
+    """Format a count with its noun, such as ``1 chunk`` or ``1,234 chunks``."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 

@@ -186,7 +186,7 @@ class JobView:
         self.drop_series()
 
     def drop_series(self) -> None:
-        """Drop everything whose size grows with steps or workers; keep status and sums."""
+        """Drop all data that grow with the number of steps or workers; keep status and sums."""
         self.costs: dict[CurveKey, Series] = {}
         self.series: dict[str, Series] = {}
         self._workers: dict[str, None] = {}

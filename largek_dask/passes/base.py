@@ -332,7 +332,7 @@ class BasePasses(ABC):
             raise error
 
     def progress(self) -> tuple[int, int]:
-        """Return the numbers of finished chunks and of all chunks; (0, 0) between passes."""
+        """Return (number of finished chunks, number of all chunks), or (0, 0) between passes."""
         return 0, 0
 
     @property

@@ -120,7 +120,7 @@ class ChunkView:
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Preparation of rows after reading and before the chunk function."""
+    """Settings for preparing rows before they are passed to the chunk function."""
 
     normalize: Literal["l2"] | None = None
     """"l2" scales rows to unit length."""
@@ -204,7 +204,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """Name the columns that have no finite number in these rows; "" if there are none."""
+    """Name the columns without any finite value in these rows; "" if there are none."""
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
         found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)

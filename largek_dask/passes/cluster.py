@@ -240,7 +240,7 @@ class ClusterPasses(BasePasses):
         report.cache_bytes = sum(figures.cache_bytes for figures in there)
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
-        """Return all workers' totals and False, or the sum of all totals and True."""
+        """Return (totals of all workers, False) or (sum of all totals, True)."""
         while True:
             while current.missing:
                 await self._hand_out(current)

@@ -44,7 +44,7 @@ def place(
         else:
             orphans.append(chunk)
     # Each worker keeps its chunks, and gets at least its share rounded down (`low`).
-    # If that is too many chunks, the workers that exceed `low` most give chunks away.
+    # If workers then want more chunks than there are, some workers give chunks away.
     want = {a: max(len(held[a]), low[a]) for a in addresses}
     while sum(want.values()) > len(order):
         giver = max(addresses, key=lambda a: (want[a] - low[a], a))

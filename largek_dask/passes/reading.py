@@ -277,7 +277,7 @@ class ChunkReader:
         return Block(index, span, part, bytes_read=n_bytes)
 
     def _load(self, index: int, span: Span) -> tuple[Part, int]:
-        """Return rows that include those of the span, and the number of bytes read."""
+        """Return rows that include the rows of ``span``, and the number of bytes read."""
         if self._in_memory and span.of:
             everything = Span(0, span.of, span.of)
             return Part(everything, self._rows.read(index), self._rows.read_weight(index)), 0

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GENERATIONS = 2
-"""Maximum number of states kept per chunk: the last state and the one before it."""
+"""Maximum number of states kept per chunk: the last state and the previous state."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -145,8 +145,8 @@ class RowStateStore:
     def _make_room(self, offset: int, own: dict[int, Arrays]) -> None:
         """Drop older generations until ``nbytes + offset`` is not positive.
 
-        Generations are dropped first from chunks that have a newer one, then from the chunk itself
-        (``own``).
+        First, older generations of chunks with a newer generation are dropped; then all generations
+        in ``own``, which belong to the chunk that is being stored.
         """
         if self.nbytes + offset <= 0:
             return

@@ -73,7 +73,7 @@ def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
 
 
 def spill_folder() -> str:
-    """Return a new folder, in ``largek.passes.spill-folder`` if set, else a temporary one."""
+    """Return a new folder, in ``largek.passes.spill-folder`` if set, else a temporary folder."""
     parent = config.get("passes.spill-folder")
     if parent is None:
         return tempfile.mkdtemp(prefix="largek-")
