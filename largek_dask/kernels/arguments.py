@@ -28,10 +28,7 @@ def check_rows(x: Table, n_features: int) -> int:
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """Yield slices of rows with their values as read-only C-ordered arrays of ``dtype``.
-
-    If x is already such an array, all rows are yielded as one block.
-    """
+    """Yield slices of rows with their values as read-only C-ordered blocks of type ``dtype``."""
     if len(x) == 0:
         return
     if x.dtype == dtype and x.flags.c_contiguous:

@@ -3,13 +3,13 @@
 Let ``r_a`` be the squared distance of row a to its nearest centre. A new centre at y takes the rows
 ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by ``z(y) = sum_a w_a max(0, r_a - |y -
 a|^2)``. This is the auxiliary problem of incremental algorithms (N. Karmitsa, A. Bagirov, S.
-Taheri, equation 10), in the notation of B. Ordin and A. Bagirov.
+Taheri, equation 10; notation of B. Ordin and A. Bagirov).
 
-A row of cluster j can be nearer to y than to its centre c_j only if ``|y - c_j| < 2 sqrt(r_a)``, by
-the triangle inequality. So the rows of each cluster are sorted by r_a, largest first, and a scan
-stops at the first row with ``r_a <= |y - c_j|^2 / 4``. The cost of a swap (replacing centre j by y)
-depends on the rows that are nearer to y than to their second nearest centre, so that scan stops at
-the first row with ``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
+A row of cluster j can be nearer to y than to its centre c_j only if ``|y - c_j| < 2 sqrt(r_a)``. So
+the rows of each cluster are sorted by r_a, largest first, and a scan stops at the first row with
+``r_a <= |y - c_j|^2 / 4``. The cost of a swap (replacing centre j by y) depends on the rows that
+are nearer to y than to their second nearest centre; that scan stops at the first row with
+``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
 
 Sums are compensated (TwoSum, including the rounding errors of products with weights), in a fixed
 number of lanes, so their error is about 2^-100 of the sum of absolute values. A row of weight 3 and
@@ -98,17 +98,14 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return the (q,) decreases of the objective from a new centre at each of (q, d) points.
-
-    The decreases are not divided by the total weight.
-    """
+    """Return (q,) decreases of the objective from new centres, not divided by the total weight."""
     out = np.empty(len(points))
     _gains(*rows, readonly(np.ascontiguousarray(points)), out)
     return out
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """Return, for each point, the decrease and the weight and sum of the rows that it takes."""
+    """Return, per point, the decrease of the objective and the weight and sum of the rows taken."""
     q, d = points.shape
     out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
     _members(*rows, readonly(np.ascontiguousarray(points)), out, mass, sums)
@@ -116,9 +113,10 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
 
 
 def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """Move points repeatedly to the mean of the rows that they take; return points and decreases.
+    """Move each point repeatedly to the mean of the rows that it takes from given centres.
 
-    Each point moves at most ``steps`` times. A point that takes no rows stays in place.
+    Each point moves at most ``steps`` times. Returns the final points and decreases of the
+    objective.
     """
     points = np.array(points, order="C")
     found = np.empty(len(points))
@@ -188,7 +186,6 @@ def _end_of_scan(keys, begin, end, bound):
 
 @njit
 def _squares(columns, begin, size, points, q, out):
-    """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
     for f in range(columns.shape[0]):
@@ -212,10 +209,7 @@ def _add(high, low, values, size):
 
 @njit
 def _add_products(high, low, values, weight, begin, size):
-    """Add ``values * weight`` to the lanes; ``values`` is overwritten.
-
-    ``weight`` is empty if all weights are 1.
-    """
+    """Add ``values * weight`` to the lanes, overwriting ``values``; an empty ``weight`` means 1."""
     if weight.shape[0] > 0:
         for i in range(size):
             product = values[i] * weight[begin + i]

@@ -52,7 +52,6 @@ def cache_folder() -> Path:
 
 
 def is_cache_empty() -> bool:
-    """Return True if the cache holds no compiled code of this version."""
     return next(cache_folder().glob("*.bin"), None) is None
 
 
@@ -76,7 +75,7 @@ def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any
 
 
 def save(path: Path, content: bytes) -> None:
-    """Save pickled key and code to a file, if the folder is writable."""
+    """Save pickled code to a file, if the folder is writable."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _prepare(path.parent)
@@ -106,7 +105,6 @@ def unsaved() -> object:
 
 @cache
 def _version(sources: Path) -> str:
-    """Return a hash of everything that compiled code depends on."""
     digest = hashlib.sha256()
     for text in (
         platform.python_implementation(),

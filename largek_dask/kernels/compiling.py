@@ -22,7 +22,7 @@ from numba.core import event
 from largek_dask.kernels.jit import is_kernel
 
 FIRST_SECONDS = 0.25
-"""Assumed seconds per function until one is compiled; about the mean during a first fit."""
+"""Assumed compile time before any function is compiled, about the mean of a first fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,6 @@ class Compiled:
         return Compiled(self.functions - before.functions, self.seconds - before.seconds)
 
     def mean_seconds(self) -> float:
-        """Return the mean compile time per function, in seconds."""
         return self.seconds / self.functions if self.functions else FIRST_SECONDS
 
 
@@ -52,7 +51,7 @@ _thread = _ThreadState()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Count compilations; numba calls the methods under its lock, from the compiling thread."""
+    """Count compilations; numba calls the methods in the compiling thread, under a lock."""
 
     def __init__(self) -> None:
         self.functions = 0
@@ -107,7 +106,6 @@ def compiled() -> Compiled:
 
 
 def is_compiling() -> bool:
-    """Return True if a compilation is in progress."""
     return _listener.began is not None
 
 

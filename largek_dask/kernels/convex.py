@@ -42,9 +42,9 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
 TIE = 2.0**-40
-"""Maximum relative difference of two squared distances that count as tied."""
+"""Relative tolerance within which two squared distances count as tied."""
 UNDECIDED = 2.0**-30
-"""Maximum relative difference of two sides of a tied row that count as equally good."""
+"""Relative tolerance within which a tied row has no preferred centre."""
 
 Array = NDArray[np.float64]
 
@@ -71,12 +71,12 @@ class DCFunction(Protocol):
         """Return only the value."""
 
     def other_subgradient(self, x: Array) -> Array | None:
-        """Return a subgradient of f_2 that ``evaluate`` does not return; None if there is none."""
+        """Return a second subgradient of f_2, or None if the subgradient is unique."""
 
 
 @dataclass(eq=False, slots=True)
 class CountedFunction:
-    """Function that counts its evaluations and calls ``check``, which may raise, before each."""
+    """Function that counts evaluations, and calls ``check`` before each; ``check`` may raise."""
 
     function: DCFunction
     check: Callable[[], object]
@@ -128,8 +128,6 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredRows:
-    """Rows and their statistics."""
-
     x: Table
     """(n, d) dense rows of any type."""
     weight: Array | None

@@ -4,15 +4,12 @@ A search over partitions repeats these steps thousands of times: add a centre to
 partition, or remove a centre, and run Lloyd's algorithm until it converges again. Most clusters are
 far from the change, so the work is local. Sums and costs are computed only for clusters whose rows
 have changed. Rows are read only in clusters that have moved, or from which a moved centre could
-take a row.
-
-In these clusters, Hamerly's bounds (G. Hamerly, Making k-means even faster, SDM 2010) skip most
-rows. Every other row is compared only with the centres within twice the radius of its cluster (J.
-Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
+take a row. In these clusters, Hamerly's bounds (G. Hamerly, Making k-means even faster, SDM 2010)
+skip most rows. Every other row is compared only with the centres within twice the radius of its
+cluster (J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
 
 All computation is in float64, relative to the mean of the rows. The sum of a cluster is always
-computed from all rows of the cluster, in row order, so centres and costs are bit-identical for
-equal labels.
+computed from all its rows, in row order, so equal labels give bit-identical centres and costs.
 """
 
 from __future__ import annotations
@@ -39,9 +36,9 @@ Bounds = namedtuple("Bounds", "labels upper lower radius drift loss")
 row's cluster, and `lower` minus the cluster's `loss`; drift and loss accumulate from the first step
 on."""
 Near = namedtuple("Near", "gaps active lists sizes far seen")
-"""Distances between centres, and a mask of the clusters whose rows may change. For each cluster:
-the centres that could take its rows, their number, the distance to the nearest unlisted centre, and
-the drift of each centre that `loss` already includes."""
+"""Distances between centres, clusters whose rows may change, and per cluster: the centres that
+could take its rows, the distance to the nearest unlisted centre, and the drift that `loss`
+includes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,7 +54,7 @@ class CenteredRows:
 
     @classmethod
     def of(cls, x: Floats, weight: Floats | None = None) -> CenteredRows:
-        """Create from (n, d) rows whose mean has already been subtracted."""
+        """Create an object from (n, d) rows whose mean has already been subtracted."""
         weight = np.ones(len(x)) if weight is None else weight
         x = np.ascontiguousarray(x, np.float64)
         columns = np.ascontiguousarray(x.T)
@@ -110,8 +107,7 @@ class TwoNearest:
 def label_rows(rows: CenteredRows, centers: Floats) -> tuple[PartitionState, TwoNearest]:
     """Label each row with the nearest of (k, d) centres; ties go to the lower index.
 
-    If the centres are not the means of their rows, mark all clusters as stale before calling
-    :func:`settle`.
+    Before :func:`settle`, mark all clusters as stale if centres are not the means of their rows.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
@@ -181,7 +177,6 @@ def distance_of(x, i, centers, j):
 
 @njit
 def _two_nearest(columns, centers, labels, first, others, next_):
-    """Find the two nearest centres of all rows; ties go to the lower index."""
     n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -203,7 +198,6 @@ def _two_nearest(columns, centers, labels, first, others, next_):
 
 @njit
 def _distances(columns, begin, center, found):
-    """Compute squared distances to a centre for the rows from ``begin`` on."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
         c, values = center[f], columns[f, begin : begin + m]
@@ -353,7 +347,7 @@ def _choose(moved, near, bounds):
 
     A row at a distance r from its centre is at least as near to this centre as to any centre that
     is 2 r or more away from it. So the lower bounds of a cluster shrink only by the movement of
-    nearby centres, counted since each was last included.
+    nearby centres.
     """
     gaps, active, lists, sizes, far, seen = near
     radius, drift, loss = bounds.radius, bounds.drift, bounds.loss
@@ -407,10 +401,10 @@ def _relabel(x, centers, near, bounds, stale, waiting, space):
 
 @njit
 def _doubtful(active, half, bounds, waiting):
-    """Find the rows of active clusters whose bounds do not determine the label, by cluster.
+    """Find the rows of active clusters whose labels are uncertain, sorted by cluster.
 
-    The row indices are written to the first row of the (2, n) array ``waiting``. The result is the
-    end of each cluster in this array.
+    The row indices are written to the first row of the (2, n) array ``waiting``. The result
+    contains the end position of each cluster.
     """
     labels, upper, lower, radius, drift, loss = bounds
     k = active.shape[0]
@@ -437,10 +431,7 @@ def _doubtful(active, half, bounds, waiting):
 
 @njit
 def _meet_own(x, centers, a, rows, half, bounds, space):
-    """Compute the distances of rows to their centre; return the number of rows still in doubt.
-
-    These rows are moved to the beginning of ``rows``.
-    """
+    """Compute distances to the own centre; move rows in doubt to the front; return their number."""
     _, upper, lower, radius, drift, loss = bounds
     d = x.shape[1]
     m = rows.shape[0]

@@ -41,17 +41,16 @@ from largek_dask.kernels.tile import (
 )
 
 _DOUBTFUL_SCORES = 1 << 16
-"""Maximum number of scores computed at a time for rows in doubt; fits the second-level cache."""
+"""Maximum number of scores computed at a time for rows in doubt, limited by the cache size."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 PAIRS_WITHOUT = 1 << 27
-"""Number of row-centre pairs that are compared with the kernel for two centres before the faster
-kernel for one centre is compiled. These comparisons take a few tenths of a second, whereas
-compiling takes over a second."""
+"""Number of row-centre pairs, a few tenths of a second of work, that are compared with the kernel
+for two centres before the faster kernel for one centre is compiled, which takes over a second."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Number of pairs compared so far, per kernel that was not compiled."""
+"""Number of row-centre pairs compared so far, per kernel that is not yet compiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,11 +65,11 @@ class PackedCenters:
     shift: Array
     """(d,) origin that is subtracted from rows and centres, near the mean of the data."""
     cache: PackedCache
-    """Cache of the packed forms for dense and for sparse rows."""
+    """Cache of the forms of the centres for dense and for sparse rows."""
 
     @property
     def dense(self) -> panels.DenseForm:
-        """Packed form for dense rows, created at the first access."""
+        """Form of the centres for dense rows, created at the first access."""
         return self.cache.get(panels.dense_form, self.shift)
 
     @property
@@ -113,14 +112,10 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     """
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
-        raise ParameterError(
-            f"centres must be a non-empty (k, d) array; got shape {centers.shape}."
-        )
+        raise ParameterError(f"centres must be a non-empty 2D array; got shape {centers.shape}.")
     d = centers.shape[1]
     if shift.shape != (d,):
-        raise ParameterError(
-            f"shift must have shape ({d},), as each centre does; got shape {shift.shape}."
-        )
+        raise ParameterError(f"shift must have the shape ({d},) of a centre; got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
     centers, shift = _owned(centers, dtype), _owned(shift, dtype)
     return PackedCenters(readonly(centers), readonly(shift), PackedCache(readonly(centers)))
@@ -135,8 +130,7 @@ def _owned(array: Array, dtype: np.dtype[Any]) -> Array:
 def nearest(x: Table, packed: PackedCenters, labels_out: Labels | None = None) -> Labels:
     """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest index.
 
-    The (n, d) rows are dense, of any real type, or sparse. Labels are written to `labels_out` if it
-    is given.
+    Rows are dense, of any real type, or sparse. Labels are written to `labels_out` if it is given.
     """
     labels = output(labels_out, (check_rows(x, packed.n_features),), np.dtype(np.int32))
     _search(x, packed, (labels,))
@@ -197,16 +191,16 @@ def _score(
 def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArray[np.float64]:
     """Return the (n,) float64 squared distances of rows to the centres of their labels.
 
-    Rows are converted to the compute dtype. Differences, squares and sums are computed in float64,
-    in an order that depends only on the number of features. An IndexError is raised if a label is
-    not the index of a centre.
+    Rows are converted to the compute dtype; the rest is computed in float64, in an order that
+    depends only on the number of features. An IndexError is raised if a label is not the index of a
+    centre.
     """
     n = check_rows(x, packed.n_features)
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
         raise ParameterError(f"labels must have the shape ({n},); got shape {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
-        raise IndexError(f"labels must be indices of the {packed.n_clusters} centres.")
+        raise IndexError(f"labels must be >= 0 and < {packed.n_clusters}, the number of centres.")
     if isinstance(x, SparseBlock):
         return sparse.squared_distances(x, packed.centers, packed.cache, labels)
     out = np.empty(n)
@@ -276,8 +270,7 @@ def decide(
 ) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
     """Return the two nearest centres of the given rows of x, found by float64 sums (x - c)².
 
-    Centres whose score exceeds the row's entry in the (m,) array `limits` are excluded. The results
-    are those of :func:`nearest_two`, with float64 distances.
+    Centres whose score exceeds the row's entry in the (m,) array `limits` are excluded.
     """
     m, k = len(rows), packed.n_clusters
     out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
@@ -299,7 +292,6 @@ def decide(
 def _method(
     tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, k: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
-    """Return the tile, blocking and kernel of a search."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, k)

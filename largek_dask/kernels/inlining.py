@@ -80,7 +80,6 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """Cache folder of this version."""
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
@@ -152,7 +151,6 @@ class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
     def serialize_using_object_code(self) -> Any:
-        """Serialize only the LLVM IR."""
         self._ensure_finalized()
         return self.name, KIND, self._get_module_for_linking().as_bitcode()
 
@@ -207,7 +205,6 @@ class KnownCalls:
         return getattr(self._context, name)
 
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
-        """Return the signature of a call."""
         if type(function) is not types.Function:
             return self._context.resolve_function_type(function, args, kws)
         key = self._context, function, tuple(args), tuple(kws.items())
@@ -226,8 +223,7 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 class KernelLower(lowering.Lower):  # type: ignore[misc]
     """Lower array indexing by integers to less code than numba generates.
 
-    Most of a kernel is array indexing, and numba loads the fields of an array from memory each
-    time.
+    Most of a kernel is array indexing, and numba loads the fields of an array at each access.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
@@ -295,7 +291,6 @@ class KernelLowering(NativeLowering):  # type: ignore[misc]
 
     @property
     def lowering_class(self) -> type[KernelLower]:
-        """Class that lowers one function."""
         return KernelLower
 
 
@@ -306,7 +301,6 @@ class InternalLowering(KernelLowering):
     _name = "largek_internal_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Lower the function, and register it for its callers."""
         state.flags.no_compile = True
         super().run_pass(state)
         lowered = state["cr"]
@@ -335,8 +329,8 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
     def compile_extra(self, func: Any) -> Any:
         """Compile a function and its callees with the garbage collector turned off.
 
-        Collection would free little, since nearly all objects that numba creates are used until the
-        end.
+        Collecting garbage would free little: nearly all objects that numba creates are used until
+        the end.
         """
         collects = gc.isenabled()
         gc.disable()
@@ -364,7 +358,6 @@ class InternalCompiler(KernelCompiler):
 
 
 def _rebuild(target_context: Any, saved: tuple[Any, ...]) -> Any:
-    """Rebuild a compiled kernel from its saved form."""
     (name, kind, code), fndesc, environment, signature, objectmode, lifted, *rest = saved
     if kind != KIND:
         return compiler.CompileResult._rebuild(target_context, *saved)

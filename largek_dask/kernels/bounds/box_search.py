@@ -216,7 +216,6 @@ def _fill_queue(node, block, m, n_nodes, far, limits, queue, bits):
 
 @njit
 def _new_scratch():
-    """Return scratch arrays for the row-box and row-centre pairs of a node search."""
     most = (BATCH + 2 * LANES) * LANES
     return (
         np.empty(LANES, np.float32), np.empty(most, np.int32), np.empty(most, np.int32),

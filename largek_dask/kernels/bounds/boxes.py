@@ -1,10 +1,9 @@
 r"""Nearest-centre search that skips most boxes of sixteen centres.
 
 Boxes are the bounding boxes of the leaves of a k-d tree; a node is the bounding box of sixteen
-boxes. The first guess for a row is the nearest centre of a nearby box. Then only the boxes within
-the distance of the guess are searched. Centres that may be nearer are compared by float64 sums (x -
-c)², as in :func:`~largek_dask.kernels.distances.nearest`. So labels equal those of that function,
-including ties, even if the bounds are loose.
+boxes. The first guess for a row is the nearest centre of a nearby box. Only boxes within the
+distance of the guess are searched. Centres that may be nearer are compared by float64 sums (x -
+c)², so labels, including ties, equal those of :func:`~largek_dask.kernels.distances.nearest`.
 
 *Coordinates.* Rows and centres, after subtraction of the shift, have W coordinates: their
 components in the W - 1 directions in which centres differ most, and the length of the remainder. By
@@ -57,27 +56,25 @@ class Slack(NamedTuple):
     of:
 
     * 2 v for subtracting the shift;
-    * ``sqrt(W) γ_{d+2}`` for W sums over d features;
-    * ε for directions that are not quite orthonormal: the basis B is Q S with Q orthonormal and
-      ``|S - I| <= ε = |B'B - I|``;
+    * ``sqrt(W) γ_{d+2}`` for W sums over d features, and ε for directions that are not quite
+      orthonormal: the basis B is Q S with Q orthonormal and ``|S - I| <= ε = |B'B - I|``;
     * sqrt(η) for the length of the remainder, a difference of squares whose error is η times the
       point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of the sums only,
       to first order), because ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
     * w for storing the point in float32 (scaled so that centres lie within 1 of the origin).
 
-    `share` is twice this sum, which also covers second-order terms, and underflow if centres are at
-    least `LEAST_REACH` away. The squared distance of two stored points with n coordinates has a
-    relative error of at most γ_{n+3} of float32; `stretch` allows twice this error. Squared
-    distances to boxes never exceed those to the points in the boxes, since rounding is monotone.
+    `share` is twice the sum of these terms, which also covers second-order terms, and underflow if
+    centres are at least `LEAST_REACH` away. The squared distance of two stored points with n
+    coordinates has a relative error of at most γ_{n+3} of float32; `stretch` allows twice this
+    error. Squared distances to boxes never exceed those to points in the boxes, since rounding is
+    monotone.
 
     The computed squared distance S of a row to its guess has a relative error of at most ``(d + 8)
     2^-52``. A centre that is computed to be no farther than the guess has a true distance of at
     most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within ``T + share (|x| +
-    reach)`` of the stored row, where `reach` is the length of the longest centre.
-
-    With up to eight features, the dense search sums in the compute dtype; `wide` and `absolute`
-    then bound the rounding errors of these sums. If a second centre is within T, the dense search
-    labels the row.
+    reach)`` of the stored row, where `reach` is the length of the longest centre. With up to eight
+    features, `wide` and `absolute` bound the rounding errors of the dense search in the compute
+    dtype; if a second centre is within T, the dense search labels the row.
     """
 
     share: float
@@ -106,10 +103,7 @@ class Slack(NamedTuple):
 
 
 class Boxes:
-    """Centres grouped into boxes of sixteen, and boxes grouped into nodes of sixteen.
-
-    No centre may be farther than `MOST_REACH` from the shift.
-    """
+    """Centres grouped into boxes of sixteen, and boxes grouped into nodes of sixteen."""
 
     __slots__ = (
         "arrays", "basis", "dense", "direct", "reach", "scale", "shift", "slack", "width",
@@ -214,8 +208,8 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
     """Divide (k, W) points into boxes by repeated halving; return (n_boxes, m) indices of points.
 
-    Each part is halved along the coordinate of largest variance. `n_boxes` is a power of two. If k
-    is not a multiple of `n_boxes`, the last point is in several boxes.
+    `n_boxes` is a power of two. If k is not a multiple of `n_boxes`, the last point is in several
+    boxes.
     """
     k = len(points)
     m = -(-k // n_boxes)

@@ -191,7 +191,7 @@ def search_components(
 def _plan(length: int, n_features: int, n_best: int) -> tuple[int, int]:
     """Return the number of components per step, and the number of scores per group.
 
-    Neither depends on the tile, so the results of a search do not depend on the tile.
+    Both numbers, and thus the results of a search, are independent of the tile.
     """
     step = int(np.clip(BLOCK_VALUES // n_features, 64, BLOCK))
     step = max(step, SPARE * n_best) // PAD * PAD
@@ -280,7 +280,6 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
 @cache
 def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile a function that computes the scores of a panel of rows for some components."""
     lanes = tile.lanes_of(dtype.itemsize)
     # A narrow panel needs more centres at a time to hide latency.
     centres = PAD if vectors == 1 and not direct else tile.centres
@@ -380,7 +379,7 @@ def _insert(c, square, before, mixture, best, joints, kept):
     if mixture.constants[c] == -np.inf and kept > 0:
         return kept
     if kept == 1 and mixture.constants[candidates[0]] == -np.inf:
-        kept = 0  # drop a retired component that was the only candidate
+        kept = 0  # drop the only candidate, a retired component
     joint = log_joint(mixture.constants[c], mixture.halves[c], square)
     if kept == n_best:
         last = joints[n_best - 1]
@@ -561,8 +560,6 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
 @cache
 def _copy_list(dtype: Dtype) -> Kernel:
-    """Compile a function that copies listed components to contiguous arrays."""
-
     @inner
     def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
         for e in range(features - d):
@@ -652,7 +649,6 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
 
 
 def _signature(dtype: Dtype, stored: Dtype) -> tuple[Any, ...]:
-    """Return the argument types of the kernel."""
     integers, places = (
         types.Array(kind, 1, "C", readonly=True) for kind in (types.int32, types.int64)
     )

@@ -155,9 +155,9 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
 class ListSearch:
     """Search for each row's nearest centre in the list of the row's group.
 
-    Each searched row receives the label of its nearest listed centre and the distances to the two
-    nearest listed centres. Ties go to the lowest index. The second distance is infinite if the list
-    has only one centre. Several threads may search different groups at the same time.
+    Each searched row receives the label of its nearest listed centre (ties go to the lowest index)
+    and the distances to the two nearest listed centres; the second is infinite if the list has only
+    one centre. Several threads may search different groups at the same time.
 
     Parameters
     ----------
@@ -237,11 +237,10 @@ def search_converted(
     state: tuple[Array, ...],
     groups: range,
 ) -> int:
-    """Search rows of a type or layout that kernels do not accept, in converted blocks.
+    """Search rows of a type or layout that kernels do not accept, converting them in blocks.
 
-    Each block holds rows of one group and is passed to ``search(x, order, starts, lists, packed,
-    state)``. The arrays of `state` are updated in place. The result is the sum of the results for
-    the blocks.
+    Each block holds rows of one group. The arrays of `state` are updated in place. Returns the sum
+    of ``search(x, order, starts, lists, packed, state)`` over the blocks.
     """
     step = max(1, _CONVERTED_VALUES // packed.n_features)
     total = 0
@@ -262,10 +261,7 @@ def search_converted(
 def search_all(
     x: Array, packed: PackedCenters, labels: Labels, upper: Array, lower: Array, rows: slice
 ) -> None:
-    """Find the two nearest of all centres for some rows, and update labels and bounds.
-
-    Labels equal those of :func:`~.distances.nearest`, and `lower` is valid for any list of centres.
-    """
+    """Find the two nearest of all centres for some rows, and update their labels and bounds."""
     labels[rows], best, _, second = nearest_two(x[rows], packed)
     np.sqrt(best, out=upper[rows])
     np.sqrt(second, out=lower[rows])
@@ -310,7 +306,6 @@ def loss_scale(max_loss: float, total_weight: float) -> float:
     """Return the power of two by which losses are multiplied before they are summed as integers.
 
     `max_loss` is an upper bound on the loss of a row, such as the squared diameter of the data.
-    Both arguments must be finite.
     """
     if not (np.isfinite(max_loss) and np.isfinite(total_weight)):
         raise ParameterError("max_loss and total_weight must be finite.")
@@ -329,10 +324,10 @@ def removal_losses(
 ) -> None:
     """Add the cost of removing each cluster to the (k,) array `out`.
 
-    If its cluster is removed, a row moves to the second nearest centre at a loss of ``w (lower² -
-    upper²)``, where the difference is clipped to 0 and `max_loss`. Losses are rounded to multiples
-    of 1 / scale (:func:`loss_scale`), so that sums do not depend on the order of addition. Rows
-    with label -1 are omitted.
+    A row whose cluster is removed moves to the second nearest centre, at a loss of ``w (lower² -
+    upper²)``; the difference is clipped to the range from 0 to `max_loss`. Losses are rounded to
+    multiples of 1 / scale (:func:`loss_scale`), so that sums do not depend on the order of
+    addition. Rows with label -1 are omitted.
     """
     given = _NONE if weight is None else readonly(weight)
     _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)

@@ -45,8 +45,7 @@ not wait for the kernel to be compiled."""
 _FEW = 1024
 """Maximum number of values that are ranked by pairwise comparison instead of merge sort."""
 _TRIES, _WIDER = 4, 0.5
-"""Number of retries if the distance limit is too low, and the relative increase of the range per
-retry; sorting a very large number of centres would take much longer."""
+"""Number of retries with a higher distance limit, and the relative increase per retry."""
 _STRIDE = 8
 """Stride of the sampled distances from which the m-th smallest distance is estimated."""
 
@@ -96,8 +95,8 @@ def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Lab
     .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
        + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
 
-    Kernels compute the negative of this sum as a score, from the mean and the expected squares of c
-    and the factors of c'. Ties go to the lowest index, and retired components come last.
+    Scores are the negative expected log joints, computed from the mean and the expected squares of
+    c and the factors of c'. Ties go to the lowest index, and retired components come last.
     """
     k = packed.n_components
     if not 1 <= m <= k:
@@ -303,7 +302,7 @@ def _select(width: int) -> panels.Kernel:
 
 @inner
 def _sampled(row, count, first, smallest):
-    """Find the smallest of every `_STRIDE`-th value; return the largest value found."""
+    """Write the smallest values of a regular sample to ``smallest``; return the largest of them."""
     last = smallest.size - 1
     for g in range(last + 1):
         smallest[g] = np.inf

@@ -4,11 +4,11 @@ Let P be the projection onto p orthonormal directions, and Q the projection onto
 complement. Then ``|x - c|² = |Px - Pc|² + |Qx - Qc|²`` is at least ``|Px - Pc|² + (|Qx| - |Qc|)² =
 |x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``. This lower bound is a product form of p + 1 features.
 
-Rows are compared with all centres in these p + 1 features (:mod:`~.prefix_search`). Only centres
-whose bound does not exceed the smallest distance found so far are compared in all features. If
-distances differ by no more than rounding errors, float64 sums (x - c)² decide. So labels equal
-those of :func:`~largek_dask.kernels.distances.nearest` for any directions. With the principal
-directions of the centres, most centres are skipped.
+Rows are compared with all centres in the p + 1 features of this bound (:mod:`~.prefix_search`).
+Only centres whose bound does not exceed the smallest distance found so far are compared in all
+features. If distances differ by no more than rounding errors, float64 sums (x - c)² decide. So
+labels equal those of :func:`~largek_dask.kernels.distances.nearest` for any directions. With the
+principal directions of the centres, most centres are skipped.
 
 *Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early. S.-W. Ra and J.-K. Kim (1993)
 bound distances by means, and C.-H. Lee and L.-H. Chen (1994) also by norms; later authors use
@@ -36,10 +36,10 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
-"""Range of the longest centre's length, so that float32 squares cannot underflow or overflow."""
+"""Allowed length of the longest centre; float32 squares then neither underflow nor overflow."""
 FEWEST_MET, MET = 8, 0.6
-"""Limits on the centres per row that remain after comparing bounds. The average per row of a panel
-is at most `FEWEST_MET` or, if larger, the number whose comparison costs the fraction `MET` of a
+"""Limits on the number of centres per row that are compared in all features. The average over a
+panel of rows is at most `FEWEST_MET` or, if larger, the number that costs the fraction `MET` of a
 dense pass. A row with more than four times this number is compared with all centres."""
 SOME_CENTERS, ITERATIONS = 512, 4
 """Maximum number of centres from which principal directions are approximated, and number of

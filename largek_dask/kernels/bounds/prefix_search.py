@@ -8,7 +8,7 @@ within the limit (the row's open centres) are compared in all features.
 
 To find the two nearest centres, the limit is the larger distance of two guesses, plus the rounding
 error of scores in all features. The open centres then include the two that the dense search finds.
-The same scores choose them as in the dense search or, in doubt, the same float64 sums.
+The two nearest are chosen by the scores of the dense search or, in doubt, by its float64 sums.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ Open = namedtuple("Open", "found counts hits masks most")
 def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
     """Compile a function that projects a panel of rows onto the directions.
 
-    If `lengths` is 1, squared lengths of rows are also written, bit-identical to the dense search.
+    If `lengths` is 1, squared lengths of rows are also written. They are bit-identical to those of
+    the dense search.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
@@ -77,7 +78,7 @@ def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 @cache
 def _measurer(dtype: Dtype, width: int) -> Kernel:
-    """Compile a function that measures rows and their components outside the directions."""
+    """Compile a function that computes lengths of rows, in total and outside the directions."""
     real = dtype.type
 
     @inner
@@ -154,7 +155,7 @@ def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 @inner
 def _most_of(counts, most):
-    """Return the number of open centres above which a row is left to the dense search."""
+    """Return the number of remaining centres above which a row is left to the dense search."""
     total = 0
     for q in range(counts.size):
         total += counts[q] if counts[q] <= most else 0

@@ -51,12 +51,12 @@ KEPT_WORK = 2.0**34
 TRIED = 256
 """Number of rows used to try a pruned search."""
 PIECE = 4_096
-"""Maximum number of rows between two choices of the search."""
+"""Maximum number of rows to search before the choice of search is reviewed."""
 WORTH = 0.75
 """Pruning fails if it takes more than this fraction of the work of the dense search."""
 RESTED, MOST_RESTED = 1 << 14, 1 << 20
-"""Number of rows that are searched densely after a failure, and the maximum of this number. The
-number is doubled by each further failure."""
+"""Number of rows that are searched densely after a first failure, and after many failures. Each
+further failure doubles the number."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -88,7 +88,6 @@ class _History:
 
 
 _HISTORIES: dict[tuple[int, int], _History] = {}
-"""Histories, by the shape of the array of centres."""
 
 
 class _PassState:
@@ -218,7 +217,7 @@ def _may_pay(packed: PackedCenters) -> bool:
 def _searcher(
     centers: Array, packed: PackedCenters, state: _PassState, x: Array
 ) -> Boxes | Prefix | None:
-    """Prepare a pruned search of a pass, tried on the rows x; return None for the dense search."""
+    """Return a pruned search for a pass that begins with the rows x, or None for dense search."""
     k, d = centers.shape
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
     if state.is_skipped(k, d) or not far <= MOST_BOXED / 2:

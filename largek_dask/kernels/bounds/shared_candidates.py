@@ -44,7 +44,6 @@ class PairSums:
 
     @classmethod
     def nothing(cls) -> PairSums:
-        """Return an empty total."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     @property
@@ -63,8 +62,7 @@ class PairSums:
     def neighbourhoods(self, before: Labels) -> Labels:
         """Return (k, G) indices: each component, followed by its nearest components.
 
-        If a component has fewer than G - 1 pairs, neighbours from the (k, G) array ``before`` are
-        added.
+        Rows with fewer than G - 1 known pairs are filled from the (k, G) array ``before``.
         """
         k, width = before.shape
         out = before.copy()
@@ -139,7 +137,7 @@ def search_neighbourhoods(
 
 
 def steps_of_pairs(n_features: int, max_abs: float) -> float:
-    """Return the integer steps per unit of squared distance, so that int64 holds 2^23 distances."""
+    """Return the steps per unit of squared distance; int64 then holds sums of 2^23 distances."""
     return float(2.0 ** (40 - int(np.frexp(4.0 * n_features * max_abs**2)[1])))
 
 

@@ -22,7 +22,7 @@ from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_
 _RUN = 48
 """Number of consecutive rows that a step uses or skips together, a multiple of all panel widths."""
 _THINNED = 4
-"""Steps that skip rows use at least one in this number of runs of rows."""
+"""Maximum stride of the runs of rows that a step uses."""
 _ENOUGH = 25
 """Minimum number of rows per centre in steps that skip rows."""
 
@@ -173,7 +173,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 
 @cache
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile a kernel that runs all steps of one cell."""
+    """Compile a kernel that runs all Lloyd steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = convert_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)

@@ -6,8 +6,8 @@ For rows in a tight group far from the origin, this may be true for all centres 
 determine the nearest centre. Such a row is assigned to the centre with the smallest sum (x - c)²,
 computed in float64 from the given numbers.
 
-So every search labels a row by the smallest such sum, and ties go to the lowest index. The dense
-search records rows in doubt (``search._note_doubts``) and decides small numbers of rows
+So every search labels a row by the smallest sum (x - c)², and ties go to the lowest index. The
+dense search records rows in doubt (``search._note_doubts``) and decides small numbers of rows
 immediately; otherwise :func:`~.distances.decide` decides them.
 """
 
@@ -30,7 +30,7 @@ Array = NDArray[Any]
 
 _SMALL = 2.0**-10
 _BLOCK = 32
-"""Number of scores that are compared with the limit together."""
+"""Number of scores that are compared with a limit at a time."""
 _FAR = 2.0**26
 """A row is far if its distance from the centres exceeds the distances between centres by this
 factor; float64 sums (x - c)² then cannot distinguish the centres."""
@@ -74,7 +74,7 @@ class Rounding:
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
-        """Return bounds for `n_terms` multiply-adds and the longest squared length of a centre."""
+        """Return bounds for `n_terms` multiply-adds and the largest squared length of a centre."""
         product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         first = 2 * factor * longest * longest + 2 * absolute
@@ -117,7 +117,7 @@ def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
 
 @njit
 def margin(score, square, rounding):
-    """Return the maximum amount by which a score may exceed ``score`` without being farther.
+    """Return how much the score of a centre may exceed ``score`` if the centre is no farther.
 
     `score` is the smallest or second smallest score of a row, `square` is an upper bound on the
     row's squared length, and `rounding` is the result of ``Rounding.as_tuple``.
@@ -190,11 +190,9 @@ def too_far(
 ) -> NDArray[np.intp]:
     """Return the rows that are too far from the centres for sums (x - c)² to distinguish them.
 
-    A fit rejects such rows, but a fitted model may receive them. There are two cases. In the first
-    case, scores or sums have overflowed `dtype`; if all scores of a row have overflowed, the label
-    is arbitrary, which the distance to that centre reveals. In the second case, the row is so far
-    from all centres, compared to the distances between centres, that the sums have lost the
-    differences.
+    A fit rejects such rows, but a fitted model may receive them. Either their scores or sums have
+    overflowed `dtype`, or they are so far from all centres, compared to the distances between
+    centres, that the sums have lost the differences.
     """
     far = _FAR * reach if reach else np.inf
     # A product of floats overflows to infinity, whereas a power raises an error.
@@ -241,8 +239,7 @@ def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
 def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
     """Return (m, k) values of (x - c)² - x², relative to the first centre and scaled.
 
-    The true centres are ``centers * 2^exponent``. The values of each row are divided by a power of
-    two.
+    The true centres are ``centers * 2^exponent``.
     """
     x, others = x.astype(np.float64), centers - centers[0]
     powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
@@ -263,6 +260,6 @@ def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
 
 
 def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
-    """Divide by a power of two that makes all numbers less than 1; return it as an exponent."""
+    """Return numbers scaled by a power of two to less than 1, and the exponent of the scale."""
     exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
     return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

@@ -158,7 +158,7 @@ def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) ->
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
-    # A narrow panel needs more centres at a time, so that multiply-adds do not wait.
+    # A narrow panel needs more centres at a time, so that no multiply-add waits for another.
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load, call = load_rows(dtype, stored, width, direct > 0), fetch_rows(stored)
@@ -220,7 +220,6 @@ def _collect(order, starts, offsets, begin, end, chosen, counts):
 
 @inner
 def _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings):
-    """Copy listed centres and their initial scores, and pad the copies."""
     for m in range(length):
         c = listed[first + m]
         copied_openings[m] = openings[c]
@@ -287,7 +286,7 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                 near, next_near = values[q], values[size + q]
                 gap = (next_near - near) * (next_near + near)
                 if gap <= close * (norms[q] + near * near):
-                    if converted:  # the rows of this panel are in `spare`
+                    if converted:  # this panel is in `spare`
                         found = decide(spare, q * d, whole, d, listed, first, first + length)
                     else:
                         own_at = np.int64(i) * d

@@ -20,7 +20,7 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 PAD = 8
-"""The number of centres is padded to a multiple of this, as every tile requires."""
+"""Centres are padded to a multiple of this number, which every tile size divides."""
 
 NEAR = 256 << 10
 """Maximum size in bytes of a block of centres that stays in the cache."""
@@ -72,7 +72,7 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
     """Return True if the best tile should be found first, and the centre in the tile afterwards.
 
-    In the direct form, this halves the cost of comparisons, which matters with few features. In
+    In the direct form, two steps halve the cost of comparisons, which matters with few features. In
     return, one tile per row is searched twice, and a transposed copy of the centres is needed.
     """
     return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
@@ -99,7 +99,7 @@ def outputs(dtype: Any, *ndims: int) -> list[Any]:
 
 @cache
 def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile a function that fills a panel and, if `lengths` is 1, adds squares to norms."""
+    """Compile a function that fills a panel and, if `lengths` is 1, updates squared lengths."""
     side = 32 // dtype.itemsize
     # In the widest panels, double the number of rows that are transposed together.
     count = 2 * side if width == 6 * side else side
@@ -173,7 +173,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
 
 
 class _Workspaces(threading.local):
-    """Most recently used scratch arrays of a thread, by the arguments of `workspace`."""
+    """Most recently used scratch arrays of a thread, keyed by the arguments of `workspace`."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, tuple[Any, ...]] = {}
@@ -188,12 +188,9 @@ def workspace(
     """Return scratch arrays for one call, aligned to cache lines.
 
     The arrays contain panels, the last rows, norms, winning values, winning labels and
-    accumulators. Further arrays contain copies of ``sizes[0]`` listed centres, the initial scores
-    of these centres, and copies of ``sizes[1]`` transposed centres.
-
-    Each thread keeps its last two sets of arrays, one for a pass and one for rows in doubt. Fresh
-    memory would cost a page fault per 4 KB, which took a third of the time for a chunk of 1 MB and
-    50 centres.
+    accumulators, copies of ``sizes[0]`` listed centres with their initial scores, and copies of
+    ``sizes[1]`` transposed centres. Each thread keeps its last two sets of arrays, since fresh
+    memory would cost a page fault per 4 KB: a third of the time for a chunk of 1 MB and 50 centres.
     """
     key, kept = (tile, dtype, two, n_features, blocks, sizes), _workspaces.kept
     space = kept.pop(key, None) or _new_workspace(*key)
@@ -226,7 +223,7 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Return the integer type as wide as scores, so that masks fit labels and scores."""
+    """Return the integer type of the same width as scores, so that masks fit both types."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
@@ -298,10 +295,7 @@ def direct_form(centers: Array) -> DenseForm:
 
 
 def dense_form(centers: Array, shift: Array) -> DenseForm:
-    """Return the dense form of (k, d) centres relative to a (d,) shift.
-
-    Both arrays must be read-only and of one dtype.
-    """
+    """Return the dense form of read-only (k, d) centres relative to a read-only (d,) shift."""
     return _form(centers, shift, centers.shape[1] <= DIRECT_FEATURES)
 
 
@@ -322,6 +316,6 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         readonly(starts),
         readonly(offsets),
         Rounding.of(dtype, d, longest),
-        # A number changes a score by at most PAD - 1 units in the last place, two roundings each.
+        # Numbering changes a score by at most PAD - 1 units, which count as two roundings each.
         Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )

@@ -265,7 +265,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
     centres, note, (count, write) = tile.centres, _note_doubts(width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
-    fetched *= 2 if divided else 1  # each block of features prefetches a part
+    fetched *= 2 if divided else 1  # prefetching is spread over blocks of features
 
     @inner
     def assign(

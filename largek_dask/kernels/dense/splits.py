@@ -123,7 +123,6 @@ def _square(values, at, d):
 
 @cache
 def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile a function that projects the rows of a cluster onto a direction."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
@@ -147,7 +146,7 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
     @inner
     def principal(panel, block, count, d, weights, zeros, space, along, direction, sums):
-        """Write the direction; return False if all rows of positive weight equal the centre."""
+        """Write the direction; return False if all weighted rows equal the centre."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
             square_lengths(width, 1, panel, begin * d, width, d, norms)
@@ -227,7 +226,6 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
-    """Compile the kernel of :func:`split_clusters`."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, copy = panels.pack_rows(dtype, width), convert_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)

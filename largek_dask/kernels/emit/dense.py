@@ -126,7 +126,6 @@ def scan(
 
 
 def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[list[Any]]:
-    """Emit the initial accumulators of a tile."""
     total = []
     for m in range(micro.centres):
         if micro.carry:
@@ -243,7 +242,6 @@ def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[l
 
 
 def _smallest(emit: Emitter, scores: list[Any]) -> Any:
-    """Return the smallest of a tile's scores in each lane."""
     while len(scores) > 1:
         a, b = scores[:2]
         scores = [*scores[2:], emit.builder.select(emit.smaller(b, a), b, a)]

@@ -136,7 +136,7 @@ class Emitter:
     def load(self, pointer: Any, kind: Any = None) -> Any:
         """Load a vector; the default type is a vector of scores."""
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
-        value.align = 4  # only elements are aligned
+        value.align = 4  # vectors are aligned only to elements
         return value
 
     def index(self, pointer: Any, place: Any) -> Any:
@@ -160,7 +160,6 @@ class Emitter:
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
     def constant(self, number: float) -> Any:
-        """Return a vector with a constant number in every lane."""
         return ir.Constant(self.vector, [number] * self.lanes)
 
     def broadcast(self, scalar: Any) -> Any:
@@ -183,7 +182,6 @@ class Emitter:
         )
 
     def smaller(self, a: Any, b: Any) -> Any:
-        """Return the mask ``a < b``."""
         return self.builder.fcmp_ordered("<", a, b)
 
     def bits_set(self, mask: Any) -> Any:

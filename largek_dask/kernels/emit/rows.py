@@ -353,8 +353,8 @@ def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names,
 def near_square(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, computed in the type of the rows.
 
-    The L partial sums fill 64 bytes, so for n features the result has a relative error of at most
-    γ_m with ``m = n / L + 8``.
+    L partial sums fill 64 bytes, so the result for n features has a relative error of at most γ_m
+    with ``m = n / L + 8``.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
