@@ -47,8 +47,8 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 PAIRS_WITHOUT = 1 << 27
-"""Number of row-centre pairs, a few tenths of a second of work, that are compared with the kernel
-for two centres before the faster kernel for one centre is compiled, which takes over a second."""
+"""Number of row-centre pairs that are compared with the kernel for two centres before the faster
+kernel for one centre is compiled. Comparing takes tenths of a second, compiling over a second."""
 _compared: dict[tuple[Any, ...], int] = {}
 """Number of row-centre pairs compared so far, per kernel that is not yet compiled."""
 

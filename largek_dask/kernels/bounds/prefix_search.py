@@ -78,7 +78,7 @@ def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 @cache
 def _measurer(dtype: Dtype, width: int) -> Kernel:
-    """Compile a function that computes lengths of rows, in total and outside the directions."""
+    """Compile a function that computes the lengths of rows, also outside the directions."""
     real = dtype.type
 
     @inner

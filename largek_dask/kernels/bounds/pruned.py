@@ -55,8 +55,8 @@ PIECE = 4_096
 WORTH = 0.75
 """Pruning fails if it takes more than this fraction of the work of the dense search."""
 RESTED, MOST_RESTED = 1 << 14, 1 << 20
-"""Number of rows that are searched densely after a first failure, and after many failures. Each
-further failure doubles the number."""
+"""Initial and maximum number of rows that are searched densely after a failure; each further
+failure doubles the number."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]

@@ -190,9 +190,9 @@ def too_far(
 ) -> NDArray[np.intp]:
     """Return the rows that are too far from the centres for sums (x - c)² to distinguish them.
 
-    A fit rejects such rows, but a fitted model may receive them. Either their scores or sums have
-    overflowed `dtype`, or they are so far from all centres, compared to the distances between
-    centres, that the sums have lost the differences.
+    A fit rejects such rows, but a fitted model may receive them. Either their scores or sums
+    overflow `dtype`, or the distances to the centres are so much larger than the distances between
+    centres that rounding hides the differences.
     """
     far = _FAR * reach if reach else np.inf
     # A product of floats overflows to infinity, whereas a power raises an error.

@@ -20,7 +20,7 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 PAD = 8
-"""Centres are padded to a multiple of this number, which every tile size divides."""
+"""Centres are padded to a multiple of this number; every tile size divides it."""
 
 NEAR = 256 << 10
 """Maximum size in bytes of a block of centres that stays in the cache."""
