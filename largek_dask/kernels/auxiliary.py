@@ -105,7 +105,7 @@ def gains_at(rows: ArrangedRows, points: Array) -> Array:
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """Return, per point, the decrease of the objective and the weight and sum of the rows taken."""
+    """Return, per point, the decrease of the objective and the weight and sum of captured rows."""
     q, d = points.shape
     out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
     _members(*rows, readonly(np.ascontiguousarray(points)), out, mass, sums)
@@ -291,10 +291,7 @@ def _members(columns, weight, r, starts, centers, points, out, mass, sums):
 
 @njit
 def _losses(weight, r, far, starts, high, low):
-    """Compute suffix sums, per cluster, of the cost increases when the cluster's centre is removed.
-
-    If there is no second centre, the sums are 0, because a scan then reads all rows.
-    """
+    """Compute suffix sums, per cluster, of the cost increases when the cluster's centre is removed."""
     value, total, rest = np.empty(1), np.empty(1), np.empty(1)
     for j in range(starts.shape[0] - 1):
         total[0], rest[0] = 0.0, 0.0

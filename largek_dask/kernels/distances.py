@@ -200,7 +200,7 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
     if labels.shape != (n,):
         raise ParameterError(f"labels must have the shape ({n},); got shape {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
-        raise IndexError(f"labels must be >= 0 and < {packed.n_clusters}, the number of centres.")
+        raise IndexError(f"labels must be valid indices of the {packed.n_clusters} centres.")
     if isinstance(x, SparseBlock):
         return sparse.squared_distances(x, packed.centers, packed.cache, labels)
     out = np.empty(n)

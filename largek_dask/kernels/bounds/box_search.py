@@ -77,10 +77,7 @@ def _limit(square, extra, scale, slack):
 
 @cache
 def _placer(width: int, direct: bool) -> Kernel:
-    """Compile a function that computes the coordinates of row r and returns the row's length.
-
-    Rows are rotated `ROWS` at a time, when the first row of a group is requested.
-    """
+    """Compile a function that computes the coordinates of row r and returns the row's length."""
 
     @inner
     def place(rows, start, r, m, d, shift, basis, scale, together, point, full):
