@@ -291,7 +291,7 @@ def _members(columns, weight, r, starts, centers, points, out, mass, sums):
 
 @njit
 def _losses(weight, r, far, starts, high, low):
-    """Compute suffix sums, per cluster, of the cost increases when the cluster's centre is removed."""
+    """Compute suffix sums, per cluster, of the cost increases when its centre is removed."""
     value, total, rest = np.empty(1), np.empty(1), np.empty(1)
     for j in range(starts.shape[0] - 1):
         total[0], rest[0] = 0.0, 0.0

@@ -112,7 +112,9 @@ def pack_centers(centers: Array, shift: Array) -> PackedCenters:
     """
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
-        raise ParameterError(f"centres must be a non-empty 2D array; got shape {centers.shape}.")
+        raise ParameterError(
+            f"centres must be 2D with at least one row and column; got {centers.shape}."
+        )
     d = centers.shape[1]
     if shift.shape != (d,):
         raise ParameterError(f"shift must have the shape ({d},) of a centre; got {shift.shape}.")
