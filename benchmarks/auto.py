@@ -50,7 +50,7 @@ REFINED = ("10", "25")
 """Refinements of SuperKMeans for which the greater aim holds."""
 NAMES = [*peers.SUPER, *peers.EXACT, MINIBATCH]
 """Rivals in the order of the tables."""
-MADE = "Made by `python -m benchmarks.auto --write`."
+MADE = "This table was made by `python -m benchmarks.auto --write`."
 Record = dict[str, Any]
 Point = dict[str, Any]
 
@@ -145,10 +145,12 @@ def full_table(result: dict[str, Any]) -> str:
         rows[-1].append(f"{100 * end_of(record)[1]:+.2f} %")
     head = ["set", "rows × features", "k", *NAMES, "lowest inertia of the others"]
     note = (
-        "How many times faster the default reaches the inertia that another library's call ends "
-        "at: the median over calls of different lengths, from 50 ms on, and the least in brackets. "
-        "The last column is the lowest inertia of the other libraries, relative to our final "
-        f"inertia. CPU seconds on one thread; {result['cpu']}. {MADE}"
+        "The table shows how many times faster the default reaches the final inertia of a call of "
+        "another library: the median over calls of different lengths (at least 50 ms), and in "
+        "brackets the minimum. The last column is the lowest inertia of the other libraries, "
+        f"relative to the final inertia of the default. Times are CPU seconds on one thread. "
+        f"Processor: {result['cpu']}. "
+        f"{MADE}"
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -177,11 +179,11 @@ def readme_table(result: dict[str, Any]) -> str:
     every = [(rival, f) for r in result["records"] for rival in NAMES for _, f in factors(r, rival)]
     later = [rival for rival, factor in every if factor < 1]
     note = (
-        "How many times faster `KMeans` reaches the inertia that another library's call ends "
-        "at: the median over calls of different lengths, and the least in brackets. All on one "
-        f"thread, in CPU seconds. **Where it is slower:** at {len(later)} of all {len(every)} "
-        f"measured points. {later.count(MINIBATCH)} of these are short calls of {MINIBATCH}, which "
-        "end at a higher inertia. It is at least twice as fast at "
+        "The table shows how many times faster `KMeans` reaches the final inertia of a call of "
+        "another library: the median over calls of different lengths, and in brackets the minimum. "
+        "Times are CPU seconds on one thread. `KMeans` is slower at "
+        f"{len(later)} of all {len(every)} measured points, of which {later.count(MINIBATCH)} are "
+        f"short calls of {MINIBATCH} with a higher inertia. `KMeans` is at least twice as fast at "
         f"{sum(factor >= 2 for _, factor in every)} points. Processor: {result['cpu']}. {MADE}"
     )
     head = ["data", "rows × features", "clusters", *SHOWN_RIVALS]
@@ -215,17 +217,17 @@ def behind_table(result: dict[str, Any]) -> str:
     long = [factor for seconds, factor in every if seconds >= LONG]
     later_long = sum(factor < 1 for factor in long)
     note = (
-        "A point is one call of another library. The target is that the default reaches its "
-        f"inertia {AIM:g} times sooner, and {REFINED_AIM:g} times sooner than the hierarchical "
-        f"method with {' and '.join(REFINED)} refinements; {n_behind} of {len(every)} points miss "
-        "it. The geometric mean of these factors over all points is "
+        "A point is one call of another library. The target is that the default reaches the final "
+        f"inertia of the call {AIM:g} times faster, and {REFINED_AIM:g} times faster than the "
+        f"hierarchical method with {' and '.join(REFINED)} refinements. {n_behind} of {len(every)} "
+        "points miss this target. The geometric mean of the speedup over all points is "
         f"{geometric_mean([factor for _, factor in every]):.1f}. Over the {len(long)} calls that "
-        f"take {LONG:g} s or more it is {geometric_mean(long):.1f}: "
-        f"for {sum(factor >= LONG_AIM for factor in long)} of them the factor is {LONG_AIM:g} or "
-        f"more, and {later_long} are faster than the default. {MADE}"
+        f"take {LONG:g} s or more, the geometric mean is {geometric_mean(long):.1f}. For "
+        f"{sum(factor >= LONG_AIM for factor in long)} of these calls the speedup is at least "
+        f"{LONG_AIM:g}, and {later_long} of these calls are faster than the default. {MADE}"
     )
-    head = ["other library", "points", "points that miss the target", "points where it is faster",
-            "geometric mean"]  # fmt: skip
+    head = ["other library", "points", "points that miss the target",
+            "points where the library is faster", "geometric mean"]  # fmt: skip
     return "\n".join([*table_of(head, rows), "", note])
 
 

@@ -141,7 +141,7 @@ def storage(folder: Path) -> dict[str, Any]:
     lk.ingest(x[:STORED_ROWS], str(folder / "stored.zarr"), progress=False)
     return {
         name: child_record("benchmarks.auto_scale", ["storage", str(folder), searched])
-        for name, searched in (("as it is", True), ("rounds over all rows only", False))
+        for name, searched in (("default", True), ("every round over all rows", False))
     }
 
 
@@ -227,10 +227,10 @@ def large_tables(records: list[dict[str, Any]]) -> list[str]:
         for name, p in points:
             there = in_seconds(time_to(run, p["energy"]))
             theirs.append([k, name, f"{p['energy']:.5g}", f"{p['seconds']:.0f}", there])
-    head = ["k", "seconds to +1 % of the lowest energy", "final energy", "seconds in all",
+    head = ["k", "seconds to +1 % of the lowest energy", "final energy", "total seconds",
             "memory, MB", "target, MB"]  # fmt: skip
-    rivals = ["k", "library", "its final energy", "its seconds", "our seconds to that energy"]
-    between = ["", "Other libraries on the same rows:", ""]
+    rivals = ["k", "library", "final energy", "seconds", "seconds of largek_dask to this energy"]
+    between = ["", "The next table shows other libraries on the same rows.", ""]
     return [*table_of(head, ours), *between, *table_of(rivals, theirs)]
 
 
@@ -248,19 +248,21 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             *lines,
-            f"{STORED_ROWS:,} stored rows of 32 features, a quarter of which fit into memory, with "
-            f"k = {STORED_CLUSTERS:,}. The columns show how often all rows were read, the number "
-            "of steps and the seconds of wall time until the energy was within 1 and 0.5 % of the "
-            "lowest; then the final energy, the seconds in all, and the steps per read:",
+            f"The next table is for {STORED_ROWS:,} stored rows of 32 features, a quarter of which "
+            f"fit into memory, with k = {STORED_CLUSTERS:,}. The columns show how often all rows "
+            "were read, the number of steps, and the seconds of wall time until the energy was "
+            "within 1 and 0.5 % of the lowest energy. The other columns show the final energy, the "
+            "total time, and the steps per read.",
             "",
             *storage_table(result.get("storage", {})),
             "",
-            "Very many clusters, for 2,000,000 rows of 32 features, in CPU seconds. Memory is the "
-            "peak beyond that of the rows:",
+            "The next table is for 2,000,000 rows of 32 features and very many clusters. Seconds "
+            "are CPU seconds. Memory is the peak memory, without the memory of the rows.",
             "",
             *large_tables(result.get("large", [])),
             "",
-            f"{result['cpu']}. Made by `python -m benchmarks.auto_scale --write`.",
+            f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.auto_scale "
+            "--write`.",
         ]
     )
 

@@ -48,9 +48,10 @@ def table(result: dict[str, Any]) -> str:
         for r in result["records"]
     ]
     note = (
-        f"{result['rows']:,} rows of {FEATURES} features, {result['steps']} steps of `Truncated()` "
-        "and the last pass, on one thread. Compilation is not counted. Memory is the peak beyond "
-        f"that of the process before the fit. {result['cpu']}. Made by "
+        f"Each fit clusters {result['rows']:,} rows of {FEATURES} features on one thread, by "
+        f"{result['steps']} steps of `Truncated()` and the last pass. Times do not "
+        "include compilation. Memory is the increase of the peak memory of the process by the fit. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.clusters --write`."
     )
     return "\n".join([*table_of(["clusters", "CPU time", "memory"], rows), "", note])

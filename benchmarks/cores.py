@@ -95,11 +95,12 @@ def table(result: dict[str, Any]) -> str:
         )
     near = [f"to +{100 * excess:g} %" for excess in NEAR]
     note = (
-        "Seconds of wall time on one thread → on two threads, and the speedup, until the energy is "
-        "within 1 or 0.2 % of the final energy, and until the end. The last column is CPU seconds "
-        f"of the whole fit. The target is a speedup of {AIM:g}. Medians of {ROUNDS} alternating "
-        "fits with the same seed; their results are bit-identical. "
-        f"{result['cpu']}. Made by `python -m benchmarks.cores --write`."
+        "The table shows seconds of wall time on one thread → on two threads, and the speedup, "
+        "until the energy is within 1 or 0.2 % of the final energy, and until the end. The last "
+        f"column shows CPU seconds of the whole fit. The target is a speedup of {AIM:g}. "
+        f"Values are medians of {ROUNDS} alternating fits with the same seed, whose results are "
+        f"bit-identical. Processor: {result['cpu']}. This table was made by `python -m "
+        "benchmarks.cores --write`."
     )
     head = ["set", "rows × features, k", *near, "to the end", "CPU seconds"]
     return "\n".join([*table_of(head, rows), "", note])

@@ -107,11 +107,11 @@ def of_short(result: Result) -> str:
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     text = (
-        "CPU seconds on one thread for all partitions into 2 to 25 clusters, and the largest "
-        "excess of the objective over the lowest known one among k = "
-        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Rows × features: {sizes}. Medians "
-        f"of {seeds} seeds.{on_others(sets)} {machines}. Made by "
-        "`python -m benchmarks.dcd --write`."
+        "The table shows CPU seconds on one thread for all partitions into 2 to 25 clusters, and "
+        "the largest excess of the objective over the lowest known objective for k = "
+        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Rows × features: {sizes}. Values "
+        f"are medians of {seeds} seeds.{on_others(sets)} Processor: {machines}. This table was "
+        "made by `python -m benchmarks.dcd --write`."
     )
     return "\n".join([*table_of(["", *sets], rows), "", text])
 
@@ -120,4 +120,4 @@ def on_others(sets: dict[str, Record]) -> str:
     """Sentence about the load by other processes, or "" if it is small."""
     busy = {name: record["methods"][BEST]["others"] for name, record in sets.items()}
     parts = [f"{cores:.1f} on {name}" for name, cores in busy.items() if cores > IDLE]
-    return f" Cores used by other processes meanwhile: {', '.join(parts)}." if parts else ""
+    return f" Cores used by other processes at the same time: {', '.join(parts)}." if parts else ""

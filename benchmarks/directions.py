@@ -61,14 +61,16 @@ def table(result: dict[str, Any]) -> str:
             end = 100 * (float(np.median([run["energies"][-1] for run in ways[way]])) / low - 1)
             rows.append([*cells, f"+{end:.2f} %"])
     note = (
-        f"{K} clusters. CPU seconds until the energy is within a percentage of the lowest energy "
-        "of any run on the set, including the computation of the directions. In brackets: as a "
-        "multiple of the search in few directions first. The last column is the excess of the "
-        f"final energy. Runs stop after {result['seconds']:g} s, on patches after "
-        f"{SETS['patches'] * result['seconds']:g} s. Medians of {len(SEEDS)} seeds; "
-        f"{result['cpu']}. Made by `python -m benchmarks.directions --write`."
+        f"With {K} clusters, the table shows the CPU seconds until the energy is within a given "
+        "percentage of the lowest energy of any run on the set, including the computation of the "
+        "directions. The numbers in brackets are multiples of the time of the search that begins "
+        "in few directions. The last column shows how much the final energy exceeds the lowest "
+        f"energy. Runs stop after {result['seconds']:g} s, and on patches after "
+        f"{SETS['patches'] * result['seconds']:g} s. Values are medians of {len(SEEDS)} seeds. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.directions "
+        "--write`."
     )
-    head = ["set", "search in", *(f"to +{100 * excess:g} %" for excess in EXCESSES), "end"]
+    head = ["set", "search in", *(f"to +{100 * excess:g} %" for excess in EXCESSES), "final energy"]
     return "\n".join([*table_of(head, rows), "", note])
 
 

@@ -217,7 +217,7 @@ def summary(result: Record) -> str:
     parts = []
     for title, k_of in (
         ("`suggest_k`", lambda r: r["ours"]["k"]),
-        ("On a sample", lambda r: r["sample"]["k"]),
+        ("`suggest_k` on a sample", lambda r: r["sample"]["k"]),
         ("The knee", lambda r: r["scikit-learn"]["knee"]),
         ("The silhouette", lambda r: r["scikit-learn"]["silhouette"]),
     ):
@@ -225,8 +225,8 @@ def summary(result: Record) -> str:
         wrong = sum(k_of(r) not in (None, r["true"]) for r in groups)
         false = sum(k_of(r) is not None for r in none)
         parts.append(
-            f"{title}: {right} of {len(groups)} right, {wrong} wrong; it names a number for "
-            f"{false} of the {len(none)} sets without groups."
+            f"{title} is right for {right} of {len(groups)} sets with groups, wrong for {wrong}, "
+            f"and gives a number for {false} of the {len(none)} sets without groups."
         )
     ratios = [
         (r["scikit-learn"]["seconds"] + r["scikit-learn"]["silhouette_seconds"])
@@ -236,13 +236,14 @@ def summary(result: Record) -> str:
     fits = [r["sample"]["seconds"] / r["largest"] for r in records]
     return (
         f"{' '.join(parts)} A sample has {SHARE:.0%} of the rows, and is searched by nested "
-        'partitions. "6 apart" is the least distance of two centres in standard deviations. The '
-        "true number of the public sets is unknown. CPU seconds on one thread, one run each. One "
-        "fit is a `KMeans` of all rows with the largest k; `suggest_k` on a sample takes "
-        f"{min(fits):.1f} to {max(fits):.1f} times as long (median {np.median(fits):.1f}). "
-        f"scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} fits with one start each and their "
-        f"silhouettes, and takes {min(ratios):.1f} to {max(ratios):.1f} times as long as "
-        f"`suggest_k` on a sample (median {np.median(ratios):.1f}). {result['cpu']}. Made by "
+        'partitions. "6 apart" means that the centres are at least 6 standard deviations apart. '
+        "The true number of clusters of the public sets is unknown. Times are CPU seconds on one "
+        'thread, one run each. "One fit" is a fit of `KMeans` to all rows with the largest k. '
+        f"`suggest_k` on a sample takes {min(fits):.1f} to {max(fits):.1f} times as long as one "
+        f"fit (median {np.median(fits):.1f}). scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} "
+        "fits with one start each, and computes a silhouette for each fit. This takes "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times as long as `suggest_k` on a sample "
+        f"(median {np.median(ratios):.1f}). Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.elbow --write`."
     )
 

@@ -137,9 +137,10 @@ def table(result: dict[str, Any]) -> str:
         rows.append([name, f"{own[0]['n']:,} × {own[0]['d']}", *map(cell, own)])
     seeds = min(len(record["ours"]) for record in result["records"])
     note = (
-        "Each cell has the excess of the inertia over the lowest known inertia, for the worst and "
-        f"for the median of at least {seeds} seeds; then the CPU seconds on one thread as a "
-        f"multiple of those of scikit-learn with ten starts. {result['cpu']}. Made by "
+        "Each cell shows by how much the inertia exceeds the lowest known inertia, for the worst "
+        f"and for the median of at least {seeds} seeds. The last number in a cell is the CPU time "
+        "on one thread, as a multiple of that of scikit-learn with ten starts. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.far --write`."
     )
     head = ["set", "rows × features", *(f"k = {k}" for k in CLUSTERS)]

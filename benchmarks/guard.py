@@ -143,7 +143,11 @@ def expected() -> dict[str, Any]:
 def counts_table(result: dict[str, Any]) -> str:
     """The markdown table of the expected counts."""
     return "\n".join(
-        [*table_of_counts(result["counts"]), "", "Made by `python -m benchmarks.guard --write`."]
+        [
+            *table_of_counts(result["counts"]),
+            "",
+            "This table was made by `python -m benchmarks.guard --write`.",
+        ]
     )
 
 
@@ -161,8 +165,8 @@ def table(result: dict[str, Any]) -> str:
         ]
         for name in names
     ]
-    note = "; ".join(f"{kind}: {found['cpu']}" for kind, found in machines.items())
-    note += ". Made by `python -m benchmarks.guard --write`."
+    note = ". ".join(f"Processor for {kind}: {found['cpu']}" for kind, found in machines.items())
+    note += ". This table was made by `python -m benchmarks.guard --write`."
     return "\n".join([*table_of(["multiple of a matrix product", *machines], rows), "", note])
 
 

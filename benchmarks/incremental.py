@@ -145,9 +145,10 @@ def note(sets: dict[str, Record], text: str) -> list[str]:
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     return [
         "",
-        f"{text} All start from the same random rows{other}. Rows × features: {rows}; the number "
-        f"after the name of a set is k. Values are medians of {seeds}, with quartiles in brackets. "
-        f"{machines}. Made by "
+        f"{text} All methods start from the same random rows{other}. Rows × features: {rows}; the "
+        f"number after the name of a set is k. Values are medians of {seeds}, with quartiles in "
+        "brackets. "
+        f"Processor: {machines}. This table was made by "
         f"`python -m benchmarks.incremental --write`.",
     ]
 
@@ -175,14 +176,16 @@ def of_table(result: Record) -> str:
     seven = {name: median(ends(r, TABLE)) for name, r in sets.items() if name in SEVEN}
     few = {name: v for name, v in found[AUTO].items() if not name.endswith("-1000")}
     text = (
-        f"CPU seconds until the energy is within {100 * (OF_END - 1):.1f} % of the final energy of "
-        "Lloyd's algorithm. A ratio is the seconds of `IncrementalLloyd` divided by those of the "
-        "method before it. The truncated search chooses its own start. Bold values miss these "
-        "targets, set for the first seven sets: a ratio to Lloyd's algorithm of at most 0.5 (met "
-        f"on {held(found[LLOYD], 0.5)}; at most 0.35 on {held(found[LLOYD], 0.35)}), to nmbatch of "
-        f"at most 0.6 (met on {held(found[NMBATCH], 0.6)}), to the truncated search of at most 1 "
-        f"(met on {held(few, 1.0)} with k ≤ 100), and a final energy at most 0.2 % above that of "
-        f"Lloyd's algorithm (met on {held(seven, 0.2)}; at most 0.1 % on {held(seven, 0.1)})."
+        f"The table shows CPU seconds until the energy is within {100 * (OF_END - 1):.1f} % of the "
+        "final energy of Lloyd's algorithm. Each ratio is the time of `IncrementalLloyd` divided "
+        "by the time of the method in the preceding column. The truncated search chooses its own "
+        "start. Bold values miss the following targets, which were set for the first seven sets. "
+        f"The time must be at most 0.5 times that of Lloyd's algorithm (achieved on "
+        f"{held(found[LLOYD], 0.5)}; at most 0.35 times on {held(found[LLOYD], 0.35)}), at most "
+        f"0.6 times that of nmbatch (achieved on {held(found[NMBATCH], 0.6)}), and at most that of "
+        f"the truncated search (achieved on {held(few, 1.0)} with k ≤ 100). The final energy must "
+        f"be at most 0.2 % above that of Lloyd's algorithm (achieved on {held(seven, 0.2)}; at "
+        f"most 0.1 % on {held(seven, 0.1)})."
     )
     head = ["set", "IncrementalLloyd, s", "Lloyd, s", "ratio", "nmbatch, s", "ratio",
             "truncated, s", "ratio", "final energy, % above Lloyd's"]  # fmt: skip

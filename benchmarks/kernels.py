@@ -172,10 +172,11 @@ def table(result: dict[str, Any]) -> str:
         f"{100 * r['share']:.1f} % ({r['n']:,} × {r['d']}, k = {r['k']})" for r in result["sums"]
     )
     note = (
-        f"Each cell has the fraction of the processor's measured peak ({peak:.0f} GF/s), the rate "
-        "in GF/s (10⁹ floating-point operations per second), and the speedup over the faster of "
-        "faiss and scikit-learn. One thread, float32; packing of rows is included. Exact sums of "
-        f"all rows take this share of a dense pass over them: {exact}. {result['cpu']}. Made by "
+        f"Each cell shows the fraction of the processor's measured peak ({peak:.0f} GF/s), the "
+        "rate in GF/s (10⁹ floating-point operations per second), and the speedup over the faster "
+        "of faiss and scikit-learn. Kernels run on one thread with float32; times include packing "
+        "of rows. The exact sums of all rows take the following shares of the time of a dense "
+        f"pass: {exact}. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.kernels --write`."
     )
     return "\n".join([*table_of(["d", *(f"k = {k:,}" for k in CLUSTERS)], rows), "", note])

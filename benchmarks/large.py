@@ -189,7 +189,7 @@ def table(result: dict[str, Any]) -> str:
          f"{fit['seconds']:.1f} s; CPU {cpu_of(fit):.1f} s", ""],
         ["the fit, in multiples of a dense pass",
          f"{fit['seconds'] / dense:.2f}; CPU {cpu_of(fit) / dense_cpu:.2f}", f"≤ {PASSES:g}"],
-        [f"excess of its energy over that of a long run of {long['seconds']:,.0f} s",
+        [f"excess of the energy of the fit over that of a long run of {long['seconds']:,.0f} s",
          f"{above:.2f} %", f"≤ {100 * NEAR:g} %"],
         [f"the long run until {100 * NEAR:g} % above its final energy, plus a last pass, in "
          "multiples of a dense pass",
@@ -202,10 +202,11 @@ def table(result: dict[str, Any]) -> str:
         *struck_rows(result),
     ]  # fmt: skip
     note = (
-        f"{size['rows']:,} rows of {runs.N_FEATURES} features, k = {size['clusters']:,}, two "
-        f"workers of one thread each. The load average was {result['load'][0]:.1f} before and "
-        f"{result['load'][1]:.1f} at the end, of which about 2 are the benchmark's own. "
-        f"{result['cpu']}. Made by `{result['command']}`."
+        f"Each fit clusters {size['rows']:,} rows of {runs.N_FEATURES} features into "
+        f"{size['clusters']:,} clusters, on two workers with one thread each. The load average was "
+        f"{result['load'][0]:.1f} at the beginning and {result['load'][1]:.1f} at the end; the "
+        "benchmark itself causes a load of about 2. "
+        f"Processor: {result['cpu']}. This table was made by `{result['command']}`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 

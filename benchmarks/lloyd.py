@@ -98,9 +98,11 @@ def table(result: dict[str, Any]) -> str:
         cells = [r["set"], f"{r['n']:,} × {r['d']}", f"{r['k']}", f"{ours:.3f}", f"{sk:.3f}"]
         rows.append([*cells, f"{fs:.3f}", f"{min(sk, fs) / ours:.2f}x"])
     note = (
-        f"CPU seconds per pass on one thread, float32: the mean of {PASSES} passes from the same "
-        f"random rows, and of these the median of {ROUNDS} interleaved runs. The speedup is over "
-        f"the faster of scikit-learn and faiss. {result['cpu']}. Made by "
+        "The table shows CPU seconds per pass on one thread with float32. Each run measures the "
+        f"mean of {PASSES} passes from the same random rows, and the table shows the median of "
+        f"{ROUNDS} "
+        "interleaved runs. The speedup is relative to the faster of scikit-learn and faiss. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.lloyd --write`."
     )
     head = ["set", "rows × features", "k", "largek_dask, s", "scikit-learn, s", "faiss, s",

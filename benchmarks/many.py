@@ -295,10 +295,11 @@ def table(result: dict[str, Any]) -> str:
     rows.append(["one idle second", "scheduler", *(f"{ms:.3g}" for ms in idle)])
     most = measured[str(max(map(int, measured)))]
     note = (
-        "Milliseconds of CPU time per process. The workers are `dask worker` processes with one "
-        f"thread on one machine; there are {CHUNKS} chunks of 4 rows. The CPU time of idle "
-        f"processes is subtracted. A worker takes {most['memory_mb']:.0f} MB, including memory "
-        f"that it shares with others. {result['cpu']}. Made by "
+        "The table shows milliseconds of CPU time per process. The workers are `dask worker` "
+        f"processes with one thread each, on one machine, and there are {CHUNKS} chunks of 4 rows. "
+        "The CPU time of idle processes is subtracted. A worker uses "
+        f"{most['memory_mb']:.0f} MB of memory, part of which it shares with other processes. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.many --write`."
     )
     head = ["what", "process", *(f"{int(n):,} worker{'s' * (int(n) > 1)}" for n in measured)]

@@ -141,13 +141,15 @@ def table(result: dict[str, Any]) -> str:
     levels = [f"to +{100 * excess:g} %" for excess in EXCESSES]
     head = ["set", "rows × features", "k", *levels, "final energy"]
     note = (
-        "CPU seconds on one thread until the energy of all rows is within 2, 1 or 0.2 % of the "
-        "final energy of Lloyd's algorithm: of Lloyd's algorithm (the faster of scikit-learn and "
-        "faiss) → of nmbatch, and in brackets the speedup. All start from the same random rows; "
-        f"set-up and the first scan are included. Medians of {rounds} interleaved runs. The last "
-        "column is the final energy of nmbatch in the first run, relative to that of Lloyd's "
-        "algorithm; (cut) means that the time limit ended the run. "
-        f"{result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
+        "The table shows CPU seconds on one thread until the energy of all rows is within 2, 1 or "
+        "0.2 % of the final energy of Lloyd's algorithm. The first time is that of Lloyd's "
+        "algorithm (in the faster of scikit-learn and faiss), the second that of nmbatch, and the "
+        "speedup is in brackets. All runs start from the same random rows; times include set-up "
+        f"and the first scan. Values are medians of {rounds} interleaved runs. The last column is "
+        "the final energy of nmbatch in the first run, relative to that of Lloyd's algorithm; "
+        "(cut) means that the time limit ended the run. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.nmbatch "
+        "--write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

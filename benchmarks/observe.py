@@ -279,10 +279,12 @@ def table(result: dict[str, Any]) -> str:
     for name, (what, unit, most) in TARGETS.items():
         rows.append([what, f"{found[name]:.3g} {unit}", f"{most:g} {unit}"])
     note = (
-        f"Without viewers the scheduler takes {found['cpu_without']:.1f} % of a core for events of "
-        f"{JOBS} jobs, and its longest stall is {found['stall_without']:.3g} ms. All events of the "
-        f"job of 100,000 steps have been read after {found['read_all']:.1f} s. 1 kB is 1,000 bytes "
-        f"as sent. {result['cpu']}. Made by `python -m benchmarks.observe --write`."
+        f"Without viewers, the scheduler uses {found['cpu_without']:.1f} % of a core for the "
+        f"events of {JOBS} jobs, and the longest stall of its event loop is "
+        f"{found['stall_without']:.3g} ms. All events of a job with 100,000 steps have been read "
+        f"after {found['read_all']:.1f} s. 1 kB is 1,000 compressed bytes. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.observe "
+        "--write`."
     )
     return "\n".join([*table_of(["what", "measured", "at most"], rows), "", note])
 

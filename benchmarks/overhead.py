@@ -199,8 +199,8 @@ def table(result: dict[str, Any]) -> str:
             value = f"{result['found'][name]:.2f} {unit}"
             rows.append([what, value, f"{'≤' if sign == '<=' else '≥'} {target:g} {unit}"])
     note = (
-        "An empty pass visits all chunks and computes nothing; its time is wall time. Speeds are "
-        f"ratios of rows per second. {result['cpu']}. Made by "
+        "An empty pass visits all chunks without computing anything, and is measured in wall time. "
+        f"Speeds are ratios of rows per second. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.overhead --write`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])

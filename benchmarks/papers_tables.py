@@ -66,11 +66,13 @@ def note(result: Result, part: str, text: str) -> list[str]:
     text += f" Not run: {', '.join(missing)}." if missing else ""
     counts = sorted({len(records) for records in sets.values()})
     many = " to ".join(dict.fromkeys(map(str, counts[:1] + counts[-1:])))
-    seeds = "one seed" if counts == [1] else f"medians of {many} seeds"
+    seeds = "from one seed" if counts == [1] else f"medians of {many} seeds"
     return [
         "",
-        f"{text} Rows × features: {rows}. CPU seconds on one thread of a shared machine, {seeds}; "
-        f"{result['cpu']}. Made by `python -m benchmarks.papers --only {part} --write`.",
+        f"{text} Rows × features: {rows}. Times are CPU seconds on one thread of a shared machine, "
+        f"{seeds}. Processor: {result['cpu']}. This table was made by `python -m benchmarks.papers "
+        f"--only {part} "
+        "--write`.",
     ]
 
 
@@ -111,10 +113,11 @@ def of_nmbatch(result: Result) -> str:
             rows.append(cells)
     head = ["within, method", *(name.replace("-", ", k = ") for name in sets)]
     text = (
-        "CPU seconds and millions of distances until a run is within 2 or 1 % of the lowest energy "
-        "of all these runs, which start from the same random rows. Nested batches: with bounds → "
-        f"with `bounds=None`. The first batch has {BATCH:,} rows. Runs stop after "
-        f'{LIMITS["nmbatch"]:g} seconds; "never" means that they were not so near by then.'
+        "The table shows CPU seconds and millions of distances until the energy of a run is within "
+        "2 or 1 % of the lowest energy of all runs. All runs start from the same random rows. For "
+        "nested batches, the first result is with bounds and the second with `bounds=None`. The "
+        f'first batch has {BATCH:,} rows. Runs stop after {LIMITS["nmbatch"]:g} seconds; "never" '
+        "means that a run did not reach the energy in this time."
     )
     return "\n".join(table_of(head, rows) + note(result, "nmbatch", text))
 
@@ -158,11 +161,12 @@ def of_vrkm(result: Result) -> str:
     for name in sets:
         head += [name.replace("-", ", k = ") + ": s (speedup), passes", "lowest energy"]
     text = (
-        f"Seconds until a method reaches the energy of batch k-means after {PASSES} passes, from "
-        "the same random rows; in brackets the speedup over batch k-means; then the passes over "
-        "the rows, where a pass is one distance per row and centre. The lowest energy in "
-        f"{LIMITS['vrkm']:g} seconds is relative to that energy of batch k-means. Without position "
-        "correction: energies after successive epochs, as multiples of the first."
+        "The table shows the seconds until a method reaches the energy of batch k-means after "
+        f"{PASSES} passes, from the same random rows. The speedup over batch k-means is in "
+        "brackets, followed by the number of passes over the rows. A pass is one distance per row "
+        f"and centre. The lowest energy in {LIMITS['vrkm']:g} seconds is relative to the energy of "
+        f"batch k-means after {PASSES} passes. The last line shows the energies after successive "
+        "epochs, as multiples of the first energy."
     )
     return "\n".join(table_of(head, rows) + note(result, "vrkm", text))
 
@@ -190,11 +194,11 @@ def of_vcgmm(result: Result) -> str:
     head = ["set, components, method", "seconds (of these: start)", "iterations", "10⁶ distances",
             "F", "energy", "energy relative to LWCS"]  # fmt: skip
     text = (
-        f"LWCS is k-means on the coreset. It has the same {DRAWS:,} independent draws and the same "
-        f"seeds (AFK-MC² with chains of {CHAIN}) as vc-GMM. Both stop when F changes by less than "
-        "1e-4. F is per training row; for LWCS it is the F of hard assignments. Energies refer to "
-        f"all rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; 3 + 1 adds `candidates=3, "
-        "explore=1`; var-GMM-S has `coreset=None`."
+        f"LWCS is k-means on the coreset, with the same {DRAWS:,} independent draws and the same "
+        f"seeds (AFK-MC² with chains of {CHAIN}) as vc-GMM. Both methods stop when F changes by "
+        "less than 1e-4. F is given per training row; for LWCS, F is computed from hard "
+        f"assignments. Energies refer to all rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; the "
+        "lines 3 + 1 add `candidates=3, explore=1`, and var-GMM-S uses `coreset=None`."
     )
     return "\n".join(table_of(head, rows) + note(result, "vcgmm", text))
 
@@ -224,9 +228,10 @@ def of_dcd(result: Result) -> str:
     head = ["set", "k", "seconds, bundle: plain", "ratio", "ratio in the paper",
             "values of f, bundle: plain", "worst error in %, bundle: plain"]  # fmt: skip
     text = (
-        '"Bundle" is `DCDBundle.paper()`; "plain" is the same with `descent="plain"`, our reading '
-        "of DCClust. Seconds are for all partitions up to k clusters, the largest number that both "
-        f"reached in about {LIMITS['dcd']:g} seconds each. A value of f takes one distance per row "
-        "and centre. The worst error is the largest excess over the lowest known objective."
+        '"Bundle" is `DCDBundle.paper()`, and "plain" is the same with `descent="plain"`, our '
+        "interpretation of DCClust. Seconds are for all partitions up to k clusters, where k is "
+        f"the largest number that both methods reached in about {LIMITS['dcd']:g} seconds each. "
+        "Evaluating f once takes one distance per row and centre. The worst error is the largest "
+        "excess over the lowest known objective."
     )
     return "\n".join(table_of(head, rows) + note(result, "dcd", text))

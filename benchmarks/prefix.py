@@ -181,10 +181,11 @@ def table(result: dict[str, Any]) -> str:
             "distances per row", "directions"]  # fmt: skip
     missing = [library for library in EXACT if library not in result["records"][0]["peers"]]
     note = (
-        "CPU time of a pass on one thread, float32: of the dense search in seconds, of the others "
-        f"as a multiple of it. {result['cpu']}; other processes used the second core. "
+        "The table shows the CPU time of a pass on one thread with float32, for the dense search "
+        "in seconds, and for the other searches as a multiple of the time of the dense search. "
+        f"Processor: {result['cpu']}; other processes used the second core. "
         + "".join(f"{library} was not installed. " for library in missing)
-        + "Made by `python -m benchmarks.prefix --write`."
+        + "This table was made by `python -m benchmarks.prefix --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

@@ -32,9 +32,19 @@ from tests.faults.rig import QUICK, Rig
 TARGETS = {
     "overhead": ("extra time of a job over the same fit through `client=`", "%", "<=", 3.0),
     "first_pass": ("time from submission to the first pass", "s", "<=", 1.0),
-    "p99": ("p99 latency of another client's calls to the scheduler meanwhile", "ms", "<=", 25.0),
-    "slowest": ("slowest trivial task of that client on the busy workers", "s", "<=", 2.5),
-    "killed": ("time with kill -9 of a worker every 10 passes, relative to none", "x", "<=", 2.0),
+    "p99": (
+        "p99 latency of another client's calls to the scheduler during a job",
+        "ms",
+        "<=",
+        25.0,
+    ),
+    "slowest": ("slowest trivial task of this client on the busy workers", "s", "<=", 2.5),
+    "killed": (
+        "time with kill -9 of a worker every 10 passes, relative to a run without kills",
+        "x",
+        "<=",
+        2.0,
+    ),
 }
 K, PASSES = 1000, 40
 KILLED_K, KILLED_PASSES, EVERY = 2000, 100, 10
@@ -189,11 +199,12 @@ def table(result: dict[str, Any]) -> str:
         for name, (what, unit, sign, aim) in TARGETS.items()
     ]
     note = (
-        f"Set B with k = {K:,} on two workers; the plain fit takes {found['fit_seconds']:.1f} s. "
-        f"The run with kills has k = {KILLED_K:,} and three workers: {found['kills']:.0f} kills in "
-        f"{found['passes']:.0f} passes; without kills it takes {found['clean_seconds']:.0f} s. All "
-        f"workers have one thread. {result['cpu']}. Made by "
-        "`python -m benchmarks.service --write`."
+        f"The fits use set B with k = {K:,} and two workers. The plain fit takes "
+        f"{found['fit_seconds']:.1f} s. The run in which workers are killed has "
+        f"k = {KILLED_K:,}, three workers, and {found['kills']:.0f} kills in "
+        f"{found['passes']:.0f} passes; without kills, this run takes "
+        f"{found['clean_seconds']:.0f} s. All workers have one thread. Processor: {result['cpu']}. "
+        "This table was made by `python -m benchmarks.service --write`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 

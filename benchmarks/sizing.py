@@ -161,9 +161,11 @@ def table(result: dict[str, Any]) -> str:
                 ]
                 rows.append([f"{label} × {d}, {k:,}", size(4 * n * d), *cells])
     note = (
-        f"GB of RAM per worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
-        f"for float32 rows in chunks of {CHUNK_ROWS:,} rows. The process itself takes "
-        f"{size(base)} of it. Made by `python -m benchmarks.sizing --write`."
+        f"The table shows GB of memory per worker, with {' / '.join(map(str, WORKERS))} "
+        f"workers of {THREADS} threads, for float32 rows in chunks of {CHUNK_ROWS:,} rows. This "
+        f"includes {size(base)} for the "
+        "process without rows and centres. This table was made by `python -m benchmarks.sizing "
+        "--write`."
     )
     head = ["rows × features, clusters", "data", *ALGORITHMS]
     return "\n".join([*table_of(head, rows), "", note])
@@ -186,17 +188,18 @@ def storage_table(result: dict[str, Any]) -> str:
                 size(large["written"]),
             ]
         )
-    head = ["algorithm", "row state per row", "row state in all",
+    head = ["algorithm", "row state per row", "total row state",
             f"per worker, with {' / '.join(map(str, WORKERS))} workers",
             "checkpoints and model", "checkpoints and model, d = 768, k = 32,000"]  # fmt: skip
     note = (
-        "For 80 million rows with d = 32 features and k = 1,000 clusters, unless the head names "
-        "others. Row state covers two passes, because that of the previous pass is kept while a "
-        "pass runs. Labels take 4 B per row, 320 MB in all. In each step a worker receives k × d "
-        "numbers of 4 B and sends k × (d + 1) numbers of 8 B: together "
+        "The values are for 80 million rows, d = 32 features and k = 1,000 clusters, unless the "
+        "column heading gives others. Row state is stored for two passes, because the row state of "
+        "the previous pass is kept while a pass runs. Labels take 4 B per row, 320 MB in total. In "
+        "each step, a worker receives k × d numbers of 4 B and sends k × (d + 1) numbers of 8 B, "
+        "in total "
         f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, and "
         f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 features and 32,000 clusters. A worker "
-        "needs no scratch space. Made by `python -m benchmarks.sizing --write`."
+        "needs no scratch space. This table was made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -210,8 +213,9 @@ def trust_table(result: dict[str, Any]) -> str:
     # One column for each figure, so that the table is short.
     head, cells = ([row[i] for row in rows] for i in (0, 1))
     note = (
-        "For 800,000 rows of 32 features, 1,000 clusters, and two workers of one thread each. "
-        f"{result['cpu']}. Made by `python -m benchmarks.sizing --write`."
+        "Each fit clusters 800,000 rows of 32 features into 1,000 clusters, on two workers with "
+        "one thread each. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, [cells]), "", note])
 

@@ -216,17 +216,18 @@ def table(result: dict[str, Any]) -> str:
     """The markdown tables of a result."""
     exact = ["set", "rows × features", "nonzeros per row", "k", "Lloyd, seconds per pass",
              "scikit-learn, seconds per pass", "passes until no label changes",
-             "Lloyd, seconds in all", "scikit-learn, seconds in all"]  # fmt: skip
+             "Lloyd, total seconds", "scikit-learn, total seconds"]  # fmt: skip
     curves = ["set", "k", *LIMITS, "scikit-learn KMeans", "lowest energy", "speedup of auto"]
     between = (
-        "Seconds until the energy is within 2 % of the final energy of Lloyd's algorithm; in "
-        "brackets the final energy of each method, relative to that of Lloyd's algorithm. The "
-        f"lowest energy is that of {STARTS} runs of Lloyd's algorithm:"
+        "The next table shows the seconds until the energy is within 2 % of the final energy of "
+        "Lloyd's algorithm, and in brackets the final energy of each method, relative to that of "
+        f"Lloyd's algorithm. The lowest energy is that of {STARTS} runs of Lloyd's algorithm."
     )
     note = (
-        "CPU seconds on one thread, float32, from the same random starting rows; they include the "
-        f"first scan of the rows. In the upper table the brackets are our speedup. {result['cpu']}."
-        " Made by `python -m benchmarks.sparse --write`."
+        "Times are CPU seconds on one thread with float32, from the same random starting rows, and "
+        "include the first scan of the rows. In the first table, the numbers in brackets are "
+        f"speedups of largek_dask. Processor: {result['cpu']}."
+        " This table was made by `python -m benchmarks.sparse --write`."
     )
     records = result["records"]
     lines = [*table_of(exact, [passes_row(r) for r in records]), "", between, ""]

@@ -27,7 +27,7 @@ from benchmarks.tables import publish, table_of
 TARGETS: dict[str, tuple[str, float | None]] = {
     "import": ("`import largek_dask`", 0.3),
     "estimator": ("`from largek_dask import KMeans`", None),
-    "peer": ("`from sklearn.cluster import KMeans`, most of which ours imports, too", None),
+    "peer": ("`from sklearn.cluster import KMeans`, which largek_dask mostly imports, too", None),
     "help": ("`largek --help`", 0.5),
     "demo_cold": ("`largek demo`, nothing compiled yet", 60.0),
     "demo_warm": ("`largek demo`, kernels in the cache", 15.0),
@@ -147,9 +147,9 @@ def table(result: dict[str, Any]) -> str:
         for name, (what, target) in TARGETS.items()
     ]
     note = (
-        f"The first fits have {N_ROWS:,} rows of {N_FEATURES} features. Seconds are wall time "
-        "unless they are called CPU seconds; values in brackets are targets. "
-        f"{result['cpu']}. Made by `python -m benchmarks.start --write`."
+        f"The first fits cluster {N_ROWS:,} rows of {N_FEATURES} features. Seconds are wall time, "
+        "except in the column of CPU seconds. Values in brackets are targets. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.start --write`."
     )
     first = table_of(["what", "seconds", "target"], rows)
     return "\n".join([*first, "", *fits_table(result["fits"]), "", note])

@@ -202,14 +202,14 @@ def measure_when(bench: Bench) -> Record:
 
 
 PARTS_OF_IT: dict[str, Record] = {
-    "as it is": {},
+    "default": {},
     "start: two-level": {"init": "two-level"},
     "start: AFK-MC²": {"init": "afk-mc2"},
     "start: random rows": {"init": "random"},
     "start: no moves": {"changes": {"vcgmm.algorithm.START": {"moves": False}}},
     "no moves of components": {"parameters": {"moves": False}},
-    "lists by distance": {"changes": {"vcgmm.passes.nearest_components": BY_DISTANCE}},
-    "all components every tenth time": {"changes": {"vcgmm.algorithm.ROW_WORK": 1e6}},
+    "lists ordered by distance": {"changes": {"vcgmm.passes.nearest_components": BY_DISTANCE}},
+    "all components in every tenth iteration": {"changes": {"vcgmm.algorithm.ROW_WORK": 1e6}},
 }
 """Changes in each line of the part "parts"."""
 

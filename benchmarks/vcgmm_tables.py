@@ -27,11 +27,11 @@ SLOPE, SEEDING = 0.3, 50.0
 def note(result: Result, part: str, text: str, seeds: int | str | None = None) -> list[str]:
     """Text below a table; ``seeds`` if they are not those of the part."""
     n = result["seeds"] if seeds is None else seeds
-    count = n if isinstance(n, str) else "one seed" if n == 1 else f"medians of {n} seeds"
+    count = n if isinstance(n, str) else "from one seed" if n == 1 else f"medians of {n} seeds"
     return [
         "",
-        f"{text} CPU seconds on one thread, {count}; {result['cpu']}. Made by "
-        f"`python -m benchmarks.vcgmm --only {part} --write`.",
+        f"{text} Times are CPU seconds on one thread, {count}. Processor: {result['cpu']}. This "
+        f"table was made by `python -m benchmarks.vcgmm --only {part} --write`.",
     ]
 
 
@@ -68,9 +68,9 @@ def of_sets(whole: Result) -> str:
             rows.append([*cells, *["–"] * (9 - len(cells))])
     head = ["rows", "seconds (of these: start)", "iterations", "speedup over k-means",
             "F per row", "log-likelihood", "energy", "authors' C++: seconds, energy",
-            "speedup over it"]  # fmt: skip
+            "speedup over the authors' C++"]  # fmt: skip
     text = (
-        "Models have 1,000 components and one common variance. Values after ≥ or ≤ are targets; "
+        "Models have 1,000 components with one common variance. Values after ≥ or ≤ are targets; "
         f"bold values miss them. {on_others(result)} F refers to the training rows (all rows, or "
         "a coreset of 65,536 draws). The exact log-likelihood per row and the energy refer to all "
         "rows."
@@ -91,8 +91,8 @@ def on_others(result: Result) -> str:
         for name, found in sets.items()
     )
     return (
-        f"K-means is {units}. Labels and exact densities of all rows take another {last}, which "
-        "are not counted."
+        f"The k-means implementation is {units}. Computing labels and exact densities of all rows "
+        f"takes another {last}, which are not included in the times."
     )
 
 
@@ -110,9 +110,9 @@ def of_when(whole: Result) -> str:
         rows.append(cells)
     learnt = ", ".join(f"{m:,} for k = {int(k):,}" for k, m in result["learnt"].items())
     text = (
-        "Log-likelihood and energy per row of 20,000 held-out rows of set A. The k-means models "
-        "are read as mixtures of one common variance. scikit-learn's mixtures are fitted to fewer "
-        f"rows ({learnt})."
+        "The table shows the log-likelihood and the energy per row for 20,000 held-out rows of set "
+        "A. The k-means models are treated as mixtures with one common variance. scikit-learn's "
+        f"mixtures are fitted to fewer rows ({learnt})."
     )
     head = ["method"]
     for k in runs:
@@ -152,12 +152,15 @@ def of_sublinear(whole: Result) -> str:
             "k-means start, F", "AFK-MC² start, F", "speedup over AFK-MC²"]  # fmt: skip
     slope = against(slope_of(records, "two-level"), SLOPE, ".2f", least=False)
     text = (
-        f"{n:,} synthetic rows of {result['d']} features. For each start: its seconds, and F per "
-        "row after 10 iterations. An iteration includes neighbour tables and searches over all "
-        f"components; its seconds grow as the number of components to the power {slope}. Values "
-        "after ≥ or ≤ are targets; bold values miss them."
+        f"The data are {n:,} synthetic rows of {result['d']} features. For each start, the table "
+        "shows its seconds and F per row after 10 iterations. The time of an iteration includes "
+        "neighbour tables and searches over all components, and grows as the number of components "
+        f"to the power {slope}. Values after ≥ or ≤ are targets; bold values miss them."
     )
-    seeds = f"medians of {result['seeds']} seeds for the two-level start, one seed for the others"
+    seeds = (
+        f"medians of {result['seeds']} seeds for the two-level start, and from one seed for the "
+        "other starts"
+    )
     return "\n".join(table_of(head, rows) + note(result, "sublinear", text, seeds))
 
 
@@ -182,8 +185,8 @@ def of_parts(whole: Result) -> str:
         rows.append([part, *cells])
     head = ["", *(heads[name] for name in cases)]
     text = (
-        "Seconds, exact log-likelihood per row, and energy (A) or adjusted Rand index (planted "
-        "rows, where the log-likelihood is that of held-out rows). The log-likelihood on A is of "
-        "one seed."
+        "Each cell shows seconds, the exact log-likelihood per row, and the energy (A) or the "
+        "adjusted Rand index (planted rows). On planted rows, the log-likelihood is that of "
+        "held-out rows. On A, the log-likelihood is from one seed."
     )
     return "\n".join(table_of(head, rows) + note(result, "parts", text))
