@@ -50,8 +50,8 @@ def table(result: dict[str, Any]) -> str:
     note = (
         f"Each fit clusters {result['rows']:,} rows of {FEATURES} features on one thread, by "
         f"{result['steps']} steps of `Truncated()` and the last pass. Times do not "
-        "include compilation. Memory is the increase of the peak memory of the process by the fit. "
-        f"Processor: {result['cpu']}. This table was made by "
+        "include compilation. Memory is the amount by which the fit increases the peak memory of "
+        f"the process. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.clusters --write`."
     )
     return "\n".join([*table_of(["clusters", "CPU time", "memory"], rows), "", note])

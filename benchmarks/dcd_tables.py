@@ -102,16 +102,16 @@ def of_short(result: Result) -> str:
             worst = np.median(worst_errors(name, record, method))
             cells.append(f"{np.median(seconds(record, method)):.1f} s, {percent(worst)} %")
         rows.append(cells)
-    sizes = ", ".join(f"{name} {r['n']:,} × {r['d']}" for name, r in sets.items())
+    sizes = ", ".join(f"{name} ({r['n']:,} × {r['d']})" for name, r in sets.items())
     counts = sorted(len(record["methods"][BEST]["seeds"]) for record in sets.values())
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     text = (
         "The table shows CPU seconds on one thread for all partitions into 2 to 25 clusters, and "
         "the largest excess of the objective over the lowest known objective for k = "
-        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Rows × features: {sizes}. Values "
-        f"are medians of {seeds} seeds.{on_others(sets)} Processor: {machines}. This table was "
-        "made by `python -m benchmarks.dcd --write`."
+        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Data sets (rows × features): "
+        f"{sizes}. Values are medians of {seeds} seeds.{on_others(sets)} Processor: {machines}. "
+        "This table was made by `python -m benchmarks.dcd --write`."
     )
     return "\n".join([*table_of(["", *sets], rows), "", text])
 

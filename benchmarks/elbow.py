@@ -241,7 +241,7 @@ def summary(result: Record) -> str:
         'thread, one run each. "One fit" is a fit of `KMeans` to all rows with the largest k. '
         f"`suggest_k` on a sample takes {min(fits):.1f} to {max(fits):.1f} times as long as one "
         f"fit (median {np.median(fits):.1f}). scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} "
-        "fits with one start each, and computes a silhouette for each fit. This takes "
+        "fits with one start each, and computes a silhouette for each fit. scikit-learn takes "
         f"{min(ratios):.1f} to {max(ratios):.1f} times as long as `suggest_k` on a sample "
         f"(median {np.median(ratios):.1f}). Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.elbow --write`."

@@ -138,16 +138,16 @@ def note(sets: dict[str, Record], text: str) -> list[str]:
     """Text below a table: sets, starts, seeds, machine and command."""
     planned = [name for name, record in sets.items() if record["start"] != "random"]
     other = f" (k-means++ rows on {', '.join(planned)})" if planned else ""
-    rows = ", ".join(f"{name} {r['n']:,} × {r['d']:,}" for name, r in sets.items())
+    rows = ", ".join(f"{name} ({r['n']:,} × {r['d']:,})" for name, r in sets.items())
     counts = {name: len(record["seeds"]) for name, record in sets.items()}
     fewer = [f"{n} on {name}" for name, n in counts.items() if n < max(counts.values())]
     seeds = f"{max(counts.values())} seeds" + (f" ({', '.join(fewer)})" if fewer else "")
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     return [
         "",
-        f"{text} All methods start from the same random rows{other}. Rows × features: {rows}; the "
-        f"number after the name of a set is k. Values are medians of {seeds}, with quartiles in "
-        "brackets. "
+        f"{text} All methods start from the same random rows{other}. Data sets (rows × features): "
+        f"{rows}; the number after the name of a set is k. Values are medians of {seeds}, with "
+        "quartiles in brackets. "
         f"Processor: {machines}. This table was made by "
         f"`python -m benchmarks.incremental --write`.",
     ]

@@ -61,7 +61,7 @@ def note(result: Result, part: str, text: str) -> list[str]:
     """Text below a table."""
     sets = sets_of(result, part)
     sizes = {n.split("-")[0]: f"{r[0]['n']:,} × {r[0]['d']}" for n, r in sets.items()}
-    rows = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    rows = ", ".join(f"{name} ({size})" for name, size in sizes.items())
     missing = [name for name in CASES[part] if name not in sets]
     text += f" Not run: {', '.join(missing)}." if missing else ""
     counts = sorted({len(records) for records in sets.values()})
@@ -69,9 +69,9 @@ def note(result: Result, part: str, text: str) -> list[str]:
     seeds = "from one seed" if counts == [1] else f"medians of {many} seeds"
     return [
         "",
-        f"{text} Rows × features: {rows}. Times are CPU seconds on one thread of a shared machine, "
-        f"{seeds}. Processor: {result['cpu']}. This table was made by `python -m benchmarks.papers "
-        f"--only {part} "
+        f"{text} Data sets (rows × features): {rows}. Times are CPU seconds on one thread of a "
+        f"shared machine, {seeds}. Processor: {result['cpu']}. This table was made by `python -m "
+        f"benchmarks.papers --only {part} "
         "--write`.",
     ]
 
@@ -231,7 +231,7 @@ def of_dcd(result: Result) -> str:
         '"Bundle" is `DCDBundle.paper()`, and "plain" is the same with `descent="plain"`, our '
         "interpretation of DCClust. Seconds are for all partitions up to k clusters, where k is "
         f"the largest number that both methods reached in about {LIMITS['dcd']:g} seconds each. "
-        "Evaluating f once takes one distance per row and centre. The worst error is the largest "
-        "excess over the lowest known objective."
+        "Each evaluation of f computes one distance per row and centre. The worst error is the "
+        "largest excess over the lowest known objective."
     )
     return "\n".join(table_of(head, rows) + note(result, "dcd", text))
