@@ -1,9 +1,9 @@
-"""The parts of the truncated search, each left out in turn.
+"""Measure the truncated search with one part omitted or changed at a time.
 
     python -m benchmarks.auto_parts [--seconds 3] [--write]
 
-CPU seconds on one thread until the energy over all rows is within 1 % and 0.2 % of the lowest end
-on a set, and the end; means of two seeds.
+The results are CPU seconds on one thread until the energy over all rows is within 1 % and 0.2 % of
+the lowest final energy on a set, and the final energy; means of two seeds.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ PARTS: dict[str, dict[str, Any]] = {
     "no minimum list length": {"truncated.schedule.LEAST_LENGTHS": ()},
     "no moves": {},
 }
-"""Constants that are changed, as of :func:`patched`; moves are a parameter."""
+"""Constants to change, as in :func:`patched`; moves are a parameter of the algorithm."""
 
 
 def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
-    """Change what is to be changed, and run."""
     METHODS[AUTO] = lk.Truncated(moves=part != "no moves")
     x = np.load(path)
     grid = tuple(np.geomspace(1e-3, 0.02, 5).tolist())
@@ -48,7 +47,6 @@ def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     cases, rows = result["cases"], []
     for part in PARTS:
         cells = []
@@ -76,7 +74,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     args = parse(parser, child)

@@ -1,4 +1,4 @@
-"""The table of faults and their consequences, from the result of ``python -m tests.faults``."""
+"""Make the table of faults and their consequences from the result of ``python -m tests.faults``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from benchmarks.tables import table_of
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables: a line for each kind of fault, and for each scenario.
+    """Return the markdown tables of faults and of scenarios.
 
-    ``result["faults"]`` has for each kind of fault its description, its consequence, the points at
-    which it was injected, and for every job the amount of repeated work (``redone``) and the
+    For each kind of fault, ``result["faults"]`` has a description, the consequence, the points at
+    which the fault was injected, and for every job the amount of repeated work (``redone``) and the
     seconds until the job continued.
     """
     rows = []

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.papers`, computed from its result."""
+"""Make the tables of `benchmarks.papers` from its result."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ CASES: dict[str, tuple[str, ...]] = {
     "vcgmm": ("A-1000", "sift200k-1000", "A-2000", "A-4000"),
     "dcd": ("d15112-25", "eeg-25", "shuttle-25", "pla85900-25"),
 }
-"""Sets and numbers of clusters of each part."""
 RHOS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 RATES = (3, 10, 100)
 """Multiples of the learning rate K / n in figure 7 of the paper on VRKM."""
 LIMITS = {"nmbatch": 2.0, "vrkm": 6.0, "dcd": 20.0}
-"""CPU seconds after which a run is cut."""
+"""Time limits of runs, in CPU seconds."""
 BATCH, PASSES = 5_000, 20
-"""Rows of first batches; passes of batch k-means after which its energy is the baseline."""
+"""Size of the first batch, and number of passes of batch k-means that define the baseline."""
 DRAWS, CHAIN = 32_768, 20
-"""Draws of every coreset, and length of the chains that find its seeds."""
+"""Number of draws of every coreset, and length of the chains that select seeds."""
 CPU = """
 d15112   2 0.79 0.93     5 2.55 3.21     10 5.58 8.00      15 10.05 18.18    25 29.37 53.89
 eeg      2 0.15 0.44     5 0.76 2.66     10 9.07 18.63     15 23.14 49.07    25 59.31 137.86
@@ -46,19 +45,16 @@ CLAIMS = {"lloyd": "1", "VRKM": "2.0 to 2.6", "VRKM++": "3.6 to 5.5", "growbatch
 
 
 def seeds_of(result: Result, part: str, case: str) -> list[Record]:
-    """Records of a set, of all seeds that were run."""
     found = [r for key, r in result["records"].items() if key.startswith(f"{part} {case} ")]
     return found
 
 
 def sets_of(result: Result, part: str) -> dict[str, list[Record]]:
-    """All sets of a part with their records."""
     found = {name: seeds_of(result, part, name) for name in CASES[part]}
     return {name: records for name, records in found.items() if records}
 
 
 def note(result: Result, part: str, text: str) -> list[str]:
-    """Text below a table."""
     sets = sets_of(result, part)
     sizes = {n.split("-")[0]: f"{r[0]['n']:,} × {r[0]['d']}" for n, r in sets.items()}
     rows = ", ".join(f"{name} ({size})" for name, size in sizes.items())
@@ -77,29 +73,28 @@ def note(result: Result, part: str, text: str) -> list[str]:
 
 
 def middle(records: Sequence[Record], get: Callable[[Record], float | None]) -> float:
-    """Median over seeds; infinite if most of them lack the value."""
+    """Return the median over seeds; infinite if most of them lack the value."""
     found = [get(record) for record in records]
     return float(np.median([np.inf if value is None else value for value in found]))
 
 
 def reached(records: Sequence[Record], method: str, level: str, what: str) -> float:
-    """Median seconds, passes or distances to an energy."""
     return middle(records, lambda r: r["runs"][method]["to"].get(level, {}).get(what))
 
 
 def written(value: float, form: str = ".2f") -> str:
-    """A figure, or "never"."""
+    """Format a value, or "never" if it is infinite."""
     return format(value, form) if np.isfinite(value) else "never"
 
 
 def to_level(records: Sequence[Record], method: str, level: str) -> str:
-    """Seconds and millions of distances until an energy."""
+    """Format seconds and millions of distances until an energy."""
     seconds, met = (reached(records, method, level, what) for what in ("seconds", "distances"))
     return f"{seconds:.2f} s, {met / 1e6:.1f} M" if np.isfinite(seconds) else "never"
 
 
 def of_nmbatch(result: Result) -> str:
-    """Figures 2 and 3: Lloyd's algorithm, mini-batches, and nested ones with and without bounds."""
+    """Make the table of nested batches (figures 2 and 3)."""
     sets, rows = sets_of(result, "nmbatch"), []
     for level, rhos in (("2", (100.0,)), ("1", RHOS)):
         for name in ("lloyd", "mbatch"):
@@ -137,11 +132,10 @@ METHODS = {
     "eta 10": "η = 10 K / n",
     "eta 100": "η = 100 K / n",
 }
-"""Lines of the table of VRKM."""
 
 
 def of_vrkm(result: Result) -> str:
-    """Table 3 and figures 3, 5, 6 and 7: seconds to the energy of batch k-means."""
+    """Make the table of VRKM and batch k-means (table 3, figures 3 and 5 to 7)."""
     sets, rows = sets_of(result, "vrkm"), []
     for method, label in METHODS.items():
         cells = [label, CLAIMS.get(method, "never" if method in ("mbatch", "SGD-KM") else "")]
@@ -172,7 +166,7 @@ def of_vrkm(result: Result) -> str:
 
 
 def of_vcgmm(result: Result) -> str:
-    """Tables 2 and 4: LWCS and vc-GMM on the same draws."""
+    """Make the table of LWCS and vc-GMM on the same draws (tables 2 and 4)."""
     rows = []
     for case, records in sets_of(result, "vcgmm").items():
         name, k = case.split("-")
@@ -204,7 +198,7 @@ def of_vcgmm(result: Result) -> str:
 
 
 def of_dcd(result: Result) -> str:
-    """Tables 3, 4, 6 and 7: seconds and errors of DCD-Bundle and plain DC."""
+    """Make the table of DCD-Bundle and plain DC (tables 3, 4, 6 and 7)."""
     rows = []
     for name in LOWEST:
         if not (records := seeds_of(result, "dcd", f"{name}-{COUNTS[-1]}")):

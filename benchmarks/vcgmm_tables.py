@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.vcgmm`, computed from its result."""
+"""Make the tables of `benchmarks.vcgmm` from its result."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ AIMS: dict[tuple[str, str], tuple[float, float | None, float]] = {
     ("B", "all rows"): (4.0, -34.675, 23.51),
     ("B", "coreset"): (15.0, None, 24.05),
 }
-"""By set and rows: least speedup over k-means, least F, and largest energy."""
+"""Minimum speedup over k-means, minimum F and maximum energy, by set and rows."""
 AUTHORS_AIM = {"all rows": 8.0, "coreset": 4.0}
 UNITS = {"A": "scikit-learn's Lloyd algorithm", "B": "faiss with 40 passes"}
 SLOPE, SEEDING = 0.3, 50.0
 
 
 def note(result: Result, part: str, text: str, seeds: int | str | None = None) -> list[str]:
-    """Text below a table; ``seeds`` if they are not those of the part."""
     n = result["seeds"] if seeds is None else seeds
     count = n if isinstance(n, str) else "from one seed" if n == 1 else f"medians of {n} seeds"
     return [
@@ -36,12 +35,10 @@ def note(result: Result, part: str, text: str, seeds: int | str | None = None) -
 
 
 def middle(records: Sequence[Record], key: str) -> float:
-    """Median of a value over records."""
     return float(np.median([record[key] for record in records]))
 
 
 def of_sets(whole: Result) -> str:
-    """Compare A and B with k-means and the authors' programs."""
     result, rows = whole["sets"], []
     for name, found in result["sets"].items():
         others = found["others"]
@@ -79,7 +76,6 @@ def of_sets(whole: Result) -> str:
 
 
 def on_others(result: Result) -> str:
-    """Sentences about k-means and the last pass."""
     sets = result["sets"]
     units = " and ".join(
         f"{UNITS[name]} on {name} ({found['others']['unit']['seconds']:.1f} s, energy "
@@ -97,7 +93,6 @@ def on_others(result: Result) -> str:
 
 
 def of_when(whole: Result) -> str:
-    """The last points of the curves: a line for each method."""
     result = whole["when"]
     runs = result["runs"]
     rows = []
@@ -121,14 +116,13 @@ def of_when(whole: Result) -> str:
 
 
 def slope_of(records: Sequence[Record], start: str) -> float:
-    """Slope of the logarithm of seconds per iteration over that of the number of components."""
+    """Return the slope of log seconds per iteration against the log number of components."""
     seconds = [middle(record[start], "an_iteration") for record in records]
     components = [record["k"] for record in records]
     return float(np.polyfit(np.log(components), np.log(seconds), 1)[0])
 
 
 def of_sublinear(whole: Result) -> str:
-    """Seconds and evaluations per iteration, by number of components."""
     result = whole["sublinear"]
     n, records, rows = result["n"], result["records"], []
     for record in records:
@@ -165,7 +159,6 @@ def of_sublinear(whole: Result) -> str:
 
 
 def of_parts(whole: Result) -> str:
-    """Results with one part changed."""
     result = whole["parts"]
     cases = result["cases"]
     heads = {"A": "A, 1,000, iso", "isoflex": "planted, 500, isoflex", "diag": "planted, 500, diag"}
