@@ -94,7 +94,7 @@ def _watched() -> Iterator[_Seen]:
             yield passes
 
     def compile_(self: Any, types: Any) -> Any:
-        # Kernels that are called by other kernels are not counted if these are loaded from the cache.
+        # Kernels that other kernels call are not counted if these are loaded from the cache.
         nonlocal depth
         if depth == 0:
             seen.kernels.add(f"{self.py_func.__qualname__}{types}")

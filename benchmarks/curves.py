@@ -252,7 +252,7 @@ def run(task: Task, x: Any) -> Run:
     kept = sum(array.nbytes for array in found.met) / 1e6
     result: Run = {
         "before_mb": before,
-        # Copy the centres, because the fit changes them.
+        # Exclude the centres that the benchmark keeps.
         "peak_mb": max(before, peak_bytes() / 1e6 - kept),
         "n_steps": len(found.met),
         "total": found.clock[-1],

@@ -93,7 +93,7 @@ class SyntheticRows(Rows):
         )
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        # cut a short last block from a whole block, so that rows do not depend on the number of rows
+        # cut a short last block from a whole one, so that rows do not depend on their number
         x = self._maker.rows(self._generator(1, i), start, start + BLOCK_ROWS)[: stop - start]
         return np.asarray(x, self.dtype)
 
