@@ -25,7 +25,7 @@ def retry(
     report: Callable[[Exception, float], None] | None = None,
     report_after: float = 0.0,
 ) -> T:
-    """Return the result of a call, retrying it after errors that may pass.
+    """Return the result of a call, which is retried after temporary errors.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def retry(
 
 
 def _pause(seconds: float, cancelled: Callable[[], object] | None) -> bool:
-    """Wait; return True if cancelled meanwhile."""
+    """Wait for ``seconds``; return True if cancelled while waiting."""
     if cancelled is None:
         time.sleep(seconds)
         return False

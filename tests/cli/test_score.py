@@ -84,7 +84,7 @@ def test_it_tells_what_the_functions_tell(data, model, tmp_path, kind, dtype):
         (TRUTH > 0, "holds bool, not integers"),
         (TRUTH[:, None], "has shape (400, 1); give one integer per row"),
         (np.where(TRUTH, TRUTH, -2), "--labels holds -2 in row"),
-        (np.full(400, -1), "no row is left to score"),
+        (np.full(400, -1), "no rows to score"),
     ],
 )
 def test_what_is_not_one_integer_a_row_is_refused(data, model, tmp_path, kind, values, words):

@@ -65,12 +65,12 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_total": 999}, "they are of 999 rows with 7 features"),
+        ({"n_total": 999}, "they are for 999 rows with 7 features"),
         ({"mean": ["0x0p0"]}, "statistics of 1 float64 features, not of 7"),
         ({"shift": ["nan"] * 7}, "a mean or an origin that is not finite"),
         ({"max_abs": "inf"}, "an extent, .* that is negative or infinite"),
         ({"total_weight": "-0x1p0"}, "a weight .* that is negative or infinite"),
-        ({"dtype": "float32"}, "they are of float32 features, and the rows are float64"),
+        ({"dtype": "float32"}, "they are for float32 features, but the rows are float64"),
         ({"grid": None}, "they are incomplete"),
         ({"mean": None}, "they are incomplete"),
     ],
@@ -201,7 +201,7 @@ def test_ingest__progress_is_on_standard_error_and_only_if_asked_for(x, tmp_path
 def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
     for options, message in [
         ({"chunk_rows": 0}, "chunk_rows=0"),
-        ({"dtype": "int8"}, "dtype=int8 cannot hold the source's float32"),
+        ({"dtype": "int8"}, "dtype=int8 cannot represent float32, the dtype of the source"),
         ({"dtype": "nonsense"}, "not a numpy dtype"),
         ({"shuffle": -1}, "shuffle=-1"),
     ]:

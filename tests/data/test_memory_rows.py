@@ -113,7 +113,7 @@ class OnDevice:
         (np.zeros((3, 2), "M8[s]"), r"dates"),
         (np.zeros((3, 2), [("a", "f4")]), r"named fields"),
         ([[1, 2], [3]], r"not a table of numbers"),
-        (object(), r"cannot open a object as rows"),
+        (object(), r"object cannot be opened as rows"),
         (np.ma.masked_array(np.zeros((3, 2)), mask=True), r"masked array"),
         (pd.DataFrame({"a": [1.0], "city": ["Paris"]}), r"a column that is not numbers: 'city' \("),
         (pd.DataFrame({"a": ["x"]}, dtype=object), r"not numbers: 'a' \(object\)"),
@@ -170,7 +170,7 @@ def test_open_rows__damaged_numpy_files_are_named(x, tmp_path):
     for name, message in [
         ("short.npy", "truncated or not a numpy file"),
         ("noise.npy", "truncated or not a numpy file"),
-        ("objects.npy", "Python objects, not numbers"),
+        ("objects.npy", "Python objects instead of numbers"),
         ("absent.npy", "does not exist"),
     ]:
         with pytest.raises(DataError, match=message) as caught:

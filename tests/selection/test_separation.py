@@ -209,7 +209,7 @@ def test_bad_rows_with_a_label(name: str) -> None:
         SCORES[name](labels, x)
     labels[8] = -1
     with pytest.raises(
-        DataError, match=r"1 rows that have a label hold NaN or infinity; .*row 7 .*columns 0, 1"
+        DataError, match=r"1 labelled rows contain NaN or infinity; .*row 7 .*columns 0, 1"
     ):
         SCORES[name](labels, x)
 
@@ -358,5 +358,5 @@ def test_a_kind_without_centres() -> None:
             return None
 
     model = Other(fitted().model_.arrays)
-    with pytest.raises(ParameterError, match="has no centres"):
+    with pytest.raises(ParameterError, match="these scores need centres"):
         SCORES["silhouette"](model, X)
