@@ -188,7 +188,7 @@ class ClusterError(LargekError, RuntimeError):
 
 
 class VersionMismatchError(ClusterError):
-    """Workers have another version of this package."""
+    """Workers have a different version of this package."""
 
 
 class SchedulerAwayError(ClusterError):
@@ -200,7 +200,7 @@ class OtherSchedulerError(ClusterError):
 
 
 class LostJobError(LargekError, RuntimeError):
-    """Another scheduler has taken over a job, so this scheduler must not write to its files."""
+    """A different scheduler now owns the job, so this scheduler must not write the job's files."""
 
 
 class JobNotFoundError(LargekError, LookupError):
@@ -232,7 +232,7 @@ class InterruptedFitWarning(UserWarning):
 
 
 class MissingChunksWarning(UserWarning):
-    """A store lacks some chunks, which are read as its fill value."""
+    """A store lacks some chunks, which are read as fill values."""
 
 
 class ParameterWarning(UserWarning):
@@ -240,7 +240,7 @@ class ParameterWarning(UserWarning):
 
 
 class RecoveryWarning(UserWarning):
-    """Damaged or lost data were detected and worked around."""
+    """A damaged or missing file was detected, but the fit continues."""
 
 
 class VersionMismatchWarning(UserWarning):

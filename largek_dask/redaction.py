@@ -106,8 +106,7 @@ def _other_forms(text: str, data: bytes) -> Iterator[str]:
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     yield from (quote(data), quote(data, safe=""), quote_plus(data))
     for before in range(3):
-        # In longer data such as "user:password", only these base64 characters do not depend on
-        # other bytes.
+        # Only these base64 characters are the same inside longer data, such as "user:password".
         encoded = base64.b64encode(bytes(before) + data).decode()
         yield encoded[-(-8 * before // 6) : 8 * (before + len(data)) // 6]
 

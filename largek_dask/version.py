@@ -30,6 +30,6 @@ def check_format(
     version = str(document.get("version", ""))[:40]
     by = f", written by largek_dask {version}," if version.isprintable() and version else ""
     raise error(
-        f"{where}: format {str(number)[:40]!r}{by} and largek_dask {__version__} reads formats "
-        f"up to {reads}: a newer largek_dask wrote it, so upgrade (pip install -U largek_dask)."
+        f"{where}: format {str(number)[:40]!r}{by} is not supported, because largek_dask "
+        f"{__version__} reads only formats up to {reads}; upgrade with pip install -U largek_dask."
     )

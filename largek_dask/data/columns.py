@@ -166,9 +166,9 @@ def chosen_columns(
     ]
     if unnamed:
         raise DataError(
-            f"{where} has columns without names ({listed(unnamed)}), as pandas writes an index; "
-            f"leave them out (drop={unnamed!r}, --drop), rename the columns that are features, or "
-            "list all columns to keep (columns=, --columns)."
+            f"{where} has columns without names ({listed(unnamed)}), perhaps an index that pandas "
+            f"wrote; leave them out (drop={unnamed!r}, --drop), rename the columns that are "
+            "features, or list all columns to keep (columns=, --columns)."
         )
     return places
 

@@ -106,8 +106,7 @@ class CSRRows(StoredRows):
     def _stamps(self) -> list[str] | None:
         if self.location is None:
             return None
-        # Each chunk has the stamp of the whole group, because only indptr determines which stored
-        # chunks contain a row.
+        # All chunks share one stamp, because only indptr shows which stored chunks contain a row.
         listed = list_stamps(self.location, self.component, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks

@@ -88,7 +88,7 @@ class ColumnRows(DerivedRows):
 
 
 class DitheredRows(DerivedRows):
-    """Dense integer rows plus noise in [0, 1) that depends on a 64-bit key and on the position.
+    """Dense integer rows with added noise in [0, 1), which depends only on a key and the position.
 
     The likelihood of a Gaussian mixture is unbounded on integers, because variances may shrink to
     zero around single values. Uniform noise in [0, 1) turns the integers into samples of a density
@@ -112,8 +112,8 @@ def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
     """Add noise in [0, 1) to integer rows; the first row has index ``first`` in the table.
 
     The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea, C.
-    Flood, Fast splittable pseudorandom number generators, OOPSLA 2014). It has the largest number
-    of bits for which the sum is exact.
+    Flood, Fast splittable pseudorandom number generators, OOPSLA 2014). The number of random bits
+    is the largest for which the sum is exact.
     """
     (n, d), dtype = x.shape, compute_dtype(x.dtype)
     bits = np.finfo(dtype).nmant + 1 - min(8 * x.dtype.itemsize, MOST_BITS)

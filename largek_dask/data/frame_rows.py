@@ -17,7 +17,7 @@ from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return True if an object has this class, without importing the class's library."""
+    """Return True if an object is of this class, without importing the class's library."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__

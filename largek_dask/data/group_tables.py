@@ -88,8 +88,8 @@ def find_table(
     if len(tables) == 1:
         return find_table(group, tables[0], where, path)
     raise DataError(
-        f"{where} is a group in which no array is the obvious table (it contains "
-        f"{members_of(group)}); set component to the path of one array in the group."
+        f"{where} is a group that does not contain exactly one table (it contains "
+        f"{members_of(group)}); set component to the path of the array to read."
     )
 
 

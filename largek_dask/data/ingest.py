@@ -242,14 +242,13 @@ def _choose_chunk_rows(
 
 
 def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
-    # float64 values beyond the range of float32 become inf; the statistics count their rows as bad.
+    # float64 values too large for float32 become inf, and their rows count as bad rows.
     with np.errstate(over="ignore"):
         return block.astype(dtype, copy=False)
 
 
 def _scan(scan: RowScan, block: Any, start: int) -> None:
-    # Scan dense blocks in pieces, because the temporary arrays are several times as large as a
-    # block.
+    # Scan in pieces, because temporary arrays are several times as large as a dense block.
     is_dense = isinstance(block, np.ndarray)
     step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):

@@ -102,7 +102,7 @@ def naming_block(block: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{block}: {error}") from None
     except Exception as error:
-        # the user's graph may raise errors of any class
+        # The user's dask graph may raise errors of any class.
         raise DataError(
             f"{block} could not be computed: {type(error).__name__}: {error}; call compute() on "
             "this block to find the cause."
@@ -110,7 +110,7 @@ def naming_block(block: str) -> Iterator[None]:
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Group consecutive blocks with up to ``max_rows`` rows in total; larger blocks stay alone.
+    """Group consecutive blocks, with up to ``max_rows`` rows or a single block per group.
 
     Groups include empty blocks, because computing a block verifies that it is empty.
     """
@@ -130,8 +130,8 @@ def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any
     native_dtype(x.dtype, "it")
     if problem := difference(x, shape, dtype):
         raise DataError(
-            f"the result {problem}; pass the chunks= and dtype= that the function returns to "
-            f"map_blocks (or from_delayed), here {x.shape} and {x.dtype}."
+            f"the result {problem}; set chunks= and dtype= of map_blocks (or from_delayed) to "
+            f"match the output of the function, which has shape {x.shape} and dtype {x.dtype}."
         )
 
 
@@ -165,7 +165,7 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
     if not np.can_cast(kind, dtype):
         raise DataError(
             f"the dtype is {kind}, which cannot be converted to the declared {dtype} without loss; "
-            "pass a meta= with the dtype that the function returns to map_partitions (or from_map)"
+            "set meta= of map_partitions (or from_map) to the dtype that the function returns"
         )
     return frame_values(part, dtype)
 

@@ -43,7 +43,7 @@ def memory_table(
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Convert ``source``, which messages call ``what``, to an array, or raise DataError."""
+    """Convert ``source`` to an array; ``what`` names the source in error messages."""
     try:
         return np.asarray(source)
     except MemoryError:

@@ -168,7 +168,7 @@ class Rows(ABC):
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the row indices of chunk ``i``, or of all chunks if None, in the original table.
+        """Return the indices in the original table of the rows of chunk ``i`` (None: all chunks).
 
         Returns None for rows that were not taken from another table.
         """
@@ -356,7 +356,8 @@ def refuse_masked(
 def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:
     """Raise DataError if a table does not have two dimensions.
 
-    ``what`` names the source in messages, and ``array`` is code that converts it to an array.
+    ``what`` names the source in messages, and ``array`` is code that converts the source to an
+    array.
     """
     if len(shape) == 2:
         return

@@ -39,8 +39,7 @@ def shuffled(
         width, dtype = 0, np.dtype(np.float32)
         for block in blocks:
             width, dtype = block.shape[1], block.dtype
-            # Draw one number per row, so that the result does not depend on the division into
-            # blocks.
+            # Draw one number per row, so that the result does not depend on the blocks.
             bucket = (choose.random(len(block)) * n_buckets).astype(np.intp)
             order = np.argsort(bucket, kind="stable")
             ends = np.cumsum(np.bincount(bucket, minlength=n_buckets)).tolist()

@@ -113,8 +113,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
     fs, path = filesystem(out, storage_options)
     if not is_there(fs, path):
         return
-    # Remove metadata first, so that an interrupted removal never leaves a store that looks
-    # complete.
+    # Remove metadata first, so that an interrupted removal leaves no store that looks complete.
     for name in _ZARR_FILES:
         if is_there(fs, f"{path}/{name}"):
             fs.rm(f"{path}/{name}")
@@ -224,8 +223,7 @@ class StoreWriter:
         at = 0
         while at < len(block):
             take = min(len(block) - at, self._chunk_rows - self._filled)
-            # float64 values beyond the range of float32 become inf; the statistics count their rows
-            # as bad.
+            # float64 values too large for float32 become inf, and their rows count as bad rows.
             with np.errstate(over="ignore"):
                 self._buffer[self._filled : self._filled + take] = block[at : at + take]
             self._filled += take

@@ -175,8 +175,8 @@ def protocols_of(fs: Any) -> frozenset[str]:
 def limited(fs: Any) -> Any:
     """Return a file system; for S3, set timeouts of uploads and turn off the retries of s3fs.
 
-    Storage options cannot set these values, because Zarr requires JSON options, and s3fs has no
-    option for retries.
+    Storage options cannot change timeouts and retries, because Zarr requires JSON options, and s3fs
+    has no option for retries.
     """
     if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
@@ -298,7 +298,7 @@ def fill_value(array: Any) -> Any:
 
 
 def metadata_key(array: Any) -> str:
-    """Return the key of the metadata of an array, which exist in every store."""
+    """Return the key of an array's metadata, which every store contains."""
     return "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
 
 
@@ -456,8 +456,8 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
 def _found(fs: Any, root: str) -> dict[str, Any]:
     """Return all files below a folder; raise an error if a folder cannot be listed.
 
-    In contrast, fsspec's ``find`` skips such folders, even with ``on_error="raise"``, except the
-    top folder.
+    fsspec's ``find`` skips folders that cannot be listed; ``on_error="raise"`` affects only the top
+    folder.
     """
     found: dict[str, Any] = {}
     is_async = isinstance(fs, AsyncFileSystem)

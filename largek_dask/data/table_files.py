@@ -79,7 +79,7 @@ def find_table_files(
         return None
     url = normalize(source)
     if split_protocol(url)[0] in ("http", "https"):
-        return None  # HTTP servers cannot be listed
+        return None  # Files on HTTP servers cannot be listed.
     if any(sign in url for sign in WILD) and not (is_local(url) and os.path.exists(url)):
         fs, path = filesystem(url, storage_options)
         names = [name for name in sorted(fs.glob(path)) if not _is_hidden(name.split("/")[-1:])]

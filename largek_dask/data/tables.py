@@ -335,7 +335,7 @@ class ParquetTable:
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """Return the columns with missing values; statistics may save reading a column."""
+        """Return the columns with missing values, using the statistics in the file if possible."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}

@@ -25,8 +25,7 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
     """Return the number of rows of a group of stored chunks that are read together.
 
     A group has up to ``largek.data.read-chunk-bytes`` bytes and 65,536 rows, but at least one
-    stored chunk. Groups are aligned with shards, so that no group contains only parts of two
-    shards.
+    stored chunk. Groups are aligned with shards, so that no group spans parts of two shards.
     """
     budget = int(config.get("data.read-chunk-bytes"))
     group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
@@ -100,7 +99,7 @@ class ZarrRows(StoredRows):
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
-                # Return a view only of a whole chunk, because it keeps the whole chunk in memory.
+                # A view keeps its whole chunk in memory, so return a view only of a whole chunk.
                 if first == last and (begin == row * size and end in (begin + size, self.n_rows)):
                     return stored
             if out is None:
@@ -155,7 +154,7 @@ class ZarrColumn:
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
-    """Return the row weights that the metadata of a group name; None if they name no weights."""
+    """Return the row weights that a group's metadata name; None if no weights are named."""
     # Without this entry, an array called "weights" may have another meaning.
     name = check_complete(group, where).get("weights")
     if name is None:

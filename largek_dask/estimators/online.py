@@ -24,7 +24,7 @@ from largek_dask.passes.local import LocalPasses
 def initial_model(
     passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int
 ) -> CentersModel:
-    """Return centres of weight 0, chosen among the rows of the first batch.
+    """Return a model with centres of weight 0, chosen among the rows of the first batch.
 
     Raises
     ------

@@ -198,7 +198,7 @@ class _UnitSteps:
                 return
 
     def _step(self, passes: BasePasses, tol: float) -> StopReason | None:
-        """Make one pass over all rows; return the stop reason, or None."""
+        """Make one pass over all rows; return the stop reason, or None to continue."""
         before = self.arrays.centers
         k, d = before.shape
         total: BatchTotal = passes.reduce(

@@ -117,8 +117,7 @@ def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> li
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
     # Choose one worker per cache folder.
     chosen = {home: worker for worker, home in homes.items()}
-    # Unlike a task or a plain function, a coroutine blocks neither a job's thread nor the event
-    # loop of the worker.
+    # A coroutine blocks neither a thread that runs tasks nor the event loop of the worker.
     return [*client.run(_warm_on_worker, kinds, workers=list(chosen.values())).values()]
 
 

@@ -90,7 +90,7 @@ class Model(ABC):
 
     arrays: Any
     normalize: Literal["l2"] | None = None
-    """"l2" if rows are scaled to unit length first."""
+    """"l2" if rows are scaled to unit length first; otherwise None."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
     """Rows with NaN or infinity raise an error ("raise") or get the label -1 ("skip")."""
     history: tuple[StepRecord, ...] = ()
@@ -274,7 +274,7 @@ class Model(ABC):
         return DitheredRows(rows, parameters["seed"]) if parameters.get("dither") else rows
 
     def _by_name(self, rows: Rows) -> Rows:
-        """Return the rows with named columns in the order of the fit."""
+        """Reorder named columns of the rows to the order of the fit."""
         mine, theirs = self.feature_names, rows.feature_names
         where = rows.describe_source(rows.location)
         if mine is None or theirs == mine:

@@ -56,8 +56,8 @@ LOG_LIKELIHOODS = RowValues("log_likelihoods", "<f8", np.nan, np.nan)
 class MixtureModel(Model):
     """Gaussian mixture model, with all settings needed to compute densities of rows.
 
-    Densities are exact sums over all components. A row belongs to its most probable component,
-    whose mean need not be the nearest.
+    Densities are exact sums over all components. A row belongs to its most probable component, even
+    if the mean of another component is nearer.
     """
 
     kind: ClassVar[str] = "mixture"

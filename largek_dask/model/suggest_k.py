@@ -121,7 +121,7 @@ class Curve(NamedTuple):
         return out
 
     def below(self, ratios: Floats) -> NDArray[np.bool_]:
-        """Return an (m,) mask, True where the objective is clearly below that of a Gaussian."""
+        """Return an (m,) mask of objectives that are clearly below the bound for a Gaussian."""
         few = (1 - FEW * np.sqrt(self.sizes / self.weight)).clip(0.0)
         below: NDArray[np.bool_] = ratios < BELOW * few  # (NaN is not)
         return below

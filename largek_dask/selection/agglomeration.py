@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merges:
-    """Sequence of merges of two clusters."""
+    """Sequence of pairwise merges of clusters."""
 
     centers: Floats
     """(k, d) initial centres."""

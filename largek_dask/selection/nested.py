@@ -48,7 +48,7 @@ TOL = 1e-4
 ROWS_PER_CLUSTER, LEAST_ROWS = 256, 1 << 13
 """Number of rows per cluster for refining a partition, and minimum number of rows."""
 SPARSE_ROUNDS = 4
-"""Maximum rounds of centre moves on sparse rows, which the truncated search does not support."""
+"""Maximum number of rounds of centre moves on sparse rows."""
 SMALL = 16
 """Partitions are computed for every number of clusters up to this number."""
 TRIED = 2.0
@@ -152,7 +152,7 @@ class _NestedSearch:
                 self.report(partition)
 
     def up(self, most: int) -> None:
-        """Split clusters from one to 2, 4, 8, ... and ``most``."""
+        """Split clusters until there are 2, 4, 8, ..., and finally ``most`` clusters."""
         mean = self.sample.statistics.mean.astype(self.sample.statistics.dtype)
         last = self.refine(mean[None])
         self.keep(last)
@@ -335,7 +335,7 @@ class CountedPartitions:
     errors: Floats
     """(m,) standard errors of the costs as estimates for a larger table."""
     weight: float
-    """Total weight of these rows."""
+    """Total weight of the rows."""
 
 
 def count_partitions(passes: BasePasses, partitions: Sequence[Partition]) -> CountedPartitions:

@@ -366,7 +366,7 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """Number of clusters, including those without rows."""
+        """Number of clusters, including clusters without rows."""
         return self.centers.n_clusters
 
 
@@ -583,8 +583,7 @@ def _about_means(
                 f"weights sum to {weight:.6g} and there are {k:,} clusters; multiply the weights "
                 "by a constant, or use fewer clusters."
             )
-        # Sums along the first axis add one row after the other, so results do not depend on the
-        # processor.
+        # Sums along the first axis add row by row, so results do not depend on the processor.
         middle = (means * counts[:, None]).sum(axis=0) / math.fsum(counts)
         between = math.fsum(counts * row_squares(means, middle))
         # As in scikit-learn, the index is 1 if all rows equal the means of their clusters.

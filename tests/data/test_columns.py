@@ -117,7 +117,7 @@ def test_column_rows__are_rows_with_all_their_ways(x, tmp_path, small_chunks):
 
 
 def test_names_are_as_many_as_columns(x, tmp_path):
-    with pytest.raises(DataError, match="the data has 7 columns, but 2 names"):
+    with pytest.raises(DataError, match="the data has 7 columns, but 2 column names"):
         open_rows(x).with_names(["a", "b"])
     assert open_rows(x).with_names(NAMES).with_names(None).feature_names is None
     quiet(frame_of(x), tmp_path / "x.zarr")
@@ -179,11 +179,11 @@ def test_h5ad__has_the_names_of_its_variables_and_other_files_numbers(x, tmp_pat
 @pytest.mark.parametrize(
     ("columns", "drop", "message"),
     [
-        (["price", "sise"], None, r"no column 'sise'\. It has 3 \('price', "),
+        (["price", "sise"], None, r"no column 'sise'; its 3 columns are 'price', "),
         (["size", "size"], None, "'size' .* selected twice, or both selected and dropped"),
         (["size", "price"], ["price"], "'price' .* selected twice, or both selected and dropped"),
-        (None, ["price", "size", "n"], "no column .* is left"),
-        ([], None, "no column .* is left"),
+        (None, ["price", "size", "n"], "no column .* is selected"),
+        ([], None, "no column .* is selected"),
     ],
 )
 def test_selection__says_what_is_wrong(columns, drop, message, tmp_path):

@@ -73,7 +73,7 @@ def test_same_data__knows_whether_rows_are_shuffled(x, tmp_path):
     # what an earlier version noted
     del plain["shuffled"], shuffled["shuffled"]
     assert same_data(plain, copy.fingerprint()) is None
-    assert "not known" in same_data(shuffled, rows.fingerprint())
+    assert "not marked" in same_data(shuffled, rows.fingerprint())
 
 
 def test_same_data__notices_a_chunk_that_was_written_again(x, store, small_chunks):

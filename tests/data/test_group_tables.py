@@ -65,7 +65,7 @@ def test_sparse_groups(file: Any, matrix: Any) -> None:
 @pytest.mark.parametrize(
     ("component", "told"),
     [
-        (None, r"x\.h5 is a group in which no array.*group/table, other\); set component"),
+        (None, r"x\.h5 is a group that does not contain.*group/table, other\); set component"),
         ("nope", r"x\.h5 has no array or group named 'nope'"),
         ("column", r"1 dimensions.*reshape"),
     ],
@@ -132,5 +132,5 @@ def test_what_a_store_has_is_named(tmp_path: Path) -> None:
             open_rows(source, component="nope")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["images"] = np.ones((3, 2, 2))
-        with pytest.raises(DataError, match=r"the obvious table \(it contains images\)"):
+        with pytest.raises(DataError, match=r"exactly one table \(it contains images\)"):
             open_rows(file)

@@ -170,5 +170,5 @@ def test_block_of__puts_in_order_and_refuses(matrix):
     with pytest.raises(DataError, match="2,147,483,647"):
         open_rows(wide)
     matrix.indices[3] = 40
-    with pytest.raises(DataError, match="sparse matrix is damaged"):
+    with pytest.raises(DataError, match="sparse matrix is invalid"):
         open_rows(matrix)

@@ -143,7 +143,7 @@ def test_the_name_model_stands_for_every_kind() -> None:
     assert type(again) is CentersModel
     assert (again.normalize, again.provenance) == ("l2", {"n_iter": 1})
     assert type(replace(again, on_bad_rows="skip")) is CentersModel
-    with pytest.raises(TypeError, match="holds a NoneType"):
+    with pytest.raises(TypeError, match="arrays of type NoneType"):
         lk.Model()  # type: ignore[call-arg]
 
 
@@ -259,5 +259,5 @@ def test_models_of_every_kind_are_sent(make: Callable[[], Model]) -> None:
 def test_a_message_that_is_no_model_is_refused() -> None:
     message = sent(centers_model())
     del message["arrays"]["shift"]
-    with pytest.raises(ModelFormatError, match=r"centers, counts, shift, not .*\. Use"):
+    with pytest.raises(ModelFormatError, match=r"centers, counts, shift, but has .*\. Use"):
         model_of(message)

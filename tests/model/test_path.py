@@ -192,7 +192,7 @@ def test_arrays_that_do_not_belong_together_are_refused(tmp_path: FilePath) -> N
     model, place = path_model(X, K), str(tmp_path / "m.zarr")
     for changes, message in wrong(model.arrays).values():
         replace(model, arrays=replace(model.arrays, **changes)).save(place, overwrite=True)
-        with pytest.raises(ModelFormatError, match=f"is damaged: {message}"):
+        with pytest.raises(ModelFormatError, match=f"is damaged: .*{message}"):
             load_model(place)
 
 

@@ -137,7 +137,10 @@ def test_a_model_refuses_other_columns(fitted: tuple[str, Any]) -> None:
     for use in (use for use in USES[kind] if hasattr(estimator.model_, use)):
         for source, message in [
             (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Unknown: 'years'\. Pass"),
-            (FRAME[["height", "age"]], r"Missing: 'weight'\. Pass the columns of the fit \('he"),
+            (
+                FRAME[["height", "age"]],
+                r"Missing: 'weight'\. Pass exactly the columns of the fit \('he",
+            ),
             (FRAME.assign(id=1), "Unknown: 'id'"),
         ]:
             with pytest.raises(ParameterError, match=message):
