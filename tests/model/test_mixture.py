@@ -396,7 +396,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"counts": np.array([1.0, np.nan, 1, 1, 1, 1])}, r"counts at \[1\] is nan"),
     ({"counts": -np.ones(K)}, r"counts at \[0\] is -1.0, .* at least 0"),
     ({"variances": np.full((K, D), np.nan)}, "variances must be positive"),
-    ({"variances": np.full((1, 1), 1e-310)}, "inverse variances with"),
+    ({"variances": np.full((1, 1), 1e-310)}, "inverse variances at"),
     ({"log_weights": np.full(K, -np.log(K - 1))}, "weights sum to 1.2 instead of 1"),
     ({"log_weights": np.full(K, -np.log(K + 1))}, "weights sum to 0.857142857 instead of 1"),
     (
