@@ -32,11 +32,11 @@ def retry(
     call : callable
         Must be safe to call twice.
     limit : callable
-        Returns how many seconds to keep trying after this error; None raises it at once.
+        Returns the number of seconds to continue after an error; None raises the error at once.
     pause : float
         Seconds before the first retry; each further pause is twice as long.
     longest_pause : float, optional
-        Upper bound of a pause in seconds; ``pause`` by default, so that all are equal.
+        Maximum pause in seconds; by default ``pause``, so that all pauses are equal.
     tries : int, optional
         Maximum number of calls.
     from_first_error : bool

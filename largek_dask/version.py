@@ -16,9 +16,10 @@ def check_format(
     Parameters
     ----------
     document : mapping
-        ``format`` is its number, 1 if absent; ``version`` that of the package that wrote it.
+        ``format`` is the format number (default 1); ``version`` is the version of the package that
+        wrote the document.
     where : str
-        Name of its place, for the message.
+        Location of the document, for the message.
     error : type
         Class of the error.
     reads : int

@@ -62,18 +62,19 @@ def ingest(
     source : object
         CSV, Parquet, HDF5 or svmlight file; CSV or Parquet files with the same columns, given as a
         folder, a pattern such as ``"folder/*.parquet"`` (both read in the order of paths) or a list
-        of paths; or anything that :func:`~largek_dask.open_rows` takes.
+        of paths; or anything that :func:`~largek_dask.open_rows` accepts.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Number of rows in a chunk, or of sparse rows read at once; None: 65,536, or fewer if they
-        exceed 64 MB.
+        Number of rows per chunk; for sparse rows, number of rows that are read together. By default
+        65,536, or fewer if a chunk would exceed 64 MB.
     dtype : numpy dtype, optional
-        Type to store; None: type of the source (float64 for CSV). float32 halves the time of a fit.
+        Type of the stored numbers; by default the type of the source (float64 for CSV files). With
+        float32, fits take about half as long.
     shuffle : int, optional
-        Seed of a permutation of the rows, written in shards of small chunks, so that any range is a
-        random sample. Needs temporary disk space of the size of the data, and memory of 64 MB or
-        1/256 of the data.
+        Seed of a random permutation of the rows, so that any range of rows is a random sample.
+        Needs temporary disk space of the size of the data, and 64 MB of memory, or 1/256 of the
+        data if that is more.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -81,10 +82,9 @@ def ingest(
     component : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
-        Names (or numbers, if columns have no names) of the columns to keep, in this order, or to
-        drop.
+        Names of the columns to keep, in this order, or to drop; numbers if columns have no names.
     header : bool, optional
-        True if the first line of a CSV file names the columns; None: detect the header.
+        True if the first line of a CSV file names the columns; by default, this is detected.
     storage_options : mapping, optional
         Passed to fsspec for the source and the output.
 

@@ -54,16 +54,16 @@ def open_rows(
         DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch. :class:`Rows` are
         returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
+        One weight per row; by default the weights of the source (such as a stored coreset), or 1.
     component : str, optional
         Name of the array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
-        List the store once, and warn of chunks missing from a Zarr store, which Zarr reads as fill
-        values. Zarr does not store chunks of fill values by default, so only the user knows
-        whether some were lost. In a store that ``ingest`` wrote, a missing chunk is always an
-        error. A store that cannot be listed (HTTP) is not checked.
+        Warn of chunks that are missing from a Zarr store. Zarr reads missing chunks as fill values,
+        and by default does not store chunks of fill values, so only the user knows whether chunks
+        were lost. In a store that ``ingest`` wrote, a missing chunk is always an error. A store
+        that cannot be listed (HTTP) is not checked.
 
     Returns
     -------

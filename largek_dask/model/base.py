@@ -498,9 +498,9 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Raises
     ------
     ModelFormatError
-        There is no model, or it is damaged, or of a newer format or an unknown kind.
+        There is no model, or the model is damaged or has a newer format or an unknown kind.
     OSError
-        The storage does not answer or refuses access.
+        The storage does not respond or denies access.
     """
     place = Folder.of(url, storage_options)
     if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):

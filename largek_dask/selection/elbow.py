@@ -175,9 +175,9 @@ def suggest_k(
         Largest number of clusters to examine; at most the number of rows is examined.
     sample : int, "auto" or "all"
         Number of rows on which partitions are found, drawn at random by the seed. "auto": 256 rows
-        for each of ``k_max`` clusters, at least 65,536 rows; fewer if rows are wide. "all": as
-        "auto", but then all rows are read three times and assigned to all partitions, so that
-        objectives are exact.
+        for each of ``k_max`` clusters and at least 65,536 rows, but fewer if rows have many
+        features. "all": as "auto", but then all rows are read three times and assigned to all
+        partitions, so that objectives are exact.
     sample_weight : array-like of shape (n_rows,) or URL, optional
         A row of weight 2 counts as two rows; a row of weight 0 is ignored.
     storage_options, normalize, on_bad_rows

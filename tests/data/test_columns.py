@@ -121,7 +121,10 @@ def test_names_are_as_many_as_columns(x, tmp_path):
         open_rows(x).with_names(["a", "b"])
     assert open_rows(x).with_names(NAMES).with_names(None).feature_names is None
     quiet(frame_of(x), tmp_path / "x.zarr")
-    for names, message in [(["a"], "7 columns, but 1 column names"), ("abcdefg", "not a list of strings")]:
+    for names, message in [
+        (["a"], "7 columns, but 1 column names"),
+        ("abcdefg", "not a list of strings"),
+    ]:
         array = zarr.open_array(tmp_path / "x.zarr")
         array.update_attributes({"largek": {**array.attrs["largek"], "feature_names": names}})
         with pytest.raises(DataError, match=message):
