@@ -197,6 +197,6 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
 
 
 def dask_column(values: Any) -> Column:
-    """Compute row weights that are a dask array or Series."""
+    """Compute row weights given as a dask array or Series."""
     values = getattr(values, "to_dask_array", lambda: values)()
     return ArrayColumn(values.compute())

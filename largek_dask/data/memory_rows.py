@@ -60,7 +60,7 @@ class ArrayColumn:
     """Row weights held in memory."""
 
     def __init__(self, values: Any) -> None:
-        refuse_masked(values, "sample_weight is", "sample_weight.filled(0)")
+        refuse_masked(values, "sample_weight", "sample_weight.filled(0)")
         values = array_of(values, "sample_weight")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]

@@ -346,11 +346,13 @@ def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 
 
 def refuse_masked(
-    values: Any, what: str = "the data are", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
+    values: Any, what: str = "the data", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
 ) -> None:
     """Raise DataError for a masked array; the message suggests the code ``fill``."""
     if isinstance(values, np.ma.MaskedArray):
-        raise DataError(f"{what} a masked array; fill the masked values first, e.g. with {fill}.")
+        raise DataError(
+            f"{what} must not be a masked array; fill the masked values first, e.g. with {fill}."
+        )
 
 
 def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:

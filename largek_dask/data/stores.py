@@ -414,11 +414,15 @@ def read_statistics(
     try:
         found = Statistics.from_dict(notes)
         if (found.n_total, found.n_features) != shape:
-            raise ValueError(f"they are for {found.n_total} rows with {found.n_features} features")
+            raise ValueError(
+                f"the statistics are for {found.n_total} rows with {found.n_features} features"
+            )
         if {found.mean.shape, found.shift.shape} != {shape[1:]}:
-            raise ValueError(f"the mean has shape {found.mean.shape}")
+            raise ValueError(f"the mean has the wrong shape {found.mean.shape}")
         if np.promote_types(found.dtype, compute_dtype(dtype)) != found.dtype:
-            raise ValueError(f"they are for {found.dtype} features, but the rows are {dtype}")
+            raise ValueError(
+                f"the statistics are for {found.dtype} features, but the rows are {dtype}"
+            )
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         is_explained = isinstance(error, (ValueError, OverflowError))

@@ -111,7 +111,7 @@ def _open_file(
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
-            raise ParameterError("component= selects a single column: leave out columns and drop.")
+            raise ParameterError("component= selects a single column; leave out columns and drop.")
         return ParquetTable(url, component, storage_options, selection, like)
     if component is not None:
         raise ParameterError(f"component= does not apply to {url}; leave it out.")

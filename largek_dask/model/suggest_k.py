@@ -275,45 +275,46 @@ class _Tests(NamedTuple):
         agree = f"halves of the data agree (adjusted Rand index {self.stability[first]:.2f})"
         if not clear:
             return (
-                f"No clear k: {k} clusters or more. At {k} {agree}, but the curve ends there: "
-                "look at more clusters."
+                f"No clear k: {k} clusters or more. With {k} clusters, {agree}, but the curve ends "
+                "there; examine more clusters."
             )
         by_halves = ""
         if self.halves is not None:
             one, other = (half or "none" for half in self.halves)
-            by_halves = f" and name {one} and {other} by themselves"
+            by_halves = f" and suggest {one} and {other} clusters"
             if self.doubted():
                 return (
-                    f"No clear k: all of the data name {k}, halves of them alone {one} and {other}."
+                    f"No clear k: all of the data suggest {k} clusters, but the two halves suggest "
+                    f"{one} and {other}."
                 )
         other = "" if not others else f"; the runner-up is {int(self.curve.sizes[others[0]])}"
         return (
-            f"{k} clusters: {agree}{by_halves}, they are cut far better than one Gaussian could "
-            f"be, and the curve bends there{other}."
+            f"{k} clusters: {agree}{by_halves}, the partition is far better than for a single "
+            f"Gaussian, and the curve bends there{other}."
         )
 
     def _why_none(self) -> str:
         stability = self.stability[1:]
         if len(self.curve.inertia) < 2 or self.curve.inertia[0] <= 0:
-            return "No clear k: there is nothing to compare one cluster with."
+            return "No clear k: there is nothing to compare with one cluster."
         if self.still_falls:
             k = int(self.curve.sizes[-1])
             return (
-                f"No clear k: {k} clusters or more. They are cut far better than one Gaussian "
-                "could be, and the curve still falls there: look at more clusters."
+                f"No clear k: {k} clusters or more. The partition is far better than for a single "
+                "Gaussian, and the curve still falls at the end; examine more clusters."
             )
         if not self.stable[1:].any():
             if np.isnan(stability).all():
-                return "No clear k: there are too few rows to compare halves of them."
+                return "No clear k: there are too few rows to compare two halves."
             best = int(np.nanargmax(stability)) + 1
             return (
-                "No clear k: halves of the data disagree at every number of clusters (adjusted "
+                "No clear k: halves of the data disagree for every number of clusters (adjusted "
                 f"Rand index {self.stability[best]:.2f} at most, with {self.curve.sizes[best]})."
             )
         if not self.stable_and_below[1:].any():
             return (
-                "No clear k: where halves of the data agree, one Gaussian of the same spectrum "
-                "could be cut as well."
+                "No clear k: where halves of the data agree, the partition is no better than for "
+                "one Gaussian of the same spectrum."
             )
         return "No clear k: the curve has no bend where halves of the data agree."
 

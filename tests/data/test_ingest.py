@@ -65,12 +65,12 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_total": 999}, "they are for 999 rows with 7 features"),
+        ({"n_total": 999}, "the statistics are for 999 rows with 7 features"),
         ({"mean": ["0x0p0"]}, "statistics of 1 float64 features, not of 7"),
         ({"shift": ["nan"] * 7}, "a mean or an origin that is not finite"),
         ({"max_abs": "inf"}, "an extent, .* that is negative or infinite"),
         ({"total_weight": "-0x1p0"}, "a weight .* that is negative or infinite"),
-        ({"dtype": "float32"}, "they are for float32 features, but the rows are float64"),
+        ({"dtype": "float32"}, "the statistics are for float32 features, but the rows are float64"),
         ({"grid": None}, "they are incomplete"),
         ({"mean": None}, "they are incomplete"),
     ],

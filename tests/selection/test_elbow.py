@@ -61,7 +61,7 @@ def test_planted_groups_are_counted_by_nested_partitions():
     assert found.n_searched == 40 * 64 < found.n_rows == 3_000
     assert {*range(1, 17), 24, 32, 40} <= set(found.n_clusters.tolist())
     assert f"{K} clusters: halves of the data agree" in str(found)
-    assert f"name {K} and {K} by themselves" in str(found)
+    assert f"suggest {K} and {K} clusters" in str(found)
 
 
 @pytest.mark.parametrize(
