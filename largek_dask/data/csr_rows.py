@@ -1,6 +1,6 @@
 """Rows of a CSR matrix in a Zarr group, in the layout that AnnData writes.
 
-The group holds ``data``, ``indices`` and ``indptr``, and has the attribute ``shape``
+The group contains ``data``, ``indices`` and ``indptr``, and has the attribute ``shape``
 (``h5sparse_shape`` in older files).
 """
 

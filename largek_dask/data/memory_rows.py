@@ -57,7 +57,7 @@ def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
 
 
 class ArrayColumn:
-    """Row weights held in memory."""
+    """Row weights in memory."""
 
     def __init__(self, values: Any) -> None:
         refuse_masked(values, "sample_weight", "sample_weight.filled(0)")

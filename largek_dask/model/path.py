@@ -143,7 +143,7 @@ class Path:
 
 
 class PathModel(CentersModel):
-    """Model of k-means that also holds all partitions into fewer clusters."""
+    """K-means model that also contains all partitions into fewer clusters."""
 
     kind: ClassVar[str] = "path"
     holds: ClassVar[type[Any]] = PathArrays

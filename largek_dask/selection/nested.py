@@ -1,11 +1,11 @@
 """Partitions into 1, 2, 4, ... clusters, each started from the centres of another partition.
 
-Upwards, k clusters are split into 2 k clusters, which an algorithm refines. Downwards, pairs of
-clusters are merged (:mod:`~largek_dask.selection.agglomeration`), which gives a cheap curve in
-steps of one. Partitions are refined where the curve bends, and for the requested numbers of
-clusters. Of two partitions of the same size, the better one is kept. The search runs in the driver
-on a sample, with more rows for more clusters. Afterwards, a few passes over all rows update all
-partitions at once, and a last pass computes their costs.
+To get more clusters, k clusters are split into 2 k clusters, which an algorithm refines. To get
+fewer clusters, pairs of clusters are merged (:mod:`~largek_dask.selection.agglomeration`), which
+gives a cheap curve in steps of one. Partitions are refined where the curve bends, and for the
+requested numbers of clusters. Of two partitions of the same size, the better one is kept. The
+search runs in the driver on a sample, with more rows for more clusters. Afterwards, a few passes
+over all rows update all partitions at once, and a last pass computes their costs.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class _NestedSearch:
     found: dict[int, Partition] = field(default_factory=dict)
 
     def rows_for(self, k: int) -> BasePasses:
-        """Return the first rows of the sample, as many as are needed for k clusters."""
+        """Return the first rows of the sample; a larger k gets more rows."""
         n = max(LEAST_ROWS, ROWS_PER_CLUSTER * k)
         if n >= self.sample.n_rows:
             return self.sample
