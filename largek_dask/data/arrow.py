@@ -1,4 +1,4 @@
-"""Convert columns of Arrow tables to rows: numbers, and fixed-size lists of numbers."""
+"""Convert Arrow columns of numbers, or of fixed-size lists of numbers, to rows."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from largek_dask.errors import DataError
 
 
 class ArrowColumns:
-    """Converter of the columns at positions ``places`` of one schema, in this order.
+    """Converter of the columns at the positions ``places`` of an Arrow schema.
 
-    A column of fixed-size lists (embeddings) gives one feature per element. Missing values become
-    NaN, and decimals the nearest float64. ``missing`` takes positions of columns and returns the
-    positions that have missing values. Raises DataError if columns are not numbers.
+    A column of fixed-size lists (embeddings) becomes one feature per element. Missing values become
+    NaN, and decimals become the nearest float64. ``missing`` is a function that takes column
+    positions and returns the positions of columns with missing values. Raises DataError if a column
+    is not numeric.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class ArrowColumns:
             self._widths.append(width)
         check_numbers(checked, where)
         if not types:
-            raise DataError(f"{where} has no columns: give a table of numbers.")
+            raise DataError(f"{where} has no columns; pass a table of numbers.")
         for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
             types[place] = np.result_type(types[place], np.float32)
         self.dtype = native_dtype(np.result_type(*types.values()))
@@ -56,7 +57,7 @@ class ArrowColumns:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the features; a column ``a`` of lists has ``a[0]``, ``a[1]`` ..."""
+        """Names of the features; a list column ``a`` has the features ``a[0]``, ``a[1]``, ..."""
         return tuple(
             name if width == 1 else f"{name}[{j}]"
             for name, width in zip(self._columns, self._widths, strict=True)
@@ -64,7 +65,7 @@ class ArrowColumns:
         )
 
     def convert(self, columns: Sequence[Any], n_rows: int) -> NDArray[Any]:
-        """Convert pyarrow columns, in the order of ``places``, to an (n, d) array.
+        """Convert pyarrow columns, given in the order of ``places``, to an (n, d) array.
 
         Raises DataError if a value is missing and the type cannot represent missing values.
         """
@@ -74,7 +75,7 @@ class ArrowColumns:
             if self.dtype.kind != "f" and has_missing(column):
                 raise DataError(
                     f"column {name!r} of {self.where} has missing values, which {self.dtype} "
-                    "cannot hold; fill them, or write the column as floats."
+                    "cannot represent; fill the missing values, or store the column as floats."
                 )
             part = out[:, at : at + width]
             at += width
@@ -83,7 +84,7 @@ class ArrowColumns:
                 numbers = _floats_or_integers(chunk.flatten() if is_list else chunk)
                 rows = part[begin : begin + len(chunk)]
                 if is_list and chunk.null_count:
-                    # a missing list makes all of its features NaN
+                    # If a list is missing, all of its features become NaN.
                     there = chunk.is_valid().to_numpy(zero_copy_only=False)
                     rows[~there] = np.nan
                     rows[there] = numbers.reshape(-1, width)
@@ -93,7 +94,7 @@ class ArrowColumns:
 
 
 def has_missing(column: Any) -> bool:
-    """Return True if a column, or a list in it, has missing values."""
+    """Return True if a column contains missing values or lists with missing values."""
     return any(
         chunk.null_count or (hasattr(chunk.type, "list_size") and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)

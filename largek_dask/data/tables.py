@@ -1,4 +1,4 @@
-"""Streams of rows for ``ingest``, from table files and all sources that ``open_rows`` takes."""
+"""Streams of rows for ``ingest``, from table files and all sources that ``open_rows`` accepts."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from largek_dask.errors import DataError, LargekError, ParameterError
 HEAD_ROWS = 1_000
 """Number of rows at the start of a CSV file that determine its columns."""
 BLOCK_BYTES = 32 << 20
-"""Approximate size of a block of a stream."""
+"""Approximate size in bytes of a block of a stream."""
 
 
 class RowStream(Protocol):
@@ -47,7 +47,7 @@ class RowStream(Protocol):
     """URL or path; None if only this process can open the data."""
     n_features: int
     names: tuple[str, ...] | None
-    """Names of the features, if they have any."""
+    """Names of the features; None if the features have no names."""
     dtype: np.dtype[Any]
     n_rows: int | None
     """Number of rows; None if unknown before reading."""
@@ -66,7 +66,7 @@ def open_table(
     selection: Selection | None = None,
     header: bool | None = None,
 ) -> RowStream:
-    """Open a source for one sequential read; only its beginning is read here.
+    """Open a source for sequential reading, and read only the beginning of the source.
 
     Raises DataError if the source is not a table of numbers, and ParameterError if it lacks a
     selected column. Warns (DataWarning) if an index is dropped.
@@ -77,8 +77,7 @@ def open_table(
     ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
     if header is not None and ends is not TEXT:
         raise ParameterError(
-            f"header={header} says whether the first line of a CSV file names the columns; leave "
-            "it out for other sources."
+            f"header={header} applies only to CSV files; leave it out for other sources."
         )
     if several is not None:
         return _open_files(several, component, storage_options, selection, header)
@@ -93,8 +92,9 @@ def open_table(
     rows = open_rows(source, component=component, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
         raise DataError(
-            f"the rows of {rows.location or source} have weights, which would be lost: fit the "
-            "store itself, or pass component= the array of rows, to write these without weights."
+            f"the rows of {rows.location or source} have weights, which ingest does not write; fit "
+            "the store directly, or set component to the array of rows to write the rows without "
+            "weights."
         )
     return _with_columns(rows, selection)
 
@@ -111,15 +111,16 @@ def _open_file(
     name = url.lower()
     if name.endswith(PARQUET):
         if component is not None and selection:
-            raise ParameterError("component= selects a single column: leave out columns and drop.")
+            raise ParameterError("component= selects a single column; leave out columns and drop.")
         return ParquetTable(url, component, storage_options, selection, like)
     if component is not None:
-        raise ParameterError(f"component= does not apply to a file such as {url}: leave it out.")
+        raise ParameterError(f"component= does not apply to {url}; leave it out.")
     if name.endswith(TEXT):
         return CSVTable(url, storage_options, selection, like, header)
     if selection:
         raise ParameterError(
-            f"columns and drop do not apply to {url}: in svmlight files columns have no names."
+            f"columns and drop do not apply to {url}, because columns of svmlight files have no "
+            "names."
         )
     return SvmlightTable(url, storage_options)
 
@@ -134,7 +135,7 @@ def _open_files(
     first = _open_file(files.urls[0], component, storage_options, selection, header)
     assert not isinstance(first, SvmlightTable)
     kept = None if component is not None else Selection(tuple(first.chosen))
-    # If columns are selected by name, files may differ in the other columns.
+    # If columns are selected by name, files may differ in their other columns.
     like = None if component is not None or (selection and selection.columns) else first
     tables = [
         _open_file(url, component, storage_options, kept, header, like) for url in files.urls[1:]
@@ -150,8 +151,9 @@ def _check_exists(url: str) -> None:
 def _refuse_other_columns(like: CSVTable | ParquetTable, found: Sequence[str], url: str) -> None:
     if differences := all_differences(like.compared, found):
         raise DataError(
-            f"{url} has other columns than {like.where}, the first file: {differences} Give files "
-            "with the same columns, or name those that all files have with --columns (columns=)."
+            f"{url} does not have the same columns as {like.where}, the first file. {differences} "
+            "Pass files with the same columns, or select columns that all files have with "
+            "--columns (columns=)."
         )
 
 
@@ -186,8 +188,8 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 class CSVTable:
     """Stream of the rows of a text file of numbers (float64), read by pandas.
 
-    If there is no header, or one that only numbers the columns, columns are numbered from 0 instead
-    of named. See ``data.text_files`` for the layout.
+    If the file has no header, or a header that only numbers the columns, the columns have no names
+    and are numbered from 0. See ``data.text_files`` for the layout.
     """
 
     is_sparse = False
@@ -217,7 +219,7 @@ class CSVTable:
             "header": 0 if layout.has_header else None,
         }
         if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
-            # later versions always round-trip and do not have this option
+            # Later pandas versions always use this precision and do not have the option.
             self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
         self.all_columns = self.compared = tuple(map(str, head.columns))
@@ -241,7 +243,7 @@ class CSVTable:
         except LargekError:
             raise
         except self._pandas.errors.EmptyDataError as error:
-            raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
+            raise DataError(f"{self.where} has no rows; pass a table of numbers.") from error
         except self._pandas.errors.ParserError as error:
             raise DataError(
                 f"{self.where} is not a table: {error}; give all rows the same number of fields."
@@ -316,13 +318,13 @@ class ParquetTable:
         self.all_columns = tuple(schema.names)
         noted = noted_as_index(self.all_columns, schema.pandas_metadata)
         self.compared = tuple(name for name in self.all_columns if name not in noted)
-        """The columns that all files must have; an index may be missing from some files."""
+        """Columns that all files must have; an index may be missing from some files."""
         if like is not None:
             _refuse_other_columns(like, self.compared, url)
         if component is not None:
             if component not in self.all_columns:
                 raise DataError(
-                    f"{url} has no column {component!r}, only {', '.join(schema.names)}."
+                    f"{url} has no column {component!r}; its columns are {', '.join(schema.names)}."
                 )
             selection = Selection((component,))
         places = chosen_columns(self.all_columns, selection, url, schema.pandas_metadata)
@@ -333,7 +335,7 @@ class ParquetTable:
         self.n_features = self._values.n_features
 
     def _missing(self, places: Sequence[int]) -> set[int]:
-        """Return columns with missing values; read only columns whose statistics do not tell."""
+        """Return the columns with missing values, using the statistics in the file if possible."""
         import pyarrow.dataset as dataset
 
         names = {self.all_columns[place]: place for place in places}

@@ -201,7 +201,7 @@ def test_ingest__progress_is_on_standard_error_and_only_if_asked_for(x, tmp_path
 def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
     for options, message in [
         ({"chunk_rows": 0}, "chunk_rows=0"),
-        ({"dtype": "int8"}, "dtype=int8 cannot hold the source's float32"),
+        ({"dtype": "int8"}, "dtype=int8 cannot represent float32, the dtype of the source"),
         ({"dtype": "nonsense"}, "not a numpy dtype"),
         ({"shuffle": -1}, "shuffle=-1"),
     ]:
@@ -240,14 +240,14 @@ def test_ingest__an_output_that_exists_is_found_before_reading_and_not_harmed(x,
 
 def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(OutputError, match=r"kiB, and .* has 100 B free"):
+    with pytest.raises(OutputError, match=r"kiB, but .* has only 100 B free"):
         quiet(x, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
 
 
 def test_ingest__a_source_that_ends_early_is_not_data(x, tmp_path, monkeypatch):
     monkeypatch.setattr(tables.RowsTable, "blocks", lambda self: iter([self._rows.read(0)[:400]]))
-    with pytest.raises(DataError, match="gave 400 rows instead of 1000"):
+    with pytest.raises(DataError, match="has 400 rows instead of 1000"):
         quiet(x, tmp_path / "out.zarr")
     assert os.listdir(tmp_path) == []
 

@@ -196,7 +196,7 @@ def with_text_column():
     ("x", "message"),
     [
         (with_text_column(), "a column that is not numbers: 'name' "),
-        (np.array([["a", "b"]] * 8), "not numbers to cluster: text; encode it as numbers"),
+        (np.array([["a", "b"]] * 8), "real numbers are required: text; encode it as numbers"),
         (np.array([[{}, 1.0]] * 8, object), "argument must be a string or a real number"),
         (X + 1j, "[Cc]omplex"),
         (X[:0], "0 sample"),
