@@ -65,12 +65,12 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_total": 999}, "they are of 999 rows with 7 features"),
+        ({"n_total": 999}, "the statistics are for 999 rows with 7 features"),
         ({"mean": ["0x0p0"]}, "statistics have 1 float64 features, expected 7"),
         ({"shift": ["nan"] * 7}, "mean and origin must be finite"),
         ({"max_abs": "inf"}, "extents, .* must be finite and not negative"),
         ({"total_weight": "-0x1p0"}, "weights .* must be finite and not negative"),
-        ({"dtype": "float32"}, "they are of float32 features, and the rows are float64"),
+        ({"dtype": "float32"}, "the statistics are for float32 features, but the rows are float64"),
         ({"grid": None}, "they are incomplete"),
         ({"mean": None}, "they are incomplete"),
     ],
