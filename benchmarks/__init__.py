@@ -1,7 +1,7 @@
-"""Measurements against public peers, and the documents' tables and figures made from them.
+"""Compare this package with other libraries, and make the tables and figures in the documents.
 
-Each claim has one module, run as ``python -m benchmarks.NAME [--write]``. They share the harness:
-:mod:`common` (processes, files), :mod:`sets` (rows), :mod:`curves` (our algorithms step by step),
-:mod:`peers` (other libraries), :mod:`levels` (times to an energy), :mod:`pictures`, and
+Run a benchmark by ``python -m benchmarks.NAME [--write]``. All benchmarks share these modules:
+:mod:`common` (processes, files), :mod:`sets` (data sets), :mod:`curves` (energies after each step),
+:mod:`peers` (other libraries), :mod:`levels` (time to reach an energy), :mod:`pictures`, and
 :mod:`tables` with :mod:`quotes` (documents).
 """

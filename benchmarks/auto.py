@@ -1,18 +1,19 @@
-"""`KMeans` as it comes beside every public library, at every energy, on one thread.
+"""Compare `KMeans` with default parameters with other libraries, at every energy, on one thread.
 
     python -m benchmarks.auto [--cases A-1000 ...] [--scale 0.5] [--seeds 3] [--write]
 
-Given cases replace those of the last result; `--scale` shortens all limits of time, for a trial.
+With `--cases`, only these cases of the last result are replaced. `--scale` shortens all time
+limits, for a trial.
 
-Every rival runs in processes of its own with its best setting. A point of its curve is the CPU
-seconds of a whole call and the energy over all rows that it ends at. We run with several seeds,
-read seconds after every step, and take the median over the seeds of the time to each energy. The
-aim is a factor of 2 at all energies for which a rival needs at least 50 ms, and of 5 where
-SuperKMeans refines 10 and 25 times. Exact libraries share one trajectory (see `peers.py`), which
-starts from random rows; all others choose their own start.
+Every other library runs in separate processes with its best settings. A point of its curve
+consists of the CPU seconds of a whole call and the final energy over all rows. The default runs
+with several seeds; times are read after every step, and the table uses the median over seeds of
+the time to each energy. The target is a speedup of 2 at all energies for which a library needs at
+least 50 ms, and of 5 for SuperKMeans with 10 and 25 refinements. Exact libraries share one
+trajectory (see `peers.py`), which starts from random rows; all others choose their own start.
 
-Sets are those of `sets.py`; "drawn0" to "drawn5" derive from the commit's hash, so that nobody can
-have looked at them before.
+`sets.py` defines the data sets. "drawn0" to "drawn5" are generated from the hash of the commit, so
+the code cannot have been tuned to them.
 """
 
 from __future__ import annotations
@@ -38,25 +39,24 @@ CASES = [
 ]  # fmt: skip
 EXACT_PASSES = (2, 4, 8, 16, 32, 64, 128, 256)
 LIMITS = {AUTO: 40.0, LLOYD: 60.0, MINIBATCH: 4.0}
-"""CPU seconds after which runs are cut."""
+"""Time limits of runs, in CPU seconds."""
 LONGEST_CALL = 45.0
-"""CPU seconds that a call of SuperKMeans may be expected to take."""
+"""Maximum expected duration of a call of SuperKMeans, in CPU seconds."""
 LEAST_SECONDS = 0.05
-"""CPU seconds from which on a rival's point counts."""
+"""Calls of other libraries that take less time are ignored, in CPU seconds."""
 AIM, REFINED_AIM = 2.0, 5.0
 LONG, LONG_AIM = 0.5, 5.0
-"""CPU seconds of a rival's call that a user notices, and the aim there."""
+"""Minimum duration of a long call, in CPU seconds, and the target speedup for long calls."""
 REFINED = ("10", "25")
-"""Refinements of SuperKMeans for which the greater aim holds."""
+"""Numbers of refinements of SuperKMeans to which the higher target applies."""
 NAMES = [*peers.SUPER, *peers.EXACT, MINIBATCH]
-"""Rivals in the order of the tables."""
-MADE = "Made by `python -m benchmarks.auto --write`."
+"""Other libraries, in the order of the tables."""
+MADE = "This table was made by `python -m benchmarks.auto --write`."
 Record = dict[str, Any]
 Point = dict[str, Any]
 
 
 def prepare_case(case: str, folder: Path) -> tuple[str, int]:
-    """Path of the rows, and k."""
     if case.startswith("drawn"):
         x, k = drawn(int(case[5:]))
         np.save(folder / f"{case}.npy", x)
@@ -66,10 +66,10 @@ def prepare_case(case: str, folder: Path) -> tuple[str, int]:
 
 
 def exact_points(library: str, path: str, k: int, lloyd: Run) -> list[Point]:
-    """Points of an exact library with more and more passes."""
+    """Return points of an exact library with an increasing number of passes."""
     line = peers.measure_exact(library, path, k)
     known = dict(zip(lloyd["steps"], lloyd["energies"], strict=True))
-    # The last one is where it stops of its own accord.
+    # At the last point, the library stops by itself.
     passes = [p for p in EXACT_PASSES if p in known] + [lloyd["steps"][-1]]
     return [
         {"label": f"{p}", "seconds": peers.seconds_of(line, p), "energy": known[p]} for p in passes
@@ -77,7 +77,6 @@ def exact_points(library: str, path: str, k: int, lloyd: Run) -> list[Point]:
 
 
 def compare(case: str, folder: Path, scale: float, n_seeds: int) -> Record:
-    """All curves of a case."""
     path, k = prepare_case(case, folder)
     n, d = np.load(path, mmap_mode="r").shape
     rivals: dict[str, list[Point]] = {}
@@ -107,7 +106,7 @@ def compare(case: str, folder: Path, scale: float, n_seeds: int) -> Record:
 
 
 def factors(record: Record, rival: str) -> list[tuple[Point, float]]:
-    """The points of a rival that count, and how many times sooner we are there."""
+    """Return the points of a library that count, with the speedup of the default at each."""
     return [
         (point, point["seconds"] / median_time(record["runs"], point["energy"]))
         for point in record["rivals"].get(rival, [])
@@ -116,13 +115,13 @@ def factors(record: Record, rival: str) -> list[tuple[Point, float]]:
 
 
 def aim_at(rival: str, point: Point) -> float:
-    """The factor aimed at for a point."""
+    """Return the target speedup for a point."""
     refined = rival.endswith("hierarchical") and point["label"] in REFINED
     return REFINED_AIM if refined else AIM
 
 
 def least_and_median(found: list[tuple[Point, float]]) -> tuple[float, float] | None:
-    """The least and the median of factors; None if no point counts."""
+    """Return the minimum and the median of factors, or None without points."""
     if not found:
         return None
     several = [factor for _, factor in found]
@@ -130,14 +129,14 @@ def least_and_median(found: list[tuple[Point, float]]) -> tuple[float, float] | 
 
 
 def end_of(record: Record) -> tuple[float, float]:
-    """Our median end, and how far above it the lowest rival's is."""
+    """Return our median final energy, and how far the lowest energy of others exceeds it."""
     end = float(np.median([run["energies"][-1] for run in record["runs"]]))
     lowest = min(p["energy"] for points in record["rivals"].values() for p in points)
     return end, lowest / end - 1
 
 
 def full_table(result: dict[str, Any]) -> str:
-    """Return a line per set: median and least factor for every rival."""
+    """Return a table with the median and minimum speedup over every library, by set."""
     rows = []
     for record in result["records"]:
         cells = [record["case"].split("-")[0], f"{record['n']:,} × {record['d']}"]
@@ -145,10 +144,12 @@ def full_table(result: dict[str, Any]) -> str:
         rows[-1].append(f"{100 * end_of(record)[1]:+.2f} %")
     head = ["set", "rows × features", "k", *NAMES, "lowest inertia of the others"]
     note = (
-        "How many times faster the default reaches the inertia that another library's call ends "
-        "at: the median over calls of different lengths, from 50 ms on, and the least in brackets. "
-        "The last column is the lowest inertia of the other libraries, relative to our final "
-        f"inertia. CPU seconds on one thread; {result['cpu']}. {MADE}"
+        "The table shows how many times faster the default reaches the final inertia of a call of "
+        "another library: the median over calls of different lengths (at least 50 ms), and in "
+        "brackets the minimum. The last column is the lowest inertia of the other libraries, "
+        f"relative to the final inertia of the default. Times are CPU seconds on one thread. "
+        f"Processor: {result['cpu']}. "
+        f"{MADE}"
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -162,12 +163,12 @@ SHOWN = {
     "gaussian-1000": "one Gaussian, no clusters",
     "drawn2": "noise around few centres",
 }
-"""Sets in README, from data that most people know to those where the default gains least."""
+"""Data sets in README, from well-known ones to those with the lowest speedups."""
 SHOWN_RIVALS = ["scikit-learn", "faiss", "SuperKMeans, hierarchical", MINIBATCH]
 
 
 def readme_table(result: dict[str, Any]) -> str:
-    """Return a line for each of some sets, and at how many points the default is slower."""
+    """Return the table in README, which shows some of the sets."""
     records = {record["case"]: record for record in result["records"]}
     rows = []
     for case, title in SHOWN.items():
@@ -177,11 +178,11 @@ def readme_table(result: dict[str, Any]) -> str:
     every = [(rival, f) for r in result["records"] for rival in NAMES for _, f in factors(r, rival)]
     later = [rival for rival, factor in every if factor < 1]
     note = (
-        "How many times faster `KMeans` reaches the inertia that another library's call ends "
-        "at: the median over calls of different lengths, and the least in brackets. All on one "
-        f"thread, in CPU seconds. **Where it is slower:** at {len(later)} of all {len(every)} "
-        f"measured points. {later.count(MINIBATCH)} of these are short calls of {MINIBATCH}, which "
-        "end at a higher inertia. It is at least twice as fast at "
+        "The table shows how many times faster `KMeans` reaches the final inertia of a call of "
+        "another library: the median over calls of different lengths, and in brackets the minimum. "
+        "Times are CPU seconds on one thread. `KMeans` is slower at "
+        f"{len(later)} of all {len(every)} measured points, of which {later.count(MINIBATCH)} are "
+        f"short calls of {MINIBATCH} with a higher inertia. `KMeans` is at least twice as fast at "
         f"{sum(factor >= 2 for _, factor in every)} points. Processor: {result['cpu']}. {MADE}"
     )
     head = ["data", "rows × features", "clusters", *SHOWN_RIVALS]
@@ -189,18 +190,17 @@ def readme_table(result: dict[str, Any]) -> str:
 
 
 def _factor_cells(record: Record, rivals: list[str]) -> list[str]:
-    """Return the median and the least factor for each rival, as text."""
     found = [least_and_median(factors(record, rival)) for rival in rivals]
     return ["–" if f is None else f"{f[1]:.1f}x ({f[0]:.1f}x)" for f in found]
 
 
 def geometric_mean(several: list[float]) -> float:
-    """The geometric mean; 0 if we never get to a point."""
+    """Return the geometric mean; 0 if the default never reaches a point."""
     return float(np.exp(np.log(several).mean())) if several and min(several) > 0 else 0.0
 
 
 def behind_table(result: dict[str, Any]) -> str:
-    """By rival: at how many points we are less than the aim sooner."""
+    """Return a table of the number of points that miss the target, by library."""
     rows = []
     every: list[tuple[float, float]] = []
     n_behind = 0
@@ -215,22 +215,21 @@ def behind_table(result: dict[str, Any]) -> str:
     long = [factor for seconds, factor in every if seconds >= LONG]
     later_long = sum(factor < 1 for factor in long)
     note = (
-        "A point is one call of another library. The target is that the default reaches its "
-        f"inertia {AIM:g} times sooner, and {REFINED_AIM:g} times sooner than the hierarchical "
-        f"method with {' and '.join(REFINED)} refinements; {n_behind} of {len(every)} points miss "
-        "it. The geometric mean of these factors over all points is "
+        "A point is one call of another library. The target is that the default reaches the final "
+        f"inertia of the call {AIM:g} times faster, and {REFINED_AIM:g} times faster than the "
+        f"hierarchical method with {' and '.join(REFINED)} refinements. {n_behind} of {len(every)} "
+        "points miss this target. The geometric mean of the speedup over all points is "
         f"{geometric_mean([factor for _, factor in every]):.1f}. Over the {len(long)} calls that "
-        f"take {LONG:g} s or more it is {geometric_mean(long):.1f}: "
-        f"for {sum(factor >= LONG_AIM for factor in long)} of them the factor is {LONG_AIM:g} or "
-        f"more, and {later_long} are faster than the default. {MADE}"
+        f"take {LONG:g} s or more, the geometric mean is {geometric_mean(long):.1f}. For "
+        f"{sum(factor >= LONG_AIM for factor in long)} of these calls the speedup is at least "
+        f"{LONG_AIM:g}, and {later_long} of these calls are faster than the default. {MADE}"
     )
-    head = ["other library", "points", "points that miss the target", "points where it is faster",
-            "geometric mean"]  # fmt: skip
+    head = ["other library", "points", "points that miss the target",
+            "points where the library is faster", "geometric mean"]  # fmt: skip
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def draw(record: Record, path: Path) -> None:
-    """Energy above the lowest of all against CPU seconds."""
     curves = {
         name: ([p["seconds"] for p in points], [p["energy"] for p in points])
         for name, points in record["rivals"].items()
@@ -257,10 +256,9 @@ def draw(record: Record, path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, save, draw, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
-    parser.add_argument("--scale", type=float, default=1.0, help="of all limits of time")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for all time limits")
     parser.add_argument("--seeds", type=int, default=3)
     args = parse(parser)
     known = read_result("auto").get("records", []) if args.cases and args.write else []

@@ -1,9 +1,9 @@
-"""The parts of the truncated search, each left out in turn.
+"""Measure the truncated search with one part omitted or changed at a time.
 
     python -m benchmarks.auto_parts [--seconds 3] [--write]
 
-CPU seconds on one thread until the energy over all rows is within 1 % and 0.2 % of the lowest end
-on a set, and the end; means of two seeds.
+The results are CPU seconds on one thread until the energy over all rows is within 1 % and 0.2 % of
+the lowest final energy on a set, and the final energy; means of two seeds.
 """
 
 from __future__ import annotations
@@ -25,19 +25,18 @@ SEEDS = (0, 1)
 EXCESSES = (0.01, 0.002)
 CASES = {"A": 1_000, "B": 1_000, "gaussian": 1_000, "uniform": 100}
 PARTS: dict[str, dict[str, Any]] = {
-    "as it is": {},
-    "centres go to the means": {"truncated.state.BEYOND": 0.0},
-    "lists for few clusters too": {"truncated.schedule.DENSE_CLUSTERS": 0},
-    "rounds over all rows only": {"truncated.schedule.ROWS_TO_SEARCH": 1 << 60},
+    "default": {},
+    "no over-relaxation": {"truncated.state.BEYOND": 0.0},
+    "lists also for few clusters": {"truncated.schedule.DENSE_CLUSTERS": 0},
+    "every round over all rows": {"truncated.schedule.ROWS_TO_SEARCH": 1 << 60},
     "no first sample": {"truncated.schedule.FIRST_ROWS": 32},
-    "lists as short as pays at once": {"truncated.schedule.LEAST_LENGTHS": ()},
+    "no minimum list length": {"truncated.schedule.LEAST_LENGTHS": ()},
     "no moves": {},
 }
-"""Constants that are changed, as of :func:`patched`; moves are a parameter."""
+"""Constants to change, as in :func:`patched`; moves are a parameter of the algorithm."""
 
 
 def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
-    """Change what is to be changed, and run."""
     METHODS[AUTO] = lk.Truncated(moves=part != "no moves")
     x = np.load(path)
     grid = tuple(np.geomspace(1e-3, 0.02, 5).tolist())
@@ -48,7 +47,6 @@ def child(part: str, path: str, k: int, seconds: float) -> list[Run]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     cases, rows = result["cases"], []
     for part in PARTS:
         cells = []
@@ -64,18 +62,18 @@ def table(result: dict[str, Any]) -> str:
             cells.append(f"{', '.join(times)}; {100 * (end / lowest - 1):.2f} %")
         rows.append([part, *cells])
     note = (
-        "CPU seconds until the energy is within "
+        "The table shows CPU seconds until the energy is within "
         f"{' and '.join(f'{100 * excess:g} %' for excess in EXCESSES)} of the lowest final energy "
-        "of all runs on the set; then the excess of the final energy over it. Runs stop after "
-        f"{result['seconds']:g} s. Means of two seeds; "
-        f"{result['cpu']}. Made by `python -m benchmarks.auto_parts --write`."
+        "of all runs on the set, and the excess of the final energy over this energy. Runs stop "
+        f"after {result['seconds']:g} s. Values are means of two seeds. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.auto_parts "
+        "--write`."
     )
     head = ["", *(f"{name}, k = {CASES[name]:,}" for name in cases)]
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0)
     args = parse(parser, child)

@@ -1,21 +1,21 @@
-"""The default on one and two workers, from storage, and with very many clusters.
+"""Measure the default on one and two workers, from storage, and with very many clusters.
 
     python -m benchmarks.auto_scale [--only workers storage large] [--write]
 
 workers
     Rows of 32 features in a Zarr store, k = 4000, one and two local workers of one thread each:
-    wall seconds until all rows have been gone through ten times, the scan and the search of
-    samples in the driver included.
+    wall seconds until all rows have been processed ten times. Times include the first scan and
+    the search of samples in the driver.
 storage
     4,000,000 × 32, k = 2000, in a Zarr store four times as large as the memory for chunks: how
-    often all rows are read until the energy of 100,000 other rows of the kind is within 1 % and
-    0.5 % of the lowest, with and without rounds over samples; wall seconds on all threads.
+    often all rows are read until the energy of 100,000 other rows is within 1 % and 0.5 % of the
+    lowest, with and without rounds over samples; wall seconds on all threads.
 large
     2,000,000 × 32, k = 10,000 and 32,000: CPU seconds on one thread until our energy is within 1 %
-    of the lowest of all, peak memory beyond the rows, whole calls of SuperKMeans (hierarchical),
-    and one of faiss; one seed, each run cut after some minutes.
+    of the lowest energy of all libraries, peak memory without the rows, whole calls of SuperKMeans
+    (hierarchical), and one call of faiss; one seed, with a time limit of some minutes.
 
-Bits do not depend on workers, so all runs of a kind take the same steps.
+Results do not depend on workers, so all runs of a kind take the same steps.
 """
 
 from __future__ import annotations
@@ -47,25 +47,24 @@ from benchmarks.tables import publish, table_of
 PARTS = ["workers", "storage", "large"]
 WORKERS_ROWS = 10_000_000
 STEPS, WHOLE = 3, 10
-"""Steps of a first fit on workers, and how often the next goes through all rows."""
+"""Number of steps of the first fit, and number of passes over all rows in the second."""
 WORKERS_AIM = 1.8
 STORED_ROWS, STORED_CLUSTERS, OTHER_ROWS = 4_000_000, 2_000, 100_000
 STORED_LIMIT = 100.0
-"""Wall seconds after which a search over storage is cut."""
+"""Time limit of a search over storage, in wall seconds."""
 NEAR = (1.01, 1.005)
 LARGE = [10_000, 32_000]
 LIMIT = 240.0
-"""CPU seconds after which a run with very many clusters is cut."""
+"""Time limit of a run with very many clusters, in CPU seconds."""
 FAISS_LIMIT = 400.0
-"""CPU seconds for faiss, about."""
+"""Approximate time limit of faiss, in CPU seconds."""
 CALLS = (0, 2)
-"""Refinements of SuperKMeans there."""
+"""Numbers of refinements of SuperKMeans."""
 MOST_MB = 500
-"""Memory beyond the rows that very many clusters may take."""
+"""Target for the memory of a fit without the rows, in MB."""
 
 
 def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
-    """Wall seconds of some steps on local workers."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.data.sources import open_rows
@@ -89,7 +88,6 @@ def on_workers(store: str, k: int, n_workers: int) -> dict[str, Any]:
 
 
 def from_storage(folder: str, searched: bool) -> dict[str, Any]:
-    """Readings, wall seconds and energies after some steps of a search."""
     import dask
 
     from largek_dask.data.sources import open_rows
@@ -98,15 +96,15 @@ def from_storage(folder: str, searched: bool) -> dict[str, Any]:
     others = np.load(Path(folder) / "others.npy")
     rows = open_rows(str(Path(folder) / "stored.zarr"))
     with patched(changes), dask.config.set({"largek.passes.cache-bytes": rows.nbytes // 4}):
-        # A short search first: code is compiled and loaded.
+        # A short search first compiles and loads code.
         search(rows, others, STORED_CLUSTERS, 3.0)
         return search(rows, others, STORED_CLUSTERS, STORED_LIMIT)
 
 
 def search(rows: Any, others: NDArray[np.float32], k: int, limit: float) -> dict[str, Any]:
-    """Readings, wall seconds, and energies of other rows, after some steps of a search.
+    """Return reads, wall seconds, and energies of other rows, after some steps of a search.
 
-    It is cut after ``limit`` seconds. Energies are computed outside the clock.
+    The search stops after ``limit`` seconds, which do not include computing the energies.
     """
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
@@ -135,18 +133,17 @@ def search(rows: Any, others: NDArray[np.float32], k: int, limit: float) -> dict
 
 
 def storage(folder: Path) -> dict[str, Any]:
-    """Searches over storage, as they are and on all rows from the first round on."""
+    """Run searches over storage, with samples and without."""
     x = mixture(STORED_ROWS + OTHER_ROWS, 32, 2 * STORED_CLUSTERS)
     np.save(folder / "others.npy", x[STORED_ROWS:])
     lk.ingest(x[:STORED_ROWS], str(folder / "stored.zarr"), progress=False)
     return {
         name: child_record("benchmarks.auto_scale", ["storage", str(folder), searched])
-        for name, searched in (("as it is", True), ("rounds over all rows only", False))
+        for name, searched in (("default", True), ("every round over all rows", False))
     }
 
 
 def workers(folder: Path) -> dict[str, float]:
-    """Seconds on one and two workers."""
     store = str(folder / "rows.zarr")
     lk.ingest(mixture(WORKERS_ROWS, 32, 8_000), store, progress=False)
     found = {
@@ -158,7 +155,6 @@ def workers(folder: Path) -> dict[str, float]:
 
 
 def large(folder: Path) -> list[dict[str, Any]]:
-    """Curves with very many clusters."""
     path = folder / "large.npy"
     np.save(path, mixture(2_000_000, 32, 40_000))
     records = []
@@ -181,7 +177,7 @@ def large(folder: Path) -> list[dict[str, Any]]:
 
 
 def readings_to(run: dict[str, Any], level: float) -> list[str]:
-    """Readings of all rows, steps and seconds until an energy, as cells of a table."""
+    """Return table cells: reads of all rows, steps and seconds until an energy."""
     points = zip(run["steps"], run["readings"], run["seconds"], run["energies"], strict=True)
     hit = next((point for point in points if point[3] <= level), None)
     if hit is None:
@@ -191,12 +187,10 @@ def readings_to(run: dict[str, Any], level: float) -> list[str]:
 
 
 def in_seconds(time: float | None) -> str:
-    """A time in a table."""
     return "never" if time is None else f"{time:.0f}"
 
 
 def storage_table(runs: dict[str, Any]) -> list[str]:
-    """Readings of a stored table until two energies."""
     lowest = min((min(run["energies"]) for run in runs.values()), default=0.0)
     rows = []
     for name, run in runs.items():
@@ -210,7 +204,6 @@ def storage_table(runs: dict[str, Any]) -> list[str]:
 
 
 def large_tables(records: list[dict[str, Any]]) -> list[str]:
-    """Our ends with very many clusters, and our times to the energies of rivals."""
     ours, theirs = [], []
     for record in records:
         k, run = f"{record['k']:,}", record["run"]
@@ -227,15 +220,14 @@ def large_tables(records: list[dict[str, Any]]) -> list[str]:
         for name, p in points:
             there = in_seconds(time_to(run, p["energy"]))
             theirs.append([k, name, f"{p['energy']:.5g}", f"{p['seconds']:.0f}", there])
-    head = ["k", "seconds to +1 % of the lowest energy", "final energy", "seconds in all",
+    head = ["k", "seconds to +1 % of the lowest energy", "final energy", "total seconds",
             "memory, MB", "target, MB"]  # fmt: skip
-    rivals = ["k", "library", "its final energy", "its seconds", "our seconds to that energy"]
-    between = ["", "Other libraries on the same rows:", ""]
+    rivals = ["k", "library", "final energy", "seconds", "seconds of largek_dask to this energy"]
+    between = ["", "The next table shows other libraries on the same rows.", ""]
     return [*table_of(head, ours), *between, *table_of(rivals, theirs)]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
     lines: list[str] = []
     if "workers" in result:
         one, two = (result["workers"][n] for n in ("1", "2"))
@@ -248,31 +240,31 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(
         [
             *lines,
-            f"{STORED_ROWS:,} stored rows of 32 features, a quarter of which fit into memory, with "
-            f"k = {STORED_CLUSTERS:,}. The columns show how often all rows were read, the number "
-            "of steps and the seconds of wall time until the energy was within 1 and 0.5 % of the "
-            "lowest; then the final energy, the seconds in all, and the steps per read:",
+            f"The next table is for {STORED_ROWS:,} stored rows of 32 features, a quarter of which "
+            f"fit into memory, with k = {STORED_CLUSTERS:,}. The columns show how often all rows "
+            "were read, the number of steps, and the seconds of wall time until the energy was "
+            "within 1 and 0.5 % of the lowest energy. The other columns show the final energy, the "
+            "total time, and the steps per read.",
             "",
             *storage_table(result.get("storage", {})),
             "",
-            "Very many clusters, for 2,000,000 rows of 32 features, in CPU seconds. Memory is the "
-            "peak beyond that of the rows:",
+            "The next table is for 2,000,000 rows of 32 features and very many clusters. Seconds "
+            "are CPU seconds. Memory is the peak memory, without the memory of the rows.",
             "",
             *large_tables(result.get("large", [])),
             "",
-            f"{result['cpu']}. Made by `python -m benchmarks.auto_scale --write`.",
+            f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.auto_scale "
+            "--write`.",
         ]
     )
 
 
 def child(kind: str, *given: Any) -> dict[str, Any]:
-    """A run on workers, or from storage."""
     runs = {"workers": on_workers, "storage": from_storage}
     return runs[kind](*given)
 
 
 def main() -> None:
-    """Measure, save, and write the table."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", default=PARTS, choices=PARTS)
     args = parse(parser, child)

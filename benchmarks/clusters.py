@@ -1,10 +1,11 @@
-"""Time and memory of a fit as the number of clusters grows to 100,000.
+"""Measure time and memory of a fit with up to 100,000 clusters.
 
     python -m benchmarks.clusters [--write]
 
-`Truncated()` on 400,000 × 32 rows of overlapping Gaussians, half as many again as there are
-clusters, in memory, on one thread: a number of steps that is the same for all, then the last pass.
-CPU seconds without those in which kernels are compiled; bytes beside what the process has before.
+`Truncated()` runs on 400,000 × 32 rows in memory, on one thread, for a fixed number of steps and
+the last pass. The rows are drawn from overlapping Gaussians, 1.5 times as many as there are
+clusters. CPU seconds do not include compilation, and memory does not include that of the process
+before the fit.
 """
 
 from __future__ import annotations
@@ -22,14 +23,13 @@ CLUSTERS = (12_500, 25_000, 50_000, 100_000)
 
 
 def child(n: int, k: int, steps: int) -> dict[str, Any]:
-    """A fit of n rows with k clusters."""
     import largek_dask as lk
     from benchmarks.synthetic import generate
     from largek_dask.driver.fit import fit
     from largek_dask.driver.options import FitOptions
     from largek_dask.kernels.compiling import compiled
 
-    # Rows are never held twice, which would be taken for memory of a fit.
+    # A second copy of the rows would count as memory of the fit.
     x = generate("mixture", n, FEATURES, n_components=k + k // 2, seed=11)
     options = {"algorithm": lk.Truncated(), "seed": 0, "tol": 0.0}
     # Compile and load what most fits need.
@@ -42,22 +42,21 @@ def child(n: int, k: int, steps: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     rows = [
         [f"{r['k']:,}", f"{r['all']:.1f} s", f"{r['memory'] / 1e6:,.0f} MB"]
         for r in result["records"]
     ]
     note = (
-        f"{result['rows']:,} rows of {FEATURES} features, {result['steps']} steps of `Truncated()` "
-        "and the last pass, on one thread. Compilation is not counted. Memory is the peak beyond "
-        f"that of the process before the fit. {result['cpu']}. Made by "
+        f"Each fit clusters {result['rows']:,} rows of {FEATURES} features on one thread, by "
+        f"{result['steps']} steps of `Truncated()` and the last pass. Times do not "
+        "include compilation. Memory is the amount by which the fit increases the peak memory of "
+        f"the process. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.clusters --write`."
     )
     return "\n".join([*table_of(["clusters", "CPU time", "memory"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     args = parse(new_parser(__doc__), child)
     records = [child_record("benchmarks.clusters", [ROWS, k, STEPS]) for k in CLUSTERS]
     result = {"cpu": cpu_description(), "rows": ROWS, "steps": STEPS, "records": records}

@@ -25,7 +25,7 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def cpu_description() -> str:
-    """Processor, its vector instructions, and the number of cores available to this process."""
+    """Return the processor, its vector instructions, and the number of available cores."""
     from llvmlite import binding
 
     features = binding.get_host_cpu_features()
@@ -37,13 +37,12 @@ def cpu_description() -> str:
 
 
 def peak_bytes(pid: int | str = "self") -> int:
-    """Largest memory that a process has held so far, in bytes."""
+    """Return the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
 def commit() -> str:
-    """Hash of the commit that is checked out."""
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -51,7 +50,7 @@ def commit() -> str:
 
 
 def generator_of_commit(*numbers: int) -> np.random.Generator:
-    """Random generator seeded by the commit, so that its draws are unknown before the commit."""
+    """Return a random generator seeded by the hash of the commit."""
     return np.random.default_rng([int(commit()[:16], 16), *numbers])
 
 
@@ -59,10 +58,10 @@ def generator_of_commit(*numbers: int) -> np.random.Generator:
 
 
 def peer_environments(library: str) -> dict[str, dict[str, str]]:
-    """Environments in which a library is tried, by label; the best one counts.
+    """Return the environments in which a library is tried, by label; the fastest counts.
 
-    All use one thread. The bundled OpenBLAS of faiss misdetects some processors with AVX-512, so
-    faiss is tried with two explicit core types there.
+    All environments use one thread. The bundled OpenBLAS of faiss misdetects some processors with
+    AVX-512, so faiss is tried with two explicit core types.
     """
     base = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
     base |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -74,9 +73,9 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
 def child_record(
     module: str, arguments: list[Any], environment: dict[str, str] | None = None
 ) -> Any:
-    """Result of ``python -m module --child arguments`` in a new process with one thread.
+    """Return the result of ``python -m module --child arguments`` in a new process with one thread.
 
-    See :func:`parse` for the other side.
+    :func:`parse` handles these arguments in the new process.
     """
     done = subprocess.run(
         [sys.executable, "-m", module, "--child", json.dumps(arguments)],
@@ -90,7 +89,7 @@ def child_record(
 
 
 def in_turn(methods: Sequence[str], seed: int) -> list[str]:
-    """The methods in another order for every seed."""
+    """Return the methods in an order that depends on the seed."""
     at = seed % len(methods)
     return [*methods[at:], *methods[:at]]
 
@@ -112,9 +111,9 @@ def local_client(n_workers: int) -> Iterator[Any]:
 
 @contextmanager
 def patched(changes: Mapping[str, Any]) -> Iterator[None]:
-    """Constants of modules of ``largek_dask.algorithms`` changed for a while, by their path.
+    """Temporarily change constants of modules of ``largek_dask.algorithms``, given by their path.
 
-    Of a dataclass only the fields that a dictionary names.
+    For a dataclass, a dictionary gives the fields to change.
     """
     before = []
     for name, value in changes.items():
@@ -138,7 +137,7 @@ def new_parser(doc: str | None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--write", action="store_true", help="save results, write the tables")
+    parser.add_argument("--write", action="store_true", help="save the result, update tables")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser
 
@@ -173,7 +172,6 @@ def read_result(name: str) -> dict[str, Any]:
 
 
 def save(name: str, result: dict[str, Any], indent: int | None = None) -> Path:
-    """Write a result as JSON."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=indent) + "\n")

@@ -1,10 +1,11 @@
-"""Whole fits by the default on one thread and on two.
+"""Compare fits of the default on one and on two threads.
 
     python -m benchmarks.cores [--sets A glove100k ...] [--write]
 
-Wall seconds until the energy of all rows is within 1 % and 0.2 % of the fit's end, and to its end
-with exact labels, in turns; medians of three rounds, all of one seed. Bits are equal, so both take
-the same steps; which of them is the first to be so near is found out in a run of its own.
+The results are wall seconds until the energy of all rows is within 1 % and 0.2 % of the final
+energy, and until the end, including exact labels. Fits on one and on two threads alternate, and
+medians of three rounds with one seed are reported. Results are bit-identical, so both take the same
+steps. A separate run finds the steps at which these energies are reached.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 
 SETS = {"A": 1_000, "B": 1_000, "C": 500, "glove100k": 1_000}
-"""Clusters."""
+"""Numbers of clusters by set."""
 ROUNDS = 3
 NEAR = (0.01, 0.002)
-"""Shares above the fit's own end."""
+"""Excesses over the final energy."""
 AIM = 1.85
 ONE, TWO = "1", "2"
 
 
 def timed(x: NDArray[np.float32], k: int, n_threads: int) -> tuple[list[float], float]:
-    """Wall seconds until each step of a fit and its end, and CPU seconds of the fit."""
+    """Return wall seconds until each step and until the end, and CPU seconds of the fit."""
     seconds: list[float] = []
     begun, cpu = time.perf_counter(), time.process_time()
     fit(
@@ -48,7 +49,7 @@ def timed(x: NDArray[np.float32], k: int, n_threads: int) -> tuple[list[float], 
 
 
 def steps_near(x: NDArray[np.float32], k: int, n_threads: int) -> list[int]:
-    """The first steps after which the energy is as near to the end's as ``NEAR`` says."""
+    """Return the first step at which the energy reaches each excess in ``NEAR``."""
     met: list[NDArray[np.float32]] = []
 
     def keep(snapshot: Any) -> None:
@@ -62,7 +63,6 @@ def steps_near(x: NDArray[np.float32], k: int, n_threads: int) -> list[int]:
 
 
 def child(path: str, k: int) -> dict[str, Any]:
-    """Seconds of one set."""
     x = np.load(path)
     timed(x[: 40 * k], k, 2)
     steps = steps_near(x, k, 2)
@@ -80,7 +80,6 @@ def child(path: str, k: int) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     rows = []
     for record in result["records"]:
         pairs = zip(record["seconds"][ONE], record["seconds"][TWO], strict=True)
@@ -95,18 +94,18 @@ def table(result: dict[str, Any]) -> str:
         )
     near = [f"to +{100 * excess:g} %" for excess in NEAR]
     note = (
-        "Seconds of wall time on one thread → on two threads, and the speedup, until the energy is "
-        "within 1 or 0.2 % of the final energy, and until the end. The last column is CPU seconds "
-        f"of the whole fit. The target is a speedup of {AIM:g}. Medians of {ROUNDS} alternating "
-        "fits with the same seed; their results are bit-identical. "
-        f"{result['cpu']}. Made by `python -m benchmarks.cores --write`."
+        "The table shows seconds of wall time on one thread → on two threads, and the speedup, "
+        "until the energy is within 1 or 0.2 % of the final energy, and until the end. The last "
+        f"column shows CPU seconds of the whole fit. The target is a speedup of {AIM:g}. "
+        f"Values are medians of {ROUNDS} alternating fits with the same seed, whose results are "
+        f"bit-identical. Processor: {result['cpu']}. This table was made by `python -m "
+        "benchmarks.cores --write`."
     )
     head = ["set", "rows × features, k", *near, "to the end", "CPU seconds"]
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     args = parse(parser, child)

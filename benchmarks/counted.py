@@ -1,7 +1,7 @@
-"""Counts of fixed fits, which have no noise: distances, work, passes, bytes, kernels.
+"""Count operations of fixed fits: distances, work, passes, bytes and kernels.
 
-They are the same on any machine, so the cost of a change of code shows in them at once.
-:mod:`benchmarks.guard` compares them.
+The counts are the same on any machine, so they show at once if a change makes the code slower.
+:mod:`benchmarks.guard` compares the counts.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from largek_dask.passes.base import BasePasses
 
 CHUNKS = 8
 SUMMED = ("work", "evaluations", "evaluations_coreset", "evaluations_lists")
-"""Names of counts in histories, beside ``distances``, which is a share of all."""
+"""Names of counts in histories, in addition to ``distances``, which is a fraction."""
 Counts = dict[str, int]
 
 
 class Fit(NamedTuple):
-    """One fit, of rows that a seed makes."""
+    """Fit of generated rows."""
 
     n_rows: int
     n_features: int
@@ -38,9 +38,8 @@ class Fit(NamedTuple):
     algorithm: Any
     max_iter: int = 60
     density: float = 1.0
-    """Share of numbers that are stored; below 1 rows are sparse."""
+    """Fraction of nonzero values; rows are sparse if it is below 1."""
     kind: str = "mixture"
-    """Kind of the synthetic rows."""
 
 
 FITS = {
@@ -56,7 +55,7 @@ FITS = {
 
 
 def rows_of(fit: Fit) -> Any:
-    """The rows; a mixture has twice as many overlapping components as there are clusters."""
+    """Return the rows; a mixture has twice as many components as there are clusters."""
     n, d = fit.n_rows, fit.n_features
     x = generate(fit.kind, n, d, n_components=2 * fit.k if fit.kind == "mixture" else None, seed=11)
     if fit.density == 1:
@@ -68,7 +67,6 @@ def rows_of(fit: Fit) -> Any:
 
 
 def estimator_of(fit: Fit) -> lk.KMeans | lk.Mixture:
-    """The estimator of a fit."""
     options: dict[str, Any] = {"random_state": 5, "max_iter": fit.max_iter, "n_threads": 1}
     if fit.algorithm == "mixture":
         return lk.Mixture(fit.k, **options)
@@ -77,11 +75,11 @@ def estimator_of(fit: Fit) -> lk.KMeans | lk.Mixture:
 
 @dataclass
 class _Seen:
-    """Passes and kernels of watched fits."""
+    """Passes and kernels of a fit."""
 
     passes: list[BasePasses] = field(default_factory=list)
     kernels: set[str] = field(default_factory=set)
-    """Kernels and types that were compiled, or loaded, because Python called them."""
+    """Names and types of kernels that Python code called and that were compiled or loaded."""
 
 
 @contextmanager
@@ -96,7 +94,7 @@ def _watched() -> Iterator[_Seen]:
             yield passes
 
     def compile_(self: Any, types: Any) -> Any:
-        # What a kernel calls is compiled with it, and does not come up if it is loaded instead.
+        # Kernels that other kernels call are not counted if these are loaded from the cache.
         nonlocal depth
         if depth == 0:
             seen.kernels.add(f"{self.py_func.__qualname__}{types}")
@@ -114,20 +112,20 @@ def _watched() -> Iterator[_Seen]:
 
 
 def counts_of(fit: Fit, folder: Path) -> Counts:
-    """Count what a fit of rows in ``CHUNKS`` chunks of a store does.
+    """Count the operations of a fit of a store with ``CHUNKS`` chunks.
 
     Parameters
     ----------
     fit : Fit
     folder : Path
-        Where the store goes.
+        Folder for the store.
 
     Returns
     -------
     dict of str to int
-        ``steps``; ``passes`` over rows, ``rows`` seen in them and ``bytes read``; ``distances``,
-        ``work`` and ``evaluations...`` as the history tells them, where it does; ``kernels`` that
-        no fit before in this process had compiled.
+        ``steps``, ``passes``, ``rows`` and ``bytes read`` in these passes; ``distances``, ``work``
+        and ``evaluations...`` if the history contains them; ``kernels`` that no earlier fit in this
+        process had compiled.
     """
     url = str(folder / "rows.zarr")
     lk.ingest(rows_of(fit), url, chunk_rows=-(-fit.n_rows // CHUNKS), progress=False)
@@ -150,7 +148,7 @@ def counts_of(fit: Fit, folder: Path) -> Counts:
 
 
 def counted() -> dict[str, Counts]:
-    """The counts of all fits, in this process."""
+    """Return the counts of all fits in this process."""
     found = {}
     for name, fit in FITS.items():
         with tempfile.TemporaryDirectory() as folder:
@@ -159,7 +157,6 @@ def counted() -> dict[str, Counts]:
 
 
 def table_of_counts(counts: dict[str, Counts]) -> list[str]:
-    """Lines of the markdown table of the counts."""
     heads = list(dict.fromkeys(name for found in counts.values() for name in found))
     rows = [
         [name, *(f"{found[head]:,}" if head in found else "" for head in heads)]

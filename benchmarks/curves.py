@@ -1,10 +1,10 @@
-"""Energy against CPU seconds, step by step: our algorithms and scikit-learn's mini-batches.
+"""Measure energy against CPU seconds after each step of our algorithms and of scikit-learn.
 
-After each step of a run its CPU seconds are noted, which include the scan of the rows and the
-starting centres. Energies over all rows are computed outside the clock. They are free where the
-next step's cost is just that; otherwise they take an assignment of all rows, which costs as much as
-a step. So energies are computed for some steps, and then by bisection for the first step at each
-level of energy that is asked for.
+The CPU seconds of each step are recorded, including the first scan of the rows and the starting
+centres, but not the computation of energies. If the next step's cost is the energy, no computation
+is necessary. Otherwise an energy requires an assignment of all rows, which takes as long as a step.
+Therefore energies are computed for some steps, and then by bisection for the first step at each
+required level of energy.
 """
 
 from __future__ import annotations
@@ -34,40 +34,41 @@ METHODS: dict[str, Any] = {
     TABLE: lk.IncrementalLloyd(),
 }
 SNAPSHOTS = 12
-"""Steps of a run whose energy costs an assignment of all rows; further ones for levels."""
+"""Number of steps for which energies are computed by an assignment of all rows."""
 FREE_SNAPSHOTS = 100
-"""Steps that are kept of those whose energy costs nothing."""
+"""Number of steps that are kept if energies need no assignment of rows."""
 
 Steps = Iterator[tuple[NDArray[np.float32], dict[str, float]]]
 Run = dict[str, Any]
-"""``steps`` (1 is the first), ``seconds`` and ``energies`` of some, ``clock`` of all, totals."""
+"""Record of a run: ``steps`` (from 1), ``seconds`` and ``energies`` of some steps, ``clock`` of
+all."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run."""
+    """Parameters of a run."""
 
     method: str
     path: str
     k: int
     seed: int = 0
     limit: float = 60.0
-    """CPU seconds after which a run is cut."""
+    """Time limit in CPU seconds."""
     levels: tuple[float, ...] = ()
-    """Energies whose first step is wanted."""
+    """Energies for which the first step is determined."""
     excesses: tuple[float, ...] = ()
-    """The same, relative to the run's own end."""
+    """Excesses over the final energy for which the first step is determined."""
     steps: tuple[int, ...] = ()
-    """Steps that are wanted whatever their energy."""
+    """Steps for which energies are always computed."""
     energies: bool = True
-    """False if only the clock is wanted, because another run takes the same steps."""
+    """False to record only times, if another run takes the same steps."""
 
 
 def steps_of(method: str, x: Any, centers: NDArray[np.float32], seed: int) -> Steps:
-    """Centres after every step on dense or sparse rows, and figures of the step.
+    """Yield the centres and statistics after every step, on dense or sparse rows.
 
-    ``rows`` are those that were assigned, ``share`` the distances computed out of all N·k,
-    ``cost`` the energy of the centres before the step, if it was computed over all rows.
+    The statistics are ``rows`` (number of assigned rows), ``share`` (fraction of all N·k distances
+    that were computed) and ``cost`` (energy before the step, if it was computed over all rows).
     """
     if method == MINIBATCH:
         yield from _steps_of_scikit_learn(x, centers, seed)
@@ -100,7 +101,7 @@ def steps_of(method: str, x: Any, centers: NDArray[np.float32], seed: int) -> St
 
 
 def _steps_of_scikit_learn(x: Any, centers: NDArray[np.float32], seed: int) -> Steps:
-    """Batches of the size of ours, in random order, shuffled anew every round."""
+    """Yield centres of mini-batches of the same size as ours, shuffled in every round."""
     from sklearn.cluster import MiniBatchKMeans
     from threadpoolctl import threadpool_limits
 
@@ -117,7 +118,7 @@ def _steps_of_scikit_learn(x: Any, centers: NDArray[np.float32], seed: int) -> S
 
 
 class Energies:
-    """Mean squared distance of all rows to their nearest centres, for centres after each step."""
+    """Energies of the centres after each step: mean squared distances of all rows."""
 
     def __init__(self, x: Any, met: list[NDArray[np.float32]]) -> None:
         self.x, self.met = x, met
@@ -128,7 +129,7 @@ class Energies:
         self.known: dict[int, float] = {}
 
     def __getitem__(self, i: int) -> float:
-        """Energy after step ``i``, counted from 0."""
+        """Return the energy after step ``i``, counted from 0."""
         if i not in self.known:
             self.known[i] = self._computed(self.met[i])
         return self.known[i]
@@ -146,12 +147,12 @@ class Energies:
         n, d = self.x.shape
         if not self.is_dense:
             return total(block_of(self.x.data, self.x.indices, self.x.indptr, d)) / n
-        # Outside the clock all cores may help.
+        # Computations that are not timed may use all cores.
         with ThreadPoolExecutor() as pool:
             return sum(pool.map(total, np.array_split(self.x, available_cpus()))) / n
 
     def first_within(self, level: float) -> int | None:
-        """First step at or below a level, as far as the known energies show; None if none is."""
+        """Return the first step at or below a level according to known energies, or None."""
         steps = sorted(self.known)
         hit = next((n for n, i in enumerate(steps) if self.known[i] <= level), None)
         if hit is None:
@@ -167,14 +168,14 @@ class Energies:
 
 
 def chosen(n_steps: int, most: int) -> list[int]:
-    """Some of ``n_steps`` steps, the first ones densely, the last one among them."""
+    """Return a selection of steps, dense at the beginning and including the last step."""
     if n_steps <= most:
         return list(range(n_steps))
     return [int(i) for i in np.unique(np.geomspace(1, n_steps, most).astype(int) - 1)]
 
 
 def warm_up(method: str, x: Any, k: int) -> None:
-    """Run on a few rows first, so that no compilation or loading of code is timed."""
+    """Run on a few rows first, so that times do not include compiling or loading code."""
     few = x[: 20 * k]
     for number, _ in enumerate(steps_of(method, few, starting_centers(few, k), 0)):
         if number == 30:
@@ -183,7 +184,7 @@ def warm_up(method: str, x: Any, k: int) -> None:
 
 @dataclass
 class Trace:
-    """A run: passes, CPU seconds, centres and figures after every step."""
+    """Passes, CPU seconds, centres and statistics after every step of a run."""
 
     passes: list[float] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
@@ -209,17 +210,17 @@ def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
 
 
 def energies_of(x: Any, found: Trace) -> Energies:
-    """Energies of a run, of which those that steps reported are known."""
+    """Return the energies of a run; those that steps reported are known."""
     energies = Energies(x, found.met)
     for i, about in enumerate(found.said[1:]):
         if "cost" in about:
-            # A step's cost is the energy of the centres before it.
+            # The cost of a step is the energy of the centres before the step.
             energies.known[i] = about["cost"]
     return energies
 
 
 def record_of(task: Task, found: Trace, energies: Energies) -> Run:
-    """A run as it is kept, with the energies of some steps."""
+    """Return the record of a run with the energies of some steps."""
     n = len(found.met)
     free = sorted(energies.known)
     kept = {free[i] for i in chosen(len(free), FREE_SNAPSHOTS)}
@@ -245,13 +246,13 @@ def record_of(task: Task, found: Trace, energies: Energies) -> Run:
 
 
 def run(task: Task, x: Any) -> Run:
-    """Seconds and energies of a run from the common starting centres, in this process."""
+    """Run a task from the common starting centres in this process."""
     before = peak_bytes() / 1e6
     found = follow(task, x, starting_centers(x, task.k))
     kept = sum(array.nbytes for array in found.met) / 1e6
     result: Run = {
         "before_mb": before,
-        # The centres that the benchmark keeps are not the fit's.
+        # Exclude the centres that the benchmark keeps.
         "peak_mb": max(before, peak_bytes() / 1e6 - kept),
         "n_steps": len(found.met),
         "total": found.clock[-1],
@@ -264,7 +265,7 @@ def run(task: Task, x: Any) -> Run:
 
 
 def measure(tasks: list[Task]) -> list[Run]:
-    """Runs on the same rows, one after the other in a new process."""
+    """Run tasks on the same rows, one after another in a new process."""
     scikit_learn = any(task.method == MINIBATCH for task in tasks)
     environment = peer_environments("scikit-learn" if scikit_learn else "largek_dask")[""]
     runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks], environment)
@@ -272,7 +273,6 @@ def measure(tasks: list[Task]) -> list[Run]:
 
 
 def child(*given: dict[str, Any]) -> list[Run]:
-    """Runs of tasks on the same rows, each given as a dictionary."""
     tasks = []
     for about in given:
         lists = {key: tuple(value) for key, value in about.items() if isinstance(value, list)}

@@ -1,16 +1,16 @@
-"""Every partition up to k in one fit (`PartitionPath`), and ten starts for each number of clusters.
+"""Compare `PartitionPath` with ten k-means starts for each number of clusters.
 
     python -m benchmarks.dcd [--sets eeg ...] [--write]
 
-All partitions into 2 to 25 clusters of four public sets, by every effort, and by scikit-learn's
-k-means with ten starts for each number, in double precision, which is its faster one on these sets.
-Its "k-means++" is the greedy one, of several candidates for each centre; the plain one has one
-candidate. Ours get rows as they are stored. Runs on a set share a process of one thread, in turns,
-for every seed in another order. A set that has been measured is saved at once, among those of
-earlier runs.
+The benchmark computes all partitions into 2 to 25 clusters of four public sets, with every effort,
+and by scikit-learn's k-means with ten starts for each number of clusters in double precision, which
+is faster than single precision on these sets. "k-means++" is the greedy variant with several
+candidates for each centre; the plain variant has one candidate. `PartitionPath` gets rows in their
+stored type. Runs on a set alternate in one process on one thread, in an order that depends on the
+seed. Each set is saved as soon as it has been measured.
 
-Objectives are those of the centres that a method ends with, outside of all clocks: a sum in double
-precision of the squared distances to the nearest of them, by numpy alone and by no code of ours.
+Objectives are computed from the final centres and are not included in times. They are sums of
+squared distances to the nearest centre in double precision, computed by numpy only.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ Rows = NDArray[Any]
 
 STARTS = 10
 BLOCK = 1 << 20
-"""Differences of rows and centres that are held at a time."""
+"""Number of differences of rows and centres in memory at a time."""
 WARM_ROWS, WARM_CLUSTERS = 2_000, 5
-"""Rows and clusters of a first run of all methods, before any is timed."""
+"""Numbers of rows and clusters of a first run that is not timed."""
 DIGITS = 12
-"""Digits of numbers in the results: objectives are compared to nine."""
+"""Number of digits in the results; objectives are compared to nine digits."""
 MARKS = {TEN: ("tab:gray", "o"), TEN_GREEDY: ("black", "x")}
 
 
@@ -64,19 +64,17 @@ class Found:
     """Partitions, and the CPU seconds of all of them together."""
 
     centers: list[Rows]
-    """(k, d) for each number of clusters from 2 on."""
+    """Arrays of shape (k, d) for 2, 3, … clusters."""
     seconds: float
     about: dict[str, Any] = field(default_factory=dict)
-    """Other figures of a fit of ours."""
+    """Other statistics of a `PartitionPath` fit."""
 
 
 Method = Callable[[Rows, int, int], Found]
-"""``method(rows, k, seed)``: partitions of rows into 2 to k clusters."""
+"""Function of rows, k and a seed that computes partitions into 2 to k clusters."""
 
 
 def effort(name: str) -> Method:
-    """One fit of ours for all partitions up to the largest."""
-
     def find(x: Rows, k_max: int, seed: int) -> Found:
         algorithm = lk.PartitionPath(effort=name)
         km = lk.KMeans(k_max, algorithm=algorithm, random_state=seed, n_threads=1)
@@ -89,7 +87,6 @@ def effort(name: str) -> Method:
 
 
 def plain_start(x: Rows, n_clusters: int, random_state: Any) -> Rows:
-    """k-means++ with one candidate for each centre."""
     from sklearn.cluster import kmeans_plusplus
 
     centers, _ = kmeans_plusplus(x, n_clusters, random_state=random_state, n_local_trials=1)
@@ -97,7 +94,7 @@ def plain_start(x: Rows, n_clusters: int, random_state: Any) -> Rows:
 
 
 def ten_starts(init: Any) -> Method:
-    """Ten starts for every number of clusters, the best kept, by scikit-learn."""
+    """Return a method that keeps the best of ten scikit-learn starts for each k."""
 
     def find(x: Rows, k_max: int, seed: int) -> Found:
         from sklearn.cluster import KMeans
@@ -119,11 +116,10 @@ METHODS: dict[str, Method] = {
     TEN_GREEDY: ten_starts("k-means++"),
     **{name: effort(name) for name in EFFORTS},
 }
-"""All methods by name."""
 
 
 def objective(x: Rows, centers: Rows) -> float:
-    """The sum of squared distances of all rows to their nearest centres, in double precision."""
+    """Return the sum of squared distances to the nearest centres in double precision."""
     wide = np.asarray(centers, np.float64)
     step, parts = max(1, BLOCK // wide.size), []
     for start in range(0, len(x), step):
@@ -136,13 +132,12 @@ def objective(x: Rows, centers: Rows) -> float:
 
 
 def child(name: str, n_seeds: int) -> Record:
-    """Runs of all methods on a set, for all seeds."""
-    # Fewer distinct rows than clusters cause warnings, and do no harm here.
+    # Fewer distinct rows than clusters cause warnings, which are irrelevant here.
     warnings.simplefilter("ignore")
     x = np.load(data_folder() / f"{name}.npz")["X"]
     for find in METHODS.values():
         find(x[:: max(1, len(x) // WARM_ROWS)], WARM_CLUSTERS, n_seeds)
-    # A collection of garbage takes 65 ms, in whichever run it happens.
+    # A garbage collection takes 65 ms and would distort one of the runs.
     gc.collect()
     gc.freeze()
     runs: dict[str, list[Record]] = {method: [] for method in METHODS}
@@ -152,14 +147,13 @@ def child(name: str, n_seeds: int) -> Record:
             ends = [objective(x, centers) for centers in found.centers]
             runs[method].append({"seconds": found.seconds, "values": ends, **found.about})
             print(f"{name}, seed {seed}, {method}: {found.seconds:.2f} s", file=sys.stderr)
-    # One core is that of this process.
+    # This process uses one core.
     others = round(max(0.0, os.getloadavg()[1] - 1), 2)
     methods = {method: {"others": others, "seeds": several} for method, several in runs.items()}
     return {"n": len(x), "d": x.shape[1], "commit": commit()[:12], "methods": methods}
 
 
 def draw_elbows(sets: dict[str, Record], path: Path) -> None:
-    """Draw a panel for each set: the curve of the highest effort, its bounds, and ten starts."""
     figure, panels = new_figure(len(sets), 3.4 * len(sets), 4)
     for axes, (name, record) in zip(panels, sets.items(), strict=True):
         curve = np.median(values(record, BEST), axis=0)
@@ -182,7 +176,6 @@ def draw_elbows(sets: dict[str, Record], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=5)

@@ -1,8 +1,8 @@
-"""The table of `benchmarks.dcd`, computed from its result, and the lowest objectives known.
+"""Make the table of `benchmarks.dcd`, and store the lowest known objectives.
 
 These objectives need not be optimal. Those for 2, 3, 5, 10, 15, 20 and 25 clusters come from
-hundreds of starts, swaps of centres, single-row moves and recombination; each of the others comes
-from one short search.
+hundreds of starts, swaps of centres, single-row moves and recombination; the others come from one
+short search each.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ Array = NDArray[np.float64]
 
 BEST = "best"
 EFFORTS = ("fast", "balanced", BEST)
-"""``PartitionPath`` of every effort."""
 TEN, TEN_GREEDY = "ten k-means++ starts", "ten greedy k-means++ starts"
 PEERS = (TEN, TEN_GREEDY)
 SETS = ("d15112", "eeg", "shuttle", "pla85900")
-"""Public sets in the order of the tables."""
 TABLED = (2, 3, 5, 10, 15, 20, 25)
 """Numbers of clusters in the tables of the paper on DCD-Bundle (Karmitsa, Bagirov, Taheri)."""
 COUNTS = tuple(range(2, 26))
-"""All numbers of clusters up to the largest."""
 _UNITS = (1e11, 1e8, 1e8, 1e15)
 _SEEN = """
 2    3.68403052     7845.09934     21.3432912     3.74908407
@@ -56,7 +53,8 @@ _SEEN = """
 24   0.264386416    0.265023817    0.799389004    0.293763913
 25   0.252999952    0.259481819    0.758896624    0.282215664
 """
-"""Number of clusters, then the lowest objective found on each set, in the set's unit."""
+"""Columns: number of clusters, and the lowest objective found on each set, in the unit of the
+set."""
 LOWEST: dict[str, dict[int, float]] = {
     name: {
         int(words[0]): float(f"{float(words[i]) * unit:.9g}")
@@ -70,17 +68,17 @@ IDLE = 0.2
 
 
 def values(record: Record, method: str) -> Array:
-    """(seeds, counts) objectives."""
+    """Return (seeds, counts) objectives."""
     return np.array([run["values"] for run in record["methods"][method]["seeds"]])
 
 
 def seconds(record: Record, method: str) -> Array:
-    """(seeds,) CPU seconds for all numbers of clusters."""
+    """Return (seeds,) CPU seconds for all numbers of clusters."""
     return np.array([run["seconds"] for run in record["methods"][method]["seeds"]])
 
 
 def worst_errors(name: str, record: Record, method: str) -> Array:
-    """(seeds,) largest excess over the lowest known objective for k in TABLED, in per cent."""
+    """Return (seeds,) largest excesses over the lowest known objectives in TABLED, in per cent."""
     tabled = [COUNTS.index(k) for k in TABLED]
     lowest = np.array([LOWEST[name][k] for k in TABLED])
     found: Array = (100 * (values(record, method)[:, tabled] / lowest - 1)).max(axis=1)
@@ -93,7 +91,7 @@ def percent(value: float) -> str:
 
 
 def of_short(result: Result) -> str:
-    """A line per method: CPU seconds and the worst error on each set."""
+    """Return a table with the CPU seconds and the worst error of each method on each set."""
     sets = result["curves"]["sets"]
     rows = []
     for method in (*PEERS, *EFFORTS):
@@ -102,22 +100,22 @@ def of_short(result: Result) -> str:
             worst = np.median(worst_errors(name, record, method))
             cells.append(f"{np.median(seconds(record, method)):.1f} s, {percent(worst)} %")
         rows.append(cells)
-    sizes = ", ".join(f"{name} {r['n']:,} × {r['d']}" for name, r in sets.items())
+    sizes = ", ".join(f"{name} ({r['n']:,} × {r['d']})" for name, r in sets.items())
     counts = sorted(len(record["methods"][BEST]["seeds"]) for record in sets.values())
     seeds = " to ".join(map(str, dict.fromkeys((counts[0], counts[-1]))))
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     text = (
-        "CPU seconds on one thread for all partitions into 2 to 25 clusters, and the largest "
-        "excess of the objective over the lowest known one among k = "
-        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Rows × features: {sizes}. Medians "
-        f"of {seeds} seeds.{on_others(sets)} {machines}. Made by "
-        "`python -m benchmarks.dcd --write`."
+        "The table shows CPU seconds on one thread for all partitions into 2 to 25 clusters, and "
+        "the largest excess of the objective over the lowest known objective for k = "
+        f"{', '.join(map(str, TABLED[:-1]))} and {TABLED[-1]}. Data sets (rows × features): "
+        f"{sizes}. Values are medians of {seeds} seeds.{on_others(sets)} Processor: {machines}. "
+        "This table was made by `python -m benchmarks.dcd --write`."
     )
     return "\n".join([*table_of(["", *sets], rows), "", text])
 
 
 def on_others(sets: dict[str, Record]) -> str:
-    """Sentence about the load by other processes, or "" if it is small."""
+    """Return a sentence about the load by other processes, or an empty string if it is small."""
     busy = {name: record["methods"][BEST]["others"] for name, record in sets.items()}
     parts = [f"{cores:.1f} on {name}" for name, cores in busy.items() if cores > IDLE]
-    return f" Cores used by other processes meanwhile: {', '.join(parts)}." if parts else ""
+    return f" Cores used by other processes at the same time: {', '.join(parts)}." if parts else ""

@@ -1,10 +1,9 @@
-"""The truncated search among few directions of the rows first, beside a search in all features.
+"""Compare searches that begin in few principal directions with searches in all features.
 
     python -m benchmarks.directions [--seconds 12] [--write]
 
-Runs the search as it is, and in all features from the first step on, on one thread: CPU seconds
-until the energy over all rows is within some shares of the lowest end on that set, and the end;
-medians of three seeds, 500 clusters.
+The results are CPU seconds on one thread until the energy over all rows is within given percentages
+of the lowest final energy on a set, and the final energy; medians of three seeds, 500 clusters.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ K = 500
 SEEDS = (0, 1, 2)
 EXCESSES = (0.02, 0.01, 0.005, 0.002, 0.001)
 SETS = {"C": 1, "mnist": 1, "patches": 3}
-"""How many times as long runs are."""
+"""Multiples of the time limit, by set."""
 FIRST, ALL = "few directions first", "all features"
 WAYS: dict[str, dict[str, Any]] = {FIRST: {}, ALL: {"directions": 0}}
 
 
 def child(way: str, path: str, seconds: float) -> list[Run]:
-    """Runs of all seeds."""
     METHODS[AUTO] = lk.Truncated(**WAYS[way])
     x = np.load(path)
     warm_up(AUTO, x, K)
@@ -41,12 +39,10 @@ def child(way: str, path: str, seconds: float) -> list[Run]:
 
 
 def lowest(ways: dict[str, list[Run]]) -> float:
-    """The lowest energy of all runs on a set."""
     return min(min(run["energies"]) for runs in ways.values() for run in runs)
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     rows = []
     for name, ways in result["sets"].items():
         low = lowest(ways)
@@ -61,19 +57,20 @@ def table(result: dict[str, Any]) -> str:
             end = 100 * (float(np.median([run["energies"][-1] for run in ways[way]])) / low - 1)
             rows.append([*cells, f"+{end:.2f} %"])
     note = (
-        f"{K} clusters. CPU seconds until the energy is within a percentage of the lowest energy "
-        "of any run on the set, including the computation of the directions. In brackets: as a "
-        "multiple of the search in few directions first. The last column is the excess of the "
-        f"final energy. Runs stop after {result['seconds']:g} s, on patches after "
-        f"{SETS['patches'] * result['seconds']:g} s. Medians of {len(SEEDS)} seeds; "
-        f"{result['cpu']}. Made by `python -m benchmarks.directions --write`."
+        f"With {K} clusters, the table shows the CPU seconds until the energy is within a given "
+        "percentage of the lowest energy of any run on the set, including the computation of the "
+        "directions. The numbers in brackets are multiples of the time of the search that begins "
+        "in few directions. The last column shows how much the final energy exceeds the lowest "
+        f"energy. Runs stop after {result['seconds']:g} s, and on patches after "
+        f"{SETS['patches'] * result['seconds']:g} s. Values are medians of {len(SEEDS)} seeds. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.directions "
+        "--write`."
     )
-    head = ["set", "search in", *(f"to +{100 * excess:g} %" for excess in EXCESSES), "end"]
+    head = ["set", "search in", *(f"to +{100 * excess:g} %" for excess in EXCESSES), "final energy"]
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--seconds", type=float, default=12.0)
     args = parse(parser, child)

@@ -1,13 +1,13 @@
-"""Numbers of clusters that `lk.suggest_k` names, where there is a true one and where there is none.
+"""Compare `lk.suggest_k` with knees and silhouettes, on sets with and without true clusters.
 
     python -m benchmarks.elbow [--only CASE ...] [--write]
 
-Planted groups are round Gaussians of one size, whose centres are no nearer to each other than is
-said, in standard deviations. Beside it the usual ways with scikit-learn: a `KMeans` for each number
-of clusters, of all up to 30, else of 24 that grow by a factor and the true one among them; then the
-knee of their inertia (farthest below the chord, both axes scaled to 1: Satopää et al., "Finding a
-kneedle in a haystack", 2011), or the largest silhouette on 2,000 rows. All of a kind run in one
-process of one thread.
+Planted groups are round Gaussians of equal size, whose centres have a given minimum distance in
+standard deviations. The other methods use scikit-learn: a `KMeans` fit for each number of clusters,
+for all numbers up to 30, or for 24 numbers that increase geometrically and the true number. The
+knee of the inertia is the point farthest below the chord, with both axes scaled to 1 (Satopää et
+al., "Finding a kneedle in a haystack", 2011). The silhouette is computed on 2,000 rows. All
+methods run in one process on one thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PLANTED = [
     (64, 16, 3.0),
     (300, 16, 6.0),
 ]
-"""Numbers of groups, features, and how far apart they are at least."""
+"""Number of groups, number of features, and minimum distance of centres."""
 NONE: dict[str, Callable[[np.random.Generator], NDArray[Any]]] = {
     "one Gaussian, d = 2": lambda r: r.normal(size=(ROWS, 2)),
     "one Gaussian, d = 16": lambda r: r.normal(size=(ROWS, 16)),
@@ -53,17 +53,16 @@ NONE: dict[str, Callable[[np.random.Generator], NDArray[Any]]] = {
     "a circle": lambda r: circle(r),
 }
 SETS = {"eeg": None, "shuttle": 20_000, "pla85900": 20_000, "mnist": 8_000}
-"""Public sets, and how many of their rows are drawn; None: all."""
+"""Public sets, and the number of rows drawn from each; None for all rows."""
 
 
 def circle(r: np.random.Generator) -> NDArray[Any]:
-    """Rows about a circle."""
     angle = r.uniform(0, 2 * np.pi, ROWS)
     return np.stack([np.cos(angle), np.sin(angle)], axis=1) + r.normal(0, 0.05, (ROWS, 2))
 
 
 def planted(k: int, d: int, apart: float) -> NDArray[Any]:
-    """Rows of k groups, and a box that they fill in about the same way in any dimension."""
+    """Return rows of k groups in a box that is about equally full in any dimension."""
     r = np.random.default_rng([k, d, int(apart)])
     side, centers = apart * 1.6 * k ** (1 / d), np.empty((0, d))
     while len(centers) < k:
@@ -75,7 +74,7 @@ def planted(k: int, d: int, apart: float) -> NDArray[Any]:
 
 
 def cases() -> dict[str, tuple[int | None, int]]:
-    """The true number of each case, if there is one, and the most that is looked at."""
+    """Return the true number of clusters of each case, or None, and the largest number tried."""
     most = {5: 30, 20: 30, 64: 128, 300: 512}
     return {
         **{f"{k} groups, d = {d}, {apart:g} apart": (k, most[k]) for k, d, apart in PLANTED},
@@ -85,7 +84,6 @@ def cases() -> dict[str, tuple[int | None, int]]:
 
 
 def rows_of(case: str) -> NDArray[Any]:
-    """The rows of a case, float32."""
     if case in SETS:
         x = np.load(data_folder() / f"{case}.npz")["X"].astype(np.float32)
         n = SETS[case]
@@ -97,7 +95,6 @@ def rows_of(case: str) -> NDArray[Any]:
 
 
 def ours(x: NDArray[Any], k_max: int, sample: int | str) -> Record:
-    """Answer of `suggest_k`, and its CPU seconds."""
     import largek_dask as lk
 
     begun = time.process_time()
@@ -107,7 +104,7 @@ def ours(x: NDArray[Any], k_max: int, sample: int | str) -> Record:
 
 
 def largest(x: NDArray[Any], k_max: int) -> float:
-    """CPU seconds of one fit with as many clusters."""
+    """Return the CPU seconds of one fit with the largest number of clusters."""
     import largek_dask as lk
 
     begun = time.process_time()
@@ -116,7 +113,6 @@ def largest(x: NDArray[Any], k_max: int) -> float:
 
 
 def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
-    """Knee and silhouette of scikit-learn's fits, and their CPU seconds."""
     from sklearn.cluster import KMeans
     from sklearn.metrics import silhouette_score
 
@@ -133,7 +129,7 @@ def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
         inertia.append(km.inertia_)
         begun = time.process_time()
         labels = km.labels_[chosen]
-        # few rows far out may have all other clusters, and none is among these rows
+        # outliers may occupy all other clusters, and a sample may contain none of them
         one = len(np.unique(labels)) < 2
         silhouettes.append(-1.0 if one else float(silhouette_score(x[chosen], labels)))
         more += time.process_time() - begun
@@ -151,7 +147,6 @@ def peers(x: NDArray[Any], k_max: int, true: int | None) -> Record:
 
 
 def measured(case: str) -> Record:
-    """All of one case."""
     true, k_max = cases()[case]
     x = rows_of(case)
     record = {"rows": len(x), "features": x.shape[1], "true": true, "k_max": k_max}
@@ -163,10 +158,9 @@ def measured(case: str) -> Record:
 
 
 def child(*asked: str) -> Record:
-    """All of some cases, in one process."""
     warnings.simplefilter("ignore")
     for case in asked[:1]:
-        # compiled beforehand
+        # compile before timing
         x, k_max = rows_of(case), min(cases()[case][1], 30)
         ours(x[:2_000], k_max, "auto")
         ours(x[:2_000], k_max, 1_500)
@@ -178,7 +172,7 @@ def child(*asked: str) -> Record:
 
 
 def answer(found: Record) -> str:
-    """A number and its range, or "no clear k"."""
+    """Format a number and its range, or "no clear k"."""
     if found["k"] is None:
         return "no clear k"
     least, most = found["range"]
@@ -186,7 +180,6 @@ def answer(found: Record) -> str:
 
 
 def table(result: Record) -> str:
-    """The markdown table of a result."""
     rows = []
     for case, record in result["cases"].items():
         peer = record["scikit-learn"]
@@ -210,14 +203,14 @@ def table(result: Record) -> str:
 
 
 def summary(result: Record) -> str:
-    """Right and wrong answers, and ratios of CPU seconds."""
+    """Describe right and wrong answers, and ratios of CPU seconds."""
     records = list(result["cases"].values())
     groups = [r for r in records if r["true"] is not None]
     none = [result["cases"][name] for name in NONE if name in result["cases"]]
     parts = []
     for title, k_of in (
         ("`suggest_k`", lambda r: r["ours"]["k"]),
-        ("On a sample", lambda r: r["sample"]["k"]),
+        ("`suggest_k` on a sample", lambda r: r["sample"]["k"]),
         ("The knee", lambda r: r["scikit-learn"]["knee"]),
         ("The silhouette", lambda r: r["scikit-learn"]["silhouette"]),
     ):
@@ -225,8 +218,8 @@ def summary(result: Record) -> str:
         wrong = sum(k_of(r) not in (None, r["true"]) for r in groups)
         false = sum(k_of(r) is not None for r in none)
         parts.append(
-            f"{title}: {right} of {len(groups)} right, {wrong} wrong; it names a number for "
-            f"{false} of the {len(none)} sets without groups."
+            f"{title} is right for {right} of {len(groups)} sets with groups, wrong for {wrong}, "
+            f"and gives a number for {false} of the {len(none)} sets without groups."
         )
     ratios = [
         (r["scikit-learn"]["seconds"] + r["scikit-learn"]["silhouette_seconds"])
@@ -236,21 +229,21 @@ def summary(result: Record) -> str:
     fits = [r["sample"]["seconds"] / r["largest"] for r in records]
     return (
         f"{' '.join(parts)} A sample has {SHARE:.0%} of the rows, and is searched by nested "
-        'partitions. "6 apart" is the least distance of two centres in standard deviations. The '
-        "true number of the public sets is unknown. CPU seconds on one thread, one run each. One "
-        "fit is a `KMeans` of all rows with the largest k; `suggest_k` on a sample takes "
-        f"{min(fits):.1f} to {max(fits):.1f} times as long (median {np.median(fits):.1f}). "
-        f"scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} fits with one start each and their "
-        f"silhouettes, and takes {min(ratios):.1f} to {max(ratios):.1f} times as long as "
-        f"`suggest_k` on a sample (median {np.median(ratios):.1f}). {result['cpu']}. Made by "
+        'partitions. "6 apart" means that the centres are at least 6 standard deviations apart. '
+        "The true number of clusters of the public sets is unknown. Times are CPU seconds on one "
+        'thread, one run each. "One fit" is a fit of `KMeans` to all rows with the largest k. '
+        f"`suggest_k` on a sample takes {min(fits):.1f} to {max(fits):.1f} times as long as one "
+        f"fit (median {np.median(fits):.1f}). scikit-learn makes {MOST_COUNTS} to {ALL_COUNTS} "
+        "fits with one start each, and computes a silhouette for each fit. scikit-learn takes "
+        f"{min(ratios):.1f} to {max(ratios):.1f} times as long as `suggest_k` on a sample "
+        f"(median {np.median(ratios):.1f}). Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.elbow --write`."
     )
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="cases that begin so")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="beginnings of names of cases")
     args = parse(parser, child)
     known = read_result("elbow").get("cases", {})
     planted_cases = [case for case in cases() if "groups" in case]

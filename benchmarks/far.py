@@ -1,14 +1,14 @@
-"""The default where few rows lie far out and carry the cost, beside scikit-learn's ten starts.
+"""Compare the default with ten scikit-learn starts on sets whose outliers dominate the cost.
 
     python -m benchmarks.far [--write]
 
-For every set and number of clusters: how far
-`KMeans(k).fit(X)` ends above the lowest value known, the worst and the median of the seeds, and its
-CPU seconds (median) over those of scikit-learn's `KMeans(k, n_init=10)` (greedy k-means++), both on
-one thread, in turns. The lowest value known is that of `LOWEST` for "eeg" and "shuttle" (hundreds
-of starts, swaps and recombination), and for generated sets the best of 50 greedy k-means++ fits by
-scikit-learn; below 0 % is lower than that. Rows are as they are stored: float64 ("eeg"), int16
-("shuttle", float32 for scikit-learn), float32.
+For every set and number of clusters, the results are the excess of the inertia of `KMeans(k)` over
+the lowest known inertia, for the worst seed and the median, and the ratio of its median CPU seconds
+to those of scikit-learn's `KMeans(k, n_init=10)` (greedy k-means++). Both run alternately on one
+thread. The lowest known inertia comes from `LOWEST` for "eeg" and "shuttle" (hundreds of starts,
+swaps and recombination), and for generated sets from the best of 50 greedy k-means++ fits by
+scikit-learn; negative excesses are lower. Rows have their stored type: float64 ("eeg"), int16
+("shuttle", float32 for scikit-learn) and float32 otherwise.
 """
 
 from __future__ import annotations
@@ -27,29 +27,28 @@ from benchmarks.tables import publish, table_of
 CLUSTERS = (10, 15, 20, 25)
 SEEDS = 10
 LOWEST = {name: {k: dcd_tables.LOWEST[name][k] for k in CLUSTERS} for name in ("eeg", "shuttle")}
-"""The lowest sums of squares seen on public sets."""
 FITS = 50
-"""Fits of scikit-learn; the best is the lowest value known of a generated set."""
+"""Number of scikit-learn fits; the best gives the lowest known inertia of a generated set."""
 STARTS = 10
-"""Starts of the fit of scikit-learn that is timed."""
+"""Number of starts of the scikit-learn fit that is timed."""
 REPEATS = 3
-"""Times that it is timed."""
+"""Number of timed repetitions."""
 
 
 def student(r: np.random.Generator) -> NDArray[np.float64]:
-    """No clusters; every feature by itself has Student's t distribution, 2 degrees of freedom."""
+    """Return rows without clusters, with features from Student's t distribution."""
     return r.standard_t(2, (50_000, 10))
 
 
 def spikes(r: np.random.Generator) -> NDArray[np.float64]:
-    """Round clusters whose rows lie out by Student's t with 2 degrees of freedom."""
+    """Return round clusters with outliers from Student's t distribution (2 degrees of freedom)."""
     centers = 6 * r.standard_normal((15, 8))
     rows = r.standard_t(2, (40_000, 1)) * r.standard_normal((40_000, 8))
     return centers[r.integers(15, size=40_000)] + rows
 
 
 def one(r: np.random.Generator) -> NDArray[np.float64]:
-    """Twenty round clusters, and one row at 1e6."""
+    """Return twenty round clusters and one row at 1e6."""
     centers = 6 * r.standard_normal((20, 8))
     x = centers[r.integers(20, size=30_000)] + r.standard_normal((30_000, 8))
     x[12_345] = 1e6
@@ -57,12 +56,12 @@ def one(r: np.random.Generator) -> NDArray[np.float64]:
 
 
 def lognormal(r: np.random.Generator) -> NDArray[np.float64]:
-    """No clusters; features are log-normal."""
+    """Return rows without clusters, with log-normal features."""
     return r.lognormal(0, 1.5, (40_000, 6))
 
 
 def unequal(r: np.random.Generator) -> NDArray[np.float64]:
-    """Clusters of very different sizes (Pareto) and widths (log-normal)."""
+    """Return clusters of very different sizes (Pareto) and widths (log-normal)."""
     size = r.pareto(1.0, 40) + 0.01
     of = r.choice(40, 50_000, p=size / size.sum())
     centers = 3 * r.standard_normal((40, 12))
@@ -70,7 +69,7 @@ def unequal(r: np.random.Generator) -> NDArray[np.float64]:
 
 
 def groups(r: np.random.Generator) -> NDArray[np.float64]:
-    """One round cluster, and twelve groups of five rows each a thousand times as far out."""
+    """Return one round cluster, and twelve groups of five rows a thousand times farther out."""
     x = r.standard_normal((60_000, 6))
     far = r.choice(60_000, 60, replace=False)
     x[far] += 1_000 * r.standard_normal((12, 6))[np.arange(60) % 12]
@@ -82,7 +81,6 @@ SETS = ("eeg", "shuttle", *MADE)
 
 
 def rows_of(name: str) -> NDArray[Any]:
-    """The rows of a set."""
     if name in MADE:
         return MADE[name](np.random.default_rng(len(name))).astype(np.float32)
     rows: NDArray[Any] = np.load(data_folder() / f"{name}.npz")["X"]
@@ -90,7 +88,6 @@ def rows_of(name: str) -> NDArray[Any]:
 
 
 def child(name: str, k: int, n_seeds: int) -> dict[str, Any]:
-    """Fits of one set with one number of clusters."""
     from sklearn.cluster import KMeans as Theirs
 
     import largek_dask as lk
@@ -121,7 +118,7 @@ def child(name: str, k: int, n_seeds: int) -> dict[str, Any]:
 
 
 def cell(record: dict[str, Any]) -> str:
-    """Worst and median excess, and the ratio of CPU seconds."""
+    """Format the worst and the median excess, and the ratio of CPU seconds."""
     above = [100 * (value / record["lowest"] - 1) for value in record["ours"]]
     seconds = record["seconds"]
     ratio = seconds["ours"] / seconds["theirs"]
@@ -129,7 +126,6 @@ def cell(record: dict[str, Any]) -> str:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     records = {(record["set"], record["k"]): record for record in result["records"]}
     rows = []
     for name in (name for name in SETS if (name, CLUSTERS[0]) in records):
@@ -137,9 +133,10 @@ def table(result: dict[str, Any]) -> str:
         rows.append([name, f"{own[0]['n']:,} × {own[0]['d']}", *map(cell, own)])
     seeds = min(len(record["ours"]) for record in result["records"])
     note = (
-        "Each cell has the excess of the inertia over the lowest known inertia, for the worst and "
-        f"for the median of at least {seeds} seeds; then the CPU seconds on one thread as a "
-        f"multiple of those of scikit-learn with ten starts. {result['cpu']}. Made by "
+        "Each cell shows by how much the inertia exceeds the lowest known inertia, for the worst "
+        f"and for the median of at least {seeds} seeds. The last number in a cell is the CPU time "
+        "on one thread, as a multiple of that of scikit-learn with ten starts. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.far --write`."
     )
     head = ["set", "rows × features", *(f"k = {k}" for k in CLUSTERS)]
@@ -147,7 +144,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     args = parse(new_parser(__doc__), child)
     records = []
     for name in at_hand(SETS):

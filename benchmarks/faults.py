@@ -1,4 +1,4 @@
-"""The table of faults and their consequences, from the result of ``python -m tests.faults``."""
+"""Make the table of faults and their consequences from the result of ``python -m tests.faults``."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from benchmarks.tables import table_of
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables: a line for each kind of fault, and for each scenario.
+    """Return the markdown tables of faults and of scenarios.
 
-    ``result["faults"]`` has for each kind of fault its description, its consequence, the points at
-    which it was injected, and for every job the amount of repeated work (``redone``) and the
+    For each kind of fault, ``result["faults"]`` has a description, the consequence, the points at
+    which the fault was injected, and for every job the amount of repeated work (``redone``) and the
     seconds until the job continued.
     """
     rows = []
@@ -24,17 +24,18 @@ def table(result: dict[str, Any]) -> str:
     head = ["fault", "what happens", "moments", "jobs", "repeated", "median seconds",
             "longest seconds"]  # fmt: skip
     done = (
-        f" There was no time for {result['left']} combinations of fault, moment and algorithm."
+        f" For lack of time, {result['left']} combinations of fault, moment and algorithm were "
+        "not tested."
         if result["left"]
         else ""
     )
     note = (
-        f"Jobs take one or two seconds on {result['workers']} workers and use all algorithms in "
+        f"Jobs take one or two seconds on {result['workers']} workers, and use all algorithms in "
         'turn. "Moments" is the number of points in a job at which the fault is injected. '
-        '"Repeated" is the median per job of chunks assigned again, row states rebuilt and runs '
-        f"resumed. Seconds are from the fault to the end of the next step.{done} The load average "
-        f"at the end was {result['load']:.0f}. {result['cpu']}. Made by "
-        "`python -m tests.faults --minutes 60 --write`."
+        '"Repeated" is the median number per job of reassigned chunks, rebuilt row states and '
+        f"resumed runs. Seconds are from the fault to the end of the next step.{done} The load "
+        f"average at the end was {result['load']:.0f}. Processor: {result['cpu']}. This table was "
+        "made by `python -m tests.faults --minutes 60 --write`."
     )
     scenarios = table_of(["scenario", "result"], result["scenarios"])
     return "\n".join([*table_of(head, rows), "", *scenarios, "", note])

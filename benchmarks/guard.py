@@ -1,14 +1,14 @@
-"""Guard against slower code: counts of fixed fits, and ratios that hold on any machine.
+"""Detect slower code by counts of operations, and by ratios that are comparable between machines.
 
     python -m benchmarks.guard [--counted] [--write]
 
-Counts (:mod:`benchmarks.counted`) have no noise: one that has grown by more than 5 % is an error.
-Ratios are of CPU seconds in one run, on one thread: our kernels beside a product of the same size
-by the BLAS of numpy, in turns, and ``auto`` on a small A beside a product of all rows and centres;
-one that has become worse by more than 15 % is an error. They are compared with those of machines
-with the same vectors (``avx2``, ``avx512f``), where there are any. Errors are printed, and the exit
-status is 1. ``--counted`` leaves ratios out; ``--write`` saves the figures as the expected ones
-for this machine's vectors.
+Counts (:mod:`benchmarks.counted`) have no noise; a count that grows by more than 5 % is an error.
+Ratios compare CPU seconds within one run, on one thread: kernels with a product of the same size in
+numpy's BLAS, and ``auto`` on a small set A with a product of all rows and centres. A ratio that
+grows by more than 15 % is an error. Ratios are compared with those of machines with the same vector
+instructions (``avx2``, ``avx512f``), if there are any. Errors are printed, and the exit status is
+1. ``--counted`` omits the ratios. ``--write`` saves the results as expected values for this
+machine's vector instructions.
 """
 
 from __future__ import annotations
@@ -35,15 +35,14 @@ KERNELS = ((8, 1000), (18, 50), (64, 50), (64, 1000), (784, 500), (3072, 500))
 FLOPS = 4e9
 TURNS = 7
 SMALL_A = (40_000, 500)
-"""Rows and clusters."""
 PRODUCTS = 20
 MORE_COUNTED, WORSE_RATIO = 1.05, 1.15
-"""Allowed figures, as multiples of the expected ones."""
+"""Allowed values, as multiples of the expected ones."""
 Ratios = dict[str, float]
 
 
 def ratios() -> Ratios:
-    """Seconds of ours over those of a product of the same size, by name."""
+    """Return our seconds divided by those of a product of the same size, by name."""
     found = {}
     for d, k in KERNELS:
         n = int(np.clip(FLOPS / (2 * d * k), 2_000, 400_000))
@@ -60,7 +59,7 @@ def ratios() -> Ratios:
 
 
 def measured(expected: Ratios) -> Ratios:
-    """The ratios, in a process of their own; the least of three where the first seem worse."""
+    """Measure the ratios in a separate process, three times if the first ones are worse."""
     found: Ratios = child_record("benchmarks.guard", [])
     for _ in range(2):
         if worse(found, expected):
@@ -70,7 +69,7 @@ def measured(expected: Ratios) -> Ratios:
 
 
 def of_sums() -> float:
-    """Exact sums of all rows beside the product of all rows and centres."""
+    """Compare exact sums of all rows with a product of all rows and centres."""
     x, centers = data(100_000, 64, 1_000)
     scan = RowScan(x.shape[1], x.dtype)
     scan.add(x)
@@ -82,13 +81,13 @@ def of_sums() -> float:
 
 
 def of_auto() -> float:
-    """A whole fit beside one product of all rows and centres."""
+    """Compare a whole fit with one product of all rows and centres."""
     n, k = SMALL_A
     x = generate("A", n)
     columns, product = np.ascontiguousarray(x[:k].T), np.empty((n, k), np.float32)
 
     def products() -> None:
-        # One alone is over before memory and caches are warm after a fit.
+        # A single call would end before caches are warm after a fit.
         for _ in range(PRODUCTS):
             np.matmul(x, columns, out=product)
 
@@ -97,9 +96,9 @@ def of_auto() -> float:
 
 
 def beside(ours: Callable[[], Any], product: Callable[[], Any], turns: int = TURNS) -> float:
-    """The quotient of the least CPU seconds of either, in turns, after one that does not count.
+    """Return the ratio of minimum CPU seconds over alternating calls, after one warm-up call.
 
-    What runs beside can only make either slower, for a while.
+    The minimum is used because other processes can only make calls slower.
     """
     seconds: tuple[list[float], list[float]] = ([], [])
     for _ in range(turns + 1):
@@ -111,12 +110,12 @@ def beside(ours: Callable[[], Any], product: Callable[[], Any], turns: int = TUR
 
 
 def vectors() -> str:
-    """The widest vectors of this machine that ratios depend on."""
+    """Return the widest vector instructions of this machine that ratios depend on."""
     return "avx512f" if "avx512f" in cpu_description() else "avx2"
 
 
 def grown(counts: dict[str, Counts], expected: dict[str, Counts]) -> list[str]:
-    """Describe counts that have grown by more than is allowed, or were not expected."""
+    """Describe counts that grew by more than the allowed amount or were not expected."""
     lines = []
     for fit, found in counts.items():
         for name, count in found.items():
@@ -127,7 +126,7 @@ def grown(counts: dict[str, Counts], expected: dict[str, Counts]) -> list[str]:
 
 
 def worse(found: Ratios, expected: Ratios) -> list[str]:
-    """Describe ratios that have become worse by more than is allowed."""
+    """Describe ratios that grew by more than the allowed amount."""
     return [
         f"{name}: {ratio:.2f} times a product instead of {expected[name]:.2f}"
         for name, ratio in found.items()
@@ -136,19 +135,21 @@ def worse(found: Ratios, expected: Ratios) -> list[str]:
 
 
 def expected() -> dict[str, Any]:
-    """The figures that were written last."""
+    """Return the values that were saved last."""
     return read_result("guard")
 
 
 def counts_table(result: dict[str, Any]) -> str:
-    """The markdown table of the expected counts."""
     return "\n".join(
-        [*table_of_counts(result["counts"]), "", "Made by `python -m benchmarks.guard --write`."]
+        [
+            *table_of_counts(result["counts"]),
+            "",
+            "This table was made by `python -m benchmarks.guard --write`.",
+        ]
     )
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of the expected ratios."""
     machines = result["ratios"]
     names = list(dict.fromkeys(name for found in machines.values() for name in found["ratios"]))
     rows = [
@@ -161,15 +162,14 @@ def table(result: dict[str, Any]) -> str:
         ]
         for name in names
     ]
-    note = "; ".join(f"{kind}: {found['cpu']}" for kind, found in machines.items())
-    note += ". Made by `python -m benchmarks.guard --write`."
+    note = ". ".join(f"Processor for {kind}: {found['cpu']}" for kind, found in machines.items())
+    note += ". This table was made by `python -m benchmarks.guard --write`."
     return "\n".join([*table_of(["multiple of a matrix product", *machines], rows), "", note])
 
 
 def main() -> None:
-    """Count, measure, compare, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--counted", action="store_true", help="no ratios")
+    parser.add_argument("--counted", action="store_true", help="omit the ratios")
     args = parse(parser, ratios)
     known = expected()
     result: dict[str, Any] = {

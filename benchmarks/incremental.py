@@ -1,10 +1,10 @@
-"""Variance-reduced k-means: the table of labels beside Lloyd, nested batches and search.
+"""Compare `IncrementalLloyd` with Lloyd's algorithm, nested batches and the truncated search.
 
     python -m benchmarks.incremental [--sets mnist-50 ...] [--seeds 10] [--write]
 
-Runs on a set share a process of one thread: the same starting rows for all methods but the
-truncated search, in turns, for every seed in another order. A set that has been measured is saved
-at once, among those of earlier runs; the text below the table counts the seeds in it.
+Runs on a set alternate in one process on one thread, in an order that depends on the seed. All
+methods except the truncated search begin with the same rows. Each set is saved as soon as it has
+been measured, and the text below the table gives the number of seeds.
 """
 
 from __future__ import annotations
@@ -48,23 +48,24 @@ from benchmarks.tables import publish, table_of
 Record = dict[str, Any]
 
 SEVEN = ("mnist-50", "sift200k-100", "glove100k-100", "A-100", "A-1000", "B-100", "B-1000")
-"""Sets that the aims are about."""
+"""Sets to which the targets apply."""
 SMALL = ("shuttle-50", "eeg-25")
-"""Sets that start from k-means++ rows, as random rows would only measure the start."""
+"""Sets that start from k-means++ rows, because results from random rows depend mainly on the
+start."""
 TRAINING_ROWS = 60_000
-"""Rows of mnist to learn from."""
+"""Number of training rows of mnist."""
 METHODS = (LLOYD, NMBATCH, AUTO, TABLE)
 OF_END = 1.002
-"""Multiple of Lloyd's end."""
+"""Multiple of the final energy of Lloyd's algorithm."""
 LIMITS = {NMBATCH: 8.0, AUTO: 10.0, TABLE: 40.0, LLOYD: 120.0}
-"""CPU seconds after which runs to the end are cut."""
+"""Time limits of runs, in CPU seconds."""
 
 
 # --- runs -----------------------------------------------------------------------------------------
 
 
 def starts(x: NDArray[np.float32], k: int, seed: int, kind: str) -> NDArray[np.float32]:
-    """(k, d) common starting centres; outside of all clocks."""
+    """Return (k, d) common starting centres; their computation is not timed."""
     if kind == "random":
         return x[np.sort(np.random.default_rng([7, seed]).choice(len(x), k, replace=False))]
     from largek_dask.algorithms.base import Rng
@@ -77,7 +78,6 @@ def starts(x: NDArray[np.float32], k: int, seed: int, kind: str) -> NDArray[np.f
 
 
 def compare_once(x: Any, k: int, seed: int, start: str) -> Record:
-    """Runs of all methods from one start."""
     centers = starts(x, k, seed, start)
     tasks = {name: Task(name, "", k, seed, LIMITS[name]) for name in METHODS}
     traces = {name: follow(tasks[name], x, centers) for name in in_turn(METHODS, seed)}
@@ -92,13 +92,12 @@ def compare_once(x: Any, k: int, seed: int, start: str) -> Record:
 
 
 def child(case: str, path: str, n_seeds: int) -> Record:
-    """Runs of all methods on a set, for all seeds."""
-    # Warnings of objectives that rise are of no use here.
+    # Ignore warnings about increasing objectives.
     warnings.simplefilter("ignore")
     k, x = int(case.split("-")[1]), np.load(path)
     for method in METHODS:
         warm_up(method, x, k)
-    # A collection of garbage takes 65 ms, in whichever run it happens.
+    # A garbage collection takes 65 ms and would distort one of the runs.
     gc.collect()
     gc.freeze()
     start, seeds = "k-means++" if case in SMALL else "random", []
@@ -113,13 +112,13 @@ def child(case: str, path: str, n_seeds: int) -> Record:
 
 
 def to_end(record: Record, method: str) -> list[float]:
-    """CPU seconds until a method is near Lloyd's final energy, by seed; infinite if it is never."""
+    """Return CPU seconds, by seed, until a method is near Lloyd's final energy, or infinity."""
     found = [first_at(seed["runs"][method], OF_END * seed["end"]) for seed in record["seeds"]]
     return [np.inf if point is None else point[1] for point in found]
 
 
 def ends(record: Record, method: str) -> list[float]:
-    """Excess of the final energy over Lloyd's in per cent, by seed."""
+    """Return the excess of the final energy over Lloyd's in per cent, by seed."""
     last = [
         [seed["runs"][name]["energies"][-1] for seed in record["seeds"]] for name in (method, LLOYD)
     ]
@@ -127,7 +126,7 @@ def ends(record: Record, method: str) -> list[float]:
 
 
 def share_of_seconds(record: Record, method: str, other: str) -> list[float]:
-    """Ratio of the seconds of :func:`to_end` to those of another method, by seed."""
+    """Return the ratio of the seconds of :func:`to_end` to those of another method, by seed."""
     return ratios(to_end(record, method), to_end(record, other))
 
 
@@ -135,30 +134,29 @@ def share_of_seconds(record: Record, method: str, other: str) -> list[float]:
 
 
 def note(sets: dict[str, Record], text: str) -> list[str]:
-    """Text below a table: sets, starts, seeds, machine and command."""
     planned = [name for name, record in sets.items() if record["start"] != "random"]
     other = f" (k-means++ rows on {', '.join(planned)})" if planned else ""
-    rows = ", ".join(f"{name} {r['n']:,} × {r['d']:,}" for name, r in sets.items())
+    rows = ", ".join(f"{name} ({r['n']:,} × {r['d']:,})" for name, r in sets.items())
     counts = {name: len(record["seeds"]) for name, record in sets.items()}
     fewer = [f"{n} on {name}" for name, n in counts.items() if n < max(counts.values())]
     seeds = f"{max(counts.values())} seeds" + (f" ({', '.join(fewer)})" if fewer else "")
     machines = ", ".join(dict.fromkeys(record["cpu"] for record in sets.values()))
     return [
         "",
-        f"{text} All start from the same random rows{other}. Rows × features: {rows}; the number "
-        f"after the name of a set is k. Values are medians of {seeds}, with quartiles in brackets. "
-        f"{machines}. Made by "
+        f"{text} All methods start from the same random rows{other}. Data sets (rows × features): "
+        f"{rows}; the number after the name of a set is k. Values are medians of {seeds}, with "
+        "quartiles in brackets. "
+        f"Processor: {machines}. This table was made by "
         f"`python -m benchmarks.incremental --write`.",
     ]
 
 
 def held(values: dict[str, float], aim: float) -> str:
-    """Number of sets on which a figure reaches its aim."""
+    """Format the number of sets on which a value reaches its target."""
     return f"{sum(value <= aim for value in values.values())} of {len(values)}"
 
 
 def of_table(result: Record) -> str:
-    """Seconds and final energies of the table of labels."""
     sets, rows = result["table"]["sets"], []
     rivals = {LLOYD: 0.5, NMBATCH: 0.6, AUTO: 1.0}
     found: dict[str, dict[str, float]] = {rival: {} for rival in rivals}
@@ -175,14 +173,16 @@ def of_table(result: Record) -> str:
     seven = {name: median(ends(r, TABLE)) for name, r in sets.items() if name in SEVEN}
     few = {name: v for name, v in found[AUTO].items() if not name.endswith("-1000")}
     text = (
-        f"CPU seconds until the energy is within {100 * (OF_END - 1):.1f} % of the final energy of "
-        "Lloyd's algorithm. A ratio is the seconds of `IncrementalLloyd` divided by those of the "
-        "method before it. The truncated search chooses its own start. Bold values miss these "
-        "targets, set for the first seven sets: a ratio to Lloyd's algorithm of at most 0.5 (met "
-        f"on {held(found[LLOYD], 0.5)}; at most 0.35 on {held(found[LLOYD], 0.35)}), to nmbatch of "
-        f"at most 0.6 (met on {held(found[NMBATCH], 0.6)}), to the truncated search of at most 1 "
-        f"(met on {held(few, 1.0)} with k ≤ 100), and a final energy at most 0.2 % above that of "
-        f"Lloyd's algorithm (met on {held(seven, 0.2)}; at most 0.1 % on {held(seven, 0.1)})."
+        f"The table shows CPU seconds until the energy is within {100 * (OF_END - 1):.1f} % of the "
+        "final energy of Lloyd's algorithm. Each ratio is the time of `IncrementalLloyd` divided "
+        "by the time of the method in the preceding column. The truncated search chooses its own "
+        "start. Bold values miss the following targets, which were set for the first seven sets. "
+        f"The time must be at most 0.5 times that of Lloyd's algorithm (achieved on "
+        f"{held(found[LLOYD], 0.5)}; at most 0.35 times on {held(found[LLOYD], 0.35)}), at most "
+        f"0.6 times that of nmbatch (achieved on {held(found[NMBATCH], 0.6)}), and at most that of "
+        f"the truncated search (achieved on {held(few, 1.0)} with k ≤ 100). The final energy must "
+        f"be at most 0.2 % above that of Lloyd's algorithm (achieved on {held(seven, 0.2)}; at "
+        f"most 0.1 % on {held(seven, 0.1)})."
     )
     head = ["set", "IncrementalLloyd, s", "Lloyd, s", "ratio", "nmbatch, s", "ratio",
             "truncated, s", "ratio", "final energy, % above Lloyd's"]  # fmt: skip
@@ -190,7 +190,7 @@ def of_table(result: Record) -> str:
 
 
 def bold(values: Sequence[float], form: str, aim: float, *, aimed: bool = True) -> str:
-    """Median and quartiles; in bold where the median misses its aim."""
+    """Format the median and quartiles, in bold if the median misses its target."""
     text = spread(values, form)
     return f"**{text}**" if aimed and median(values) > aim else text
 
@@ -199,7 +199,7 @@ def bold(values: Sequence[float], form: str, aim: float, *, aimed: bool = True) 
 
 
 def path_of(name: str, folder: Path) -> str:
-    """Path of the rows of a set; of mnist the training rows."""
+    """Return the path of the rows of a set; for mnist only the training rows."""
     path = prepare(name, folder)
     if name == "mnist":
         np.save(folder / "mnist-train.npy", np.load(path)[:TRAINING_ROWS])
@@ -208,15 +208,14 @@ def path_of(name: str, folder: Path) -> str:
 
 
 def keep(case: str, record: Record) -> Record:
-    """All results, with the record of a set among the others."""
+    """Return all results, including the record of a set."""
     sets = {**read_result("incremental").get("table", {}).get("sets", {}), case: record}
     return {"table": {"sets": {name: sets[name] for name in SEVEN + SMALL if name in sets}}}
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--sets", nargs="*", metavar="SET", help="such as mnist-50")
+    parser.add_argument("--sets", nargs="*", metavar="SET", help="sets, such as mnist-50")
     parser.add_argument("--seeds", type=int, default=10)
     args = parse(parser, child)
     with tempfile.TemporaryDirectory() as folder:

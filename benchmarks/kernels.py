@@ -1,12 +1,13 @@
-"""Nearest-centre kernels against the machine's peak, faiss and scikit-learn, on one thread.
+"""Compare nearest-centre kernels with the peak of the machine, faiss and scikit-learn.
 
     python -m benchmarks.kernels [--write]
 
-Every library runs the same grid on the same float32 arrays in processes of its own with its best
-setting; rounds are interleaved so that a drifting clock hits all alike; medians of the rounds.
-Rates are 2 n d k floating-point operations over CPU seconds. The peak is probed next to every
-point. Ours and faiss return labels and distances, scikit-learn labels; ours and faiss get the
-centres as they want them (packed, in an index), rows as they are.
+Every library runs the same sizes on the same float32 arrays, on one thread in separate processes,
+with its best settings. Rounds are interleaved, so that changes of the clock rate affect all
+libraries equally, and medians of the rounds are reported. Rates are 2 n d k floating-point
+operations divided by CPU seconds. The peak is measured next to every point. Our kernels and faiss
+return labels and distances, and scikit-learn only labels. Centres are packed or indexed before the
+measurement.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ ROUNDS = 3
 
 
 def data(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and centres of overlapping blobs."""
     r = np.random.default_rng(d * 10_007 + k)
     centers = r.normal(size=(k, d)).astype(np.float32)
     x = centers[r.integers(k, size=n)] + r.standard_normal((n, d), np.float32)
@@ -39,12 +39,12 @@ def data(n: int, d: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rows_for(d: int, k: int) -> int:
-    """Rows that give about FLOPS operations."""
+    """Return the number of rows that give about FLOPS operations."""
     return int(np.clip(FLOPS / (2 * d * k), 4000, min(500_000, 6e7 / d)))
 
 
 def nearest_of(library: str, x: np.ndarray, centers: np.ndarray) -> list[Callable[[], Any]]:
-    """Ways of this library to find the nearest centre of every row; the fastest counts."""
+    """Return functions of a library that find nearest centres; the fastest one counts."""
     if library == "largek_dask":
         from largek_dask.kernels.distances import nearest, pack_centers
 
@@ -67,7 +67,6 @@ def nearest_of(library: str, x: np.ndarray, centers: np.ndarray) -> list[Callabl
 
 
 def seconds_of(run: Callable[[], Any]) -> float:
-    """Median CPU seconds of a few runs."""
     run()
     times = []
     for _ in range(REPEATS):
@@ -78,7 +77,7 @@ def seconds_of(run: Callable[[], Any]) -> float:
 
 
 def grid(library: str) -> list[dict[str, Any]]:
-    """One record a point: rate, and for ours the peak beside it."""
+    """Return one record per point: the rate and, for our kernels, the peak."""
     records = []
     for d in FEATURES:
         for k in CLUSTERS:
@@ -98,7 +97,7 @@ def grid(library: str) -> list[dict[str, Any]]:
 
 
 def sums() -> list[dict[str, Any]]:
-    """Exact sums of all rows as a share of the dense pass over them."""
+    """Measure exact sums of all rows as a fraction of a dense pass."""
     from largek_dask.kernels.distances import nearest, pack_centers
     from largek_dask.kernels.exact.statistics import RowScan
     from largek_dask.kernels.exact.sums import ClusterSums
@@ -119,12 +118,10 @@ def sums() -> list[dict[str, Any]]:
 
 
 def child(what: str) -> list[dict[str, Any]]:
-    """The grid of a library, or exact sums."""
     return sums() if what == "sums" else grid(what)
 
 
 def measure() -> dict[str, Any]:
-    """All libraries, all rounds."""
     rounds: dict[str, list[list[dict[str, Any]]]] = {}
     shares = []
     for turn in range(ROUNDS):
@@ -157,7 +154,6 @@ def measure() -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result: a line for each number of features."""
     points = {(point["d"], point["k"]): point for point in result["points"]}
     rows = []
     for d in FEATURES:
@@ -172,17 +168,17 @@ def table(result: dict[str, Any]) -> str:
         f"{100 * r['share']:.1f} % ({r['n']:,} × {r['d']}, k = {r['k']})" for r in result["sums"]
     )
     note = (
-        f"Each cell has the fraction of the processor's measured peak ({peak:.0f} GF/s), the rate "
-        "in GF/s (10⁹ floating-point operations per second), and the speedup over the faster of "
-        "faiss and scikit-learn. One thread, float32; packing of rows is included. Exact sums of "
-        f"all rows take this share of a dense pass over them: {exact}. {result['cpu']}. Made by "
+        f"Each cell shows the fraction of the processor's measured peak ({peak:.0f} GF/s), the "
+        "rate in GF/s (10⁹ floating-point operations per second), and the speedup over the faster "
+        "of faiss and scikit-learn. Kernels run on one thread with float32; times include packing "
+        "of rows. The exact sums of all rows take the following shares of the time of a dense "
+        f"pass: {exact}. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.kernels --write`."
     )
     return "\n".join([*table_of(["d", *(f"k = {k:,}" for k in CLUSTERS)], rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     args = parse(new_parser(__doc__), child)
     publish("kernels", measure(), write=args.write)
 

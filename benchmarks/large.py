@@ -1,20 +1,19 @@
-"""A large fit through the service: seconds beside dense passes, memory, energy, and kills.
+"""Measure a large fit on the service: time relative to dense passes, memory, energy, and kills.
 
     python -m benchmarks.large [--rows 80e6] [--clusters 32e3] [--scale 0.1] [--strike]
                                [--folder DIR] [--write]
 
-Rows of 32 features of overlapping Gaussians, half as many again as there are clusters, in a Zarr
-store, which is written once and found again in the folder; a scheduler with a store and two workers
-of one thread and 4 GB, processes as `dask scheduler` and `dask worker` start them. ``--scale``
-multiplies rows and clusters, so that rows a cluster are as many at every size.
+The rows have 32 features and are drawn from overlapping Gaussians, 1.5 times as many as there are
+clusters. They are in a Zarr store, which is written once and reused. A scheduler with a store and
+two workers with one thread and 4 GB each are started by `dask scheduler` and `dask worker`.
+``--scale`` multiplies rows and clusters, so that the number of rows per cluster is constant.
 
-One dense pass of our own kernel over all rows and centres is extrapolated from 1 % of the rows, on
-both workers at once, before and after the fit. `algorithm="auto"` then has three times as long, for
-everything: labels of all rows are written, and those of that 1 % compared with the dense ones. A
-long run, of ``--long`` dense passes, shows how low the energy can be. Energies are over 100,000
-rows that are not in the store, of the centres in checkpoints. ``--strike`` does the fit once more,
-with `kill -9` of a worker in a pass over all rows and of the scheduler some steps later, and
-compares digests.
+The time of a dense pass over all rows and centres is extrapolated from 1 % of the rows, on both
+workers at once, before and after the fit. `algorithm="auto"` then has three times as long,
+including the labels of all rows, which are compared with the dense labels for this 1 %. A long run
+of ``--long`` dense passes shows how low the energy can be. Energies are computed from checkpoints,
+over 100,000 rows that are not in the store. ``--strike`` repeats the fit, kills a worker by `kill
+-9` in a pass over all rows and the scheduler some steps later, and compares digests.
 """
 
 from __future__ import annotations
@@ -35,12 +34,12 @@ from benchmarks.tables import publish, table_of
 from tests.faults.rig import Rig
 
 PASSES = 3.0
-"""Dense passes in whose time a fit is to be done, exact labels included."""
+"""Time limit of the fit, including exact labels, in dense passes."""
 NEAR = 0.01
-"""Share above the end of the long run that it may end at."""
+"""Allowed excess over the final energy of the long run."""
 MOST_GB = {"worker": 4.0, "scheduler": 2.0}
 LEAST_SECONDS = 20.0
-"""Seconds that a fit has at least."""
+"""Minimum time limit of a fit, in seconds."""
 PHASES = {
     "start": ("until the first step", "0.85"),
     "again": ("a scheduler that goes on", "0.7"),
@@ -52,7 +51,7 @@ PHASES = {
 """Description and colour of each phase of a fit."""
 LINES = {"scheduler": "tab:red", "worker 1": "tab:blue", "worker 2": "tab:cyan"}
 FLOOR = 0.01
-"""Excess in per cent below which everything is drawn at this height."""
+"""Smallest excess that is drawn, in per cent."""
 
 
 @dataclass(frozen=True)
@@ -63,23 +62,22 @@ class Size:
     clusters: int
     scale: float = 1.0
     long: float = 12.0
-    """Dense passes that the long run has the time of."""
+    """Time limit of the long run, in dense passes."""
 
     @property
     def components(self) -> int:
-        """Gaussians that the rows are of."""
+        """Number of Gaussians from which the rows are drawn."""
         return self.clusters + self.clusters // 2
 
 
 def submit_small(service: lk.Service, store: str, **options: Any) -> lk.Job:
-    """A small job of the default."""
     return service.submit(store, n_clusters=200, max_iter=60, **options)
 
 
 def measure_fit(
     size: Size, store: str, folder: Path, rig: Rig, service: lk.Service
 ) -> dict[str, Any]:
-    """A dense pass, the fit in the time of three, and the long run."""
+    """Measure a dense pass, the fit in the time of three, and the long run."""
     held = runs.held_rows(size.rows, size.components)
     result: dict[str, Any] = {}
     first = np.ascontiguousarray(zarr.open_array(store, mode="r")[: size.clusters])
@@ -104,7 +102,7 @@ def measure_fit(
 
 
 def same_labels(output: Path, labels: dict[int, Any]) -> bool:
-    """Whether the written labels equal those of a dense pass over some rows."""
+    """Return whether the written labels equal those of a dense pass over some rows."""
     written = zarr.open_array(str(output / "labels.zarr"), mode="r")
     return all(
         np.array_equal(written[start : start + len(some)], some) for start, some in labels.items()
@@ -114,7 +112,7 @@ def same_labels(output: Path, labels: dict[int, Any]) -> bool:
 def measure_strikes(
     size: Size, store: str, folder: Path, rig: Rig, service: lk.Service, fit: dict[str, Any]
 ) -> dict[str, Any]:
-    """The fit once more, with as many steps, while a worker and the scheduler are killed."""
+    """Repeat the fit with the same number of steps while processes are killed."""
     strikes = runs.Struck(rig, fit["n_iter"], fit["first_whole"])
     with runs.Watch(rig) as watch:
         found = runs.follow(
@@ -134,7 +132,6 @@ def measure_strikes(
 
 
 def in_a_line(record: dict[str, Any]) -> str:
-    """A run in a line."""
     peaks = ", ".join(f"{name} {peak / 1e9:.2f} GB" for name, peak in record["peaks"].items())
     phases = ", ".join(f"{one['name']} {one['seconds']:.1f} s" for one in record["phases"])
     return (
@@ -144,19 +141,18 @@ def in_a_line(record: dict[str, Any]) -> str:
 
 
 def dense_of(result: dict[str, Any], what: str) -> float:
-    """Seconds of a dense pass, in the mean of before and after."""
+    """Return the mean seconds of a dense pass before and after the fit."""
     return float(np.mean([one[what] for one in result["dense"].values()]))
 
 
 def cpu_of(record: dict[str, Any]) -> float:
-    """CPU seconds of all processes in a run."""
     return float(sum(sum(phase["cpu"].values()) for phase in record["phases"]))
 
 
 def reached(result: dict[str, Any]) -> tuple[float, float]:
-    """Wall and CPU seconds until the long run was within the share of its end, and a last pass.
+    """Return wall and CPU seconds until the long run is near its final energy, plus a last pass.
 
-    The last pass is that of the fit.
+    The time of the last pass is that of the fit.
     """
     curve, last = result["long"]["curve"], result["fit"]["phases"][-1]
     level = (1 + NEAR) * result["long"]["energy"]
@@ -165,7 +161,7 @@ def reached(result: dict[str, Any]) -> tuple[float, float]:
 
 
 def peak_of(records: list[dict[str, Any]], kind: str) -> float:
-    """GB that a process of a kind has held at most."""
+    """Return the peak memory of processes of a kind, in GB."""
     return max(
         peak / 1e9
         for record in records
@@ -175,7 +171,6 @@ def peak_of(records: list[dict[str, Any]], kind: str) -> float:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
     fit, long, size = result["fit"], result["long"], result["size"]
     dense, dense_cpu = dense_of(result, "seconds"), dense_of(result, "cpu")
     above = 100 * (fit["energy"] / long["energy"] - 1)
@@ -189,7 +184,7 @@ def table(result: dict[str, Any]) -> str:
          f"{fit['seconds']:.1f} s; CPU {cpu_of(fit):.1f} s", ""],
         ["the fit, in multiples of a dense pass",
          f"{fit['seconds'] / dense:.2f}; CPU {cpu_of(fit) / dense_cpu:.2f}", f"≤ {PASSES:g}"],
-        [f"excess of its energy over that of a long run of {long['seconds']:,.0f} s",
+        [f"excess of the energy of the fit over that of a long run of {long['seconds']:,.0f} s",
          f"{above:.2f} %", f"≤ {100 * NEAR:g} %"],
         [f"the long run until {100 * NEAR:g} % above its final energy, plus a last pass, in "
          "multiples of a dense pass",
@@ -202,16 +197,17 @@ def table(result: dict[str, Any]) -> str:
         *struck_rows(result),
     ]  # fmt: skip
     note = (
-        f"{size['rows']:,} rows of {runs.N_FEATURES} features, k = {size['clusters']:,}, two "
-        f"workers of one thread each. The load average was {result['load'][0]:.1f} before and "
-        f"{result['load'][1]:.1f} at the end, of which about 2 are the benchmark's own. "
-        f"{result['cpu']}. Made by `{result['command']}`."
+        f"Each fit clusters {size['rows']:,} rows of {runs.N_FEATURES} features into "
+        f"{size['clusters']:,} clusters, on two workers with one thread each. The load average was "
+        f"{result['load'][0]:.1f} at the beginning and {result['load'][1]:.1f} at the end; the "
+        "benchmark itself causes a load of about 2. "
+        f"Processor: {result['cpu']}. This table was made by `{result['command']}`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 
 
 def struck_rows(result: dict[str, Any]) -> list[list[str]]:
-    """Rows of the fit that was struck, if it was."""
+    """Return table rows about the fit with kills, if there was one."""
     struck = result.get("strike")
     if struck is None:
         return []
@@ -221,7 +217,7 @@ def struck_rows(result: dict[str, Any]) -> list[list[str]]:
 
 
 def draw(result: dict[str, Any], path: Path) -> None:
-    """Draw the fit and the long run: energy with phases, memory below; seconds as dense passes."""
+    """Draw the fit and the long run: energy and phases, and memory below."""
     figure, panels = new_figure(2, 12, 6, rows=2, sharex="col", sharey="row", height_ratios=(3, 2))
     dense, end = dense_of(result, "seconds"), result["long"]["curve"][-1][1]
     names = {"fit": "the fit", "long": "a long run"}
@@ -256,7 +252,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def shade(axes: Any, record: dict[str, Any]) -> None:
-    """Mark the phases of a run; each kind has one entry in a legend."""
+    """Mark the phases of a run; each kind has one legend entry."""
     seen = set()
     for phase in record["phases"]:
         label, color = PHASES[phase["name"]]
@@ -268,14 +264,13 @@ def shade(axes: Any, record: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, draw, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--rows", type=float, default=80e6)
     parser.add_argument("--clusters", "--k", type=float, default=32e3)
-    parser.add_argument("--scale", type=float, default=0.1, help="of both")
-    parser.add_argument("--long", type=float, default=12.0, help="dense passes of the long run")
-    parser.add_argument("--strike", action="store_true", help="once more, with kills")
-    parser.add_argument("--folder", type=Path, help="where stores of rows are kept")
+    parser.add_argument("--scale", type=float, default=0.1, help="factor for rows and clusters")
+    parser.add_argument("--long", type=float, default=12.0, help="time of the long run")
+    parser.add_argument("--strike", action="store_true", help="repeat the fit with kills")
+    parser.add_argument("--folder", type=Path, help="folder for stores of rows")
     args = parse(parser)
     rows, clusters = round(args.rows * args.scale), round(args.clusters * args.scale)
     size = Size(rows, clusters, args.scale, args.long)

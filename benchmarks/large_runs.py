@@ -1,7 +1,7 @@
-"""Runs of `benchmarks.large`: real processes, their memory, events of a job, and kills.
+"""Run the processes of `benchmarks.large`: memory, events of jobs, and kills.
 
-A scheduler with a store and two workers of one thread each are processes of their own, as `dask
-scheduler` and `dask worker` start them, and are started again when they end (`tests.faults.rig`).
+A scheduler with a store and two workers with one thread each run in separate processes, started by
+`dask scheduler` and `dask worker`, and are restarted when they end (`tests.faults.rig`).
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ Record = dict[str, Any]
 
 N_WORKERS = 2
 LIMIT = 4_000_000_000
-"""Bytes of memory that a worker may take."""
+"""Memory limit of a worker, in bytes."""
 SEED = 11
 N_FEATURES = 32
 HELD_ROWS = 100_000
-"""Rows that are not in the store, of the same kind: energies are those over them."""
+"""Number of rows outside the store, over which energies are computed."""
 DENSE_SHARE = 0.01
-"""Share of the rows from which a dense pass over all of them is extrapolated."""
+"""Fraction of the rows from which the time of a dense pass is extrapolated."""
 CHECKPOINT_SECONDS = 5.0
-"""Between two looks at the centres that a job has come to."""
+"""Seconds between two reads of the centres of a job."""
 PAUSE = 0.5
-"""Seconds between two looks at what processes hold."""
+"""Seconds between two samples of the memory of processes."""
 WARM = (40_960, 300)
-"""Rows of the first, small job, and Gaussians that they are of."""
+"""Numbers of rows and Gaussians of the first, small job."""
 SCHEDULER = "scheduler"
 
 
@@ -53,7 +53,7 @@ SCHEDULER = "scheduler"
 
 
 def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = None) -> str:
-    """The path of a store of n rows; it is written where it is not there yet."""
+    """Return the path of a store of n rows, which is written if it does not exist."""
     from benchmarks.synthetic import SyntheticRows
 
     path = folder / f"{n}x{N_FEATURES}-{n_components}.zarr"
@@ -68,11 +68,11 @@ def stored(folder: Path, n: int, n_components: int, chunk_rows: int | None = Non
 
 
 def held_rows(n: int, n_components: int) -> NDArray[np.float32]:
-    """Rows of the same kind that come after the n of the store."""
+    """Return rows that follow the n rows of the store."""
     from benchmarks.synthetic import BLOCK_ROWS, SyntheticRows
 
     wanted = min(HELD_ROWS, max(BLOCK_ROWS, n // 10))
-    # Of the last block of the store some may be in it.
+    # The store may contain a part of its last block.
     first, blocks = -(-n // BLOCK_ROWS), -(-wanted // BLOCK_ROWS)
     rows = SyntheticRows(
         "mixture", (first + blocks) * BLOCK_ROWS, N_FEATURES, n_components=n_components, seed=SEED
@@ -84,20 +84,20 @@ def held_rows(n: int, n_components: int) -> NDArray[np.float32]:
 
 
 def load() -> float:
-    """Load of the machine in the last minute."""
+    """Return the load average of the last minute."""
     return float(psutil.getloadavg()[0])
 
 
 @contextlib.contextmanager
 def deployment(folder: Path) -> Iterator[Rig]:
-    """A scheduler and workers with the timeouts of a deployment."""
+    """Start a scheduler and workers with the timeouts of a deployment."""
     settings = {**dict.fromkeys(QUICK), "LARGEK__CHECKPOINTS__SECONDS": CHECKPOINT_SECONDS}
     with Rig(folder, N_WORKERS, memory_limit=str(LIMIT), **settings) as rig:
         yield rig
 
 
 def processes(rig: Rig) -> dict[str, int]:
-    """Process ids by name, without those that are being restarted."""
+    """Return process ids by name, without processes that are being restarted."""
     found = {SCHEDULER: rig.scheduler.pid}
     for number, worker in enumerate(rig.workers, 1):
         with contextlib.suppress(psutil.Error):
@@ -107,7 +107,7 @@ def processes(rig: Rig) -> dict[str, int]:
 
 
 def _computes(process: psutil.Process) -> bool:
-    """Whether a process is a worker: a nanny's child, or one without a nanny."""
+    """Return whether a process is a worker: a nanny's child, or a worker without a nanny."""
     command = " ".join(process.cmdline())
     return "spawn_main" in command or "--no-nanny" in command
 
@@ -118,10 +118,10 @@ class Watch(threading.Thread):
     Attributes
     ----------
     samples : dict
-        By name of a process: tuples of seconds (``time.time``), bytes held, and CPU seconds so
-        far, those of the processes that were there before it included.
+        By process name: tuples of seconds (``time.time``), memory in bytes, and CPU seconds so far,
+        including those of earlier processes with this name.
     peaks : dict
-        By name, bytes that any of these has held at most.
+        Peak memory in bytes, by process name.
     """
 
     def __init__(self, rig: Rig, pause: float = PAUSE) -> None:
@@ -142,14 +142,14 @@ class Watch(threading.Thread):
         self.join()
 
     def run(self) -> None:
-        """Look until it is over."""
+        """Sample until the thread is stopped."""
         while not self._over.wait(self._pause):
             self.look()
 
     def look(self) -> None:
-        """Look once."""
+        """Take one sample."""
         for name, process in self._processes().items():
-            # One may have ended since.
+            # A process may have ended in the meantime.
             with contextlib.suppress(psutil.Error, OSError, IndexError):
                 spent, memory = process.cpu_times(), process.memory_info()
                 peak = peak_bytes(process.pid)
@@ -157,11 +157,11 @@ class Watch(threading.Thread):
                 used[process.pid] = spent.user + spent.system
                 known = self.samples.setdefault(name, [])
                 known.append((time.time(), memory.rss, sum(used.values())))
-                # The system counts what is held now more closely than the most so far.
+                # The current memory is more accurate than the recorded peak.
                 self.peaks[name] = max(self.peaks.get(name, 0), peak, memory.rss)
 
     def _processes(self) -> dict[str, psutil.Process]:
-        """Those that are there; they are looked for only if one is another than before."""
+        """Return the running processes; search for them only if one has changed."""
         known = self._known
         if len(known) <= len(self._rig.workers) or not all(p.is_running() for p in known.values()):
             known.clear()
@@ -171,13 +171,13 @@ class Watch(threading.Thread):
         return known
 
     def cpu_between(self, name: str, begin: float, end: float) -> float:
-        """CPU seconds of a process between two moments of ``time.time``."""
+        """Return the CPU seconds of a process between two times."""
         times, _, used = zip(*self.samples[name], strict=True)
         first, last = np.interp([begin, end], times, used)
         return float(last - first)
 
     def memory(self, begin: float, most: int = 200) -> dict[str, list[list[float]]]:
-        """Seconds since a moment and bytes by process, of about so many looks."""
+        """Return seconds since a time and bytes by process, for at most ``most`` samples."""
         found = {}
         for name, several in self.samples.items():
             later = [(at - begin, held) for at, held, _ in several if at >= begin]
@@ -192,13 +192,13 @@ class Watch(threading.Thread):
 def dense_share(
     store: str, start: int, stop: int, centers: NDArray[np.float32], shift: NDArray[np.float32]
 ) -> tuple[float, float, NDArray[np.int32]]:
-    """Wall and CPU seconds of our dense kernel over some rows, and their labels; on a worker."""
+    """Measure our dense kernel on some rows on a worker: wall and CPU seconds, and labels."""
     import zarr
 
     from largek_dask.kernels.distances import nearest, pack_centers
 
     x = zarr.open_array(store, mode="r")[start:stop]
-    # Code is compiled and loaded.
+    # Compile and load code.
     nearest(x[:64], pack_centers(centers[:8], shift))
     begun, used = time.perf_counter(), time.thread_time()
     labels = nearest(x, pack_centers(centers, shift))
@@ -208,12 +208,12 @@ def dense_share(
 def measure_dense(
     service: lk.Service, store: str, n: int, centers: NDArray[Any], shift: NDArray[Any]
 ) -> tuple[Record, dict[int, NDArray[np.int32]]]:
-    """A dense pass over all rows and centres, extrapolated from some rows on each worker at once.
+    """Extrapolate a dense pass over all rows and centres from some rows on each worker.
 
     Returns
     -------
-    Wall seconds of the slower worker and CPU seconds of both, for all rows; and the labels that it
-    has found, by their first row.
+    Wall seconds of the slower worker and CPU seconds of both workers for all rows, and the computed
+    labels by the index of their first row.
     """
     addresses = sorted(service.client.scheduler_info()["workers"])
     each = max(1, round(DENSE_SHARE * n / len(addresses)))
@@ -243,9 +243,9 @@ class Struck:
     ----------
     rig : Rig
     n_iter : int
-        Steps that the job is going to take.
+        Number of steps of the job.
     first_whole : int
-        The first of them that goes through all rows, of which there are several.
+        First step of the job that processes all rows; several such steps follow.
     """
 
     rig: Rig
@@ -253,7 +253,7 @@ class Struck:
     first_whole: int
 
     def __post_init__(self) -> None:
-        # In a pass over all rows, and between those that follow.
+        # Kill in a pass over all rows, and between later passes.
         self._gate = Moment("before", "step", nth=self.first_whole)
         self._worker = Moment("before", "chunk", "worker")
         half = max(1, (self.n_iter - self.first_whole) // 2)
@@ -263,11 +263,11 @@ class Struck:
         self._error: BaseException | None = None
 
     def start(self) -> None:
-        """Begin; to be called when the job has been submitted."""
+        """Start after the job has been submitted."""
         self._thread.start()
 
     def join(self) -> None:
-        """Wait for the strikes, and raise an error of theirs."""
+        """Wait for the kills, and raise their errors."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -296,7 +296,7 @@ def follow(
     struck: Struck | None = None,
     **options: Any,
 ) -> Record:
-    """Submit a job and follow it to its end; with held rows, also compute energies."""
+    """Submit a job and follow it to its end; with held-out rows, also compute energies."""
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
 
@@ -313,7 +313,7 @@ def follow(
     if state != "finished":
         raise RuntimeError(f"job {job.id} is {state}: {job.status().get('result')}\n{rig.logs()}")
     model = lk.load_model(str(output / "model.zarr"))
-    # The file has all steps, also those that follow each other too fast to be sent.
+    # The file also has steps that follow each other too fast to be sent.
     events = list(JsonLines.read(Folder(str(output))))
     n_iter = model.provenance["n_iter"]
     record: Record = {
@@ -331,11 +331,11 @@ def follow(
 
 
 def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
-    """Steps and centres of a job's last checkpoint; None: there is none that can be read."""
+    """Return steps and centres of a job's last checkpoint, or None if none can be read."""
     from largek_dask.driver.starts import best_saved
     from largek_dask.driver.storage import Folder
 
-    # An old one may be removed while it is read.
+    # An old checkpoint may be removed while it is read.
     with contextlib.suppress(OSError, LargekError):
         saved = best_saved(Folder(str(output)))
         if saved is not None:
@@ -344,7 +344,6 @@ def _centers_now(output: Path) -> tuple[int, NDArray[np.float32]] | None:
 
 
 def centers_of(arrays: Any) -> NDArray[np.float32]:
-    """A copy of the centres of a model."""
     return np.array(arrays.centers, np.float32)
 
 
@@ -355,7 +354,7 @@ def curve_of(
     met: dict[int, NDArray[np.float32]],
     watch: Watch,
 ) -> list[list[float]]:
-    """Seconds since the job was submitted, energy of the held rows, CPU seconds; of steps met."""
+    """Return seconds since submission, held-out energies and CPU seconds of some steps."""
     at = {e["step"]: _time_of(e) for e in events if e["event"] == "step"}
     steps = sorted(step for step in met if step in at)
     energies = Energies(held, [met[step] for step in steps])
@@ -368,11 +367,11 @@ def curve_of(
 
 
 def phases_of(events: list[Record], begun: float, ended: float, watch: Watch) -> list[Record]:
-    """Phases of a job: wall seconds, and CPU seconds of each process in them.
+    """Return the phases of a job: wall seconds, and CPU seconds of each process.
 
-    ``start`` is until it begins to step, ``samples`` the search among rows that the driver holds,
-    ``rows`` passes over all of them, ``thrown away`` a step that a limit has cut, ``last pass`` all
-    that follows: labels and sums, written with the model.
+    ``start`` lasts until the first step, ``samples`` is the search over rows in the driver's
+    memory, ``rows`` the passes over all rows, ``thrown away`` a step that a limit interrupted, and
+    ``last pass`` everything after it: labels, sums and the model.
     """
     phases: list[Record] = []
 
@@ -412,7 +411,7 @@ def _time_of(event: Mapping[str, Any]) -> float:
 
 
 def warm_up(service: lk.Service, folder: Path, ask: Callable[..., Any], **options: Any) -> None:
-    """A small job of the kind, so that code is compiled and loaded."""
+    """Run a small job first, so that code is compiled and loaded."""
     rows = stored(folder, *WARM)
     job = ask(service, rows, output=str(folder / f"warm-{time.time_ns()}"), **options)
     if job.wait(600) != "finished":

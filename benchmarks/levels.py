@@ -1,4 +1,4 @@
-"""Times and passes until a run comes to an energy, and how such figures are written."""
+"""Compute times and passes until a run reaches an energy, and format them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 SAME = 1 + 1e-6
-"""Energies of float32 rows that differ by this factor are equal."""
+"""Energies of float32 rows that differ by less than this factor are treated as equal."""
 FAR = 1e3
-"""Figures from here on are written as "> 1000"."""
+"""Larger values are written as "> 1000"."""
 Run = dict[str, Any]
-"""A run with ``seconds`` and ``energies`` of some of its steps, in order."""
+"""Run with ``seconds`` and ``energies`` of some of its steps, in order."""
 
 
 def time_to(run: Run, level: float) -> float | None:
-    """CPU seconds until the energy was at most ``level``; None if it never was."""
+    """Return CPU seconds until the energy is at most ``level``, or None."""
     for seconds, value in zip(run["seconds"], run["energies"], strict=True):
         if value <= level:
             return float(seconds)
@@ -24,25 +24,25 @@ def time_to(run: Run, level: float) -> float | None:
 
 
 def median_time(runs: Sequence[Run], level: float) -> float:
-    """Median of :func:`time_to` over runs; infinite if most of them never come there."""
+    """Return the median of :func:`time_to`; infinite if most runs do not reach the level."""
     times = [time_to(run, level) for run in runs]
     return median(np.inf if t is None else t for t in times)
 
 
 def first_at(run: Run, level: float) -> tuple[float, float] | None:
-    """Passes and CPU seconds of the first step at or below an energy; None if there is none."""
+    """Return passes and CPU seconds of the first step at or below an energy, or None."""
     points = zip(run["passes"], run["seconds"], run["energies"], strict=True)
     level *= SAME
     return next((point[:2] for point in points if point[2] is not None and point[2] <= level), None)
 
 
 def median(values: Iterable[float]) -> float:
-    """Median of figures, some of which may be infinite."""
+    """Return the median of values, some of which may be infinite."""
     return float(np.median(list(values)))
 
 
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
-    """Ours over theirs, seed by seed; infinite if ours is, 0 if only theirs is."""
+    """Return ratios by seed; infinite if ours is infinite, 0 if only theirs is infinite."""
     return [
         np.inf if not np.isfinite(a) else 0.0 if not np.isfinite(b) else a / b
         for a, b in zip(ours, theirs, strict=True)
@@ -50,7 +50,7 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
 
 
 def spread(values: Sequence[float], form: str, never: str = "never") -> str:
-    """Median of seeds, with quartiles in brackets."""
+    """Format the median over seeds, with quartiles in brackets."""
 
     def written(value: float) -> str:
         if np.isnan(value):

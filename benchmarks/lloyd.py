@@ -1,12 +1,12 @@
-"""Seconds a pass of exact k-means, beside scikit-learn and faiss, on one thread.
+"""Compare the time of a pass of exact k-means with scikit-learn and faiss, on one thread.
 
     python -m benchmarks.lloyd [--sets A B ...] [--write]
 
-Same float32 rows, same starting centres, every library in processes of its own with its best
-setting, runs interleaved so that a drifting clock hits all alike, medians. A pass is one Lloyd
-iteration with its centroid update, after the first two. Ours skips centres by few directions once a
-process has seen enough work for it, so it is timed in a second fit. Time is CPU time of the
-process. sift200k and mnist need `LARGEK_DATA`.
+All libraries use the same float32 rows and starting centres, and run in separate processes with
+their best settings. Runs are interleaved, so that changes of the clock rate affect all libraries
+equally, and medians are reported. A pass is one Lloyd iteration with its update of centres, after
+the first two. Our passes skip centres by a few directions only after a process has seen enough
+work, so a second fit is timed. Times are CPU seconds. sift200k and mnist require `LARGEK_DATA`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIBRARIES = ("largek_dask", *EXACT)
 
 
 def our_pass(x: np.ndarray, centers: np.ndarray) -> float:
-    """Mean CPU seconds of a pass of ours after the first two."""
+    """Return mean CPU seconds of our passes after the first two."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.lloyd import Lloyd
@@ -42,7 +42,7 @@ def our_pass(x: np.ndarray, centers: np.ndarray) -> float:
 
     algorithm = Lloyd().bind(KMeansProblem(len(centers), centers))
     seconds: list[float] = []
-    # First without a clock: kernels are compiled or loaded, and work is counted.
+    # The first fit is not timed: it compiles or loads kernels, and counts work.
     for rows, n in ((x[: 4 * len(centers)], 2), (x, PASSES + 2), (x, PASSES + 2)):
         with LocalPasses(open_rows(rows), n_threads=1) as passes:
             state = algorithm.init(passes, Rng(0))
@@ -55,7 +55,7 @@ def our_pass(x: np.ndarray, centers: np.ndarray) -> float:
 
 
 def child(library: str, path: str, k: int) -> float:
-    """CPU seconds a pass; of a peer, a long fit less a short one."""
+    """Return CPU seconds per pass; for other libraries, a long fit minus a short fit."""
     from threadpoolctl import threadpool_limits
 
     x = np.load(path)
@@ -70,7 +70,6 @@ def child(library: str, path: str, k: int) -> float:
 
 
 def compare(case: str, folder: Path) -> dict[str, Any]:
-    """Seconds a pass of all libraries."""
     name, clusters = case.split("-")
     path = prepare(name, folder)
     times: dict[str, dict[str, list[float]]] = {library: {} for library in LIBRARIES}
@@ -91,16 +90,17 @@ def compare(case: str, folder: Path) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     rows = []
     for r in result["records"]:
         ours, sk, fs = (r["seconds"][library] for library in LIBRARIES)
         cells = [r["set"], f"{r['n']:,} × {r['d']}", f"{r['k']}", f"{ours:.3f}", f"{sk:.3f}"]
         rows.append([*cells, f"{fs:.3f}", f"{min(sk, fs) / ours:.2f}x"])
     note = (
-        f"CPU seconds per pass on one thread, float32: the mean of {PASSES} passes from the same "
-        f"random rows, and of these the median of {ROUNDS} interleaved runs. The speedup is over "
-        f"the faster of scikit-learn and faiss. {result['cpu']}. Made by "
+        "The table shows CPU seconds per pass on one thread with float32. Each run measures the "
+        f"mean of {PASSES} passes from the same random rows, and the table shows the median of "
+        f"{ROUNDS} "
+        "interleaved runs. The speedup is relative to the faster of scikit-learn and faiss. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.lloyd --write`."
     )
     head = ["set", "rows × features", "k", "largek_dask, s", "scikit-learn, s", "faiss, s",
@@ -109,9 +109,8 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--sets", nargs="*", help="such as A; all if not given")
+    parser.add_argument("--sets", nargs="*", help="sets, such as A; default: all")
     args = parse(parser, child)
     cases = [case for case in CASES if not args.sets or case.split("-")[0] in args.sets]
     with tempfile.TemporaryDirectory() as folder:

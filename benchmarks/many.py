@@ -1,11 +1,11 @@
-"""The cost of a pass on 1 to 64 worker processes, in CPU seconds by kind of process.
+"""Measure the CPU time of a pass on 1 to 64 worker processes, by kind of process.
 
     python -m benchmarks.many [--workers 1 4 16 64] [--write]
 
-A scheduler, as `dask scheduler` starts it, and workers of one thread, as `dask worker --no-nanny`
-does, all on this machine, with hardly any rows: what is counted is CPU seconds of the driver, of
-the scheduler and of workers, less what they take while nothing happens. (Seconds on the wall say
-nothing where 64 processes share two cores.)
+A scheduler (`dask scheduler`) and workers with one thread (`dask worker --no-nanny`) run on this
+machine, with very few rows. The results are CPU seconds of the driver, the scheduler and the
+workers, without the CPU time of idle processes. Wall time would be meaningless with 64 processes
+on two cores.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from benchmarks.tables import publish, table_of
 
 WORKERS = (1, 4, 16, 64)
 SIZE = 8.0
-"""Megabytes of a broadcast, and of each worker's total."""
+"""Size of a broadcast and of each worker's total, in MB."""
 ROUNDS = {"tasks": 12, "apart": 6, "broadcast": 5, "tree": 4}
 CHUNKS = 256
 IDLE_SECONDS = 6.0
 AT_ONCE = 8
-"""Workers that are started at the same time."""
+"""Number of workers that are started at the same time."""
 LEAST_BYTES = 250e6
-"""Memory that has to be there for each worker."""
+"""Memory that must be available for each worker, in bytes."""
 PATIENCE = 600.0
 QUIET = {
     "distributed.worker.profile.enabled": False,
@@ -50,27 +50,24 @@ QUIET = {
     "distributed.admin.tick.interval": "2s",
     "distributed.comm.timeouts.connect": "300s",
 }
-"""Settings for fewer periodic callbacks: those of 64 workers at rest take more than two cores."""
+"""Settings for fewer periodic callbacks; those of 64 idle workers use more than two cores."""
 
 
 def touch(chunk: Any, total: Any, *given: Any) -> None:
-    """Count a chunk."""
     total[0] += 1
 
 
 def add(a: Any, b: Any) -> Any:
-    """Totals of two."""
     a += b
     return a
 
 
 def variable_of(name: str) -> str:
-    """The environment variable of a setting of Dask."""
     return "DASK_" + name.upper().replace(".", "__").replace("-", "_")
 
 
 def serve(address: str, name: int, folder: str) -> None:
-    """Run a worker of one thread, without a nanny, until the process is killed."""
+    """Run a worker with one thread and without a nanny until the process is killed."""
     from distributed import Worker
 
     async def work() -> None:
@@ -86,12 +83,12 @@ def serve(address: str, name: int, folder: str) -> None:
 
 
 class Crowd:
-    """A scheduler and workers in processes of their own.
+    """Scheduler and workers in separate processes.
 
     Parameters
     ----------
     folder : Path
-        For their files and logs.
+        Folder for files and logs.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -122,7 +119,7 @@ class Crowd:
 
     def grow(self, n: int) -> None:
         """Start workers until there are n."""
-        # Forked from a process that has loaded what they need: 64 times that takes minutes.
+        # Fork workers from a process that has loaded all modules; 64 imports would take minutes.
         forks = multiprocessing.get_context("forkserver")
         forks.set_forkserver_preload([__name__, "distributed", "largek_dask.passes.worker"])
         while (there := len(self.workers)) < n:
@@ -133,12 +130,12 @@ class Crowd:
             self.client.wait_for_workers(len(self.workers), timeout=PATIENCE)
 
     def addresses(self) -> list[str]:
-        """Addresses of all workers, in the order of their processes."""
+        """Return the addresses of all workers, in the order of their processes."""
         found = self.client.scheduler_info(n_workers=-1)["workers"]
         return sorted(found, key=lambda address: int(found[address]["name"]))
 
     def clock(self) -> dict[str, Any]:
-        """CPU seconds of each process so far."""
+        """Return the CPU seconds of each process."""
         return {
             "wall": time.monotonic(),
             "driver": time.process_time(),
@@ -147,7 +144,7 @@ class Crowd:
         }
 
     def close(self) -> None:
-        """End all of them."""
+        """Stop all processes."""
         if hasattr(self, "client"):
             self.client.close(timeout=10)
         self.scheduler.kill()
@@ -159,7 +156,7 @@ class Crowd:
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU seconds of all threads of a process, to the microsecond where Linux has them."""
+    """Return the CPU seconds of all threads of a process."""
     files = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
     if not files:
         spent = psutil.Process(pid).cpu_times()
@@ -169,7 +166,6 @@ def cpu_seconds(pid: int) -> float:
 
 @contextmanager
 def crowd() -> Iterator[Crowd]:
-    """Processes that are ended afterwards."""
     with tempfile.TemporaryDirectory() as folder:
         made = Crowd(Path(folder))
         try:
@@ -179,7 +175,7 @@ def crowd() -> Iterator[Crowd]:
 
 
 def spent(made: Crowd, run: Callable[[], Any], rounds: int, idle: dict[str, float]) -> Any:
-    """CPU seconds of one round by kind of process, less those that time alone takes."""
+    """Return CPU seconds of one round by kind of process, without those of idle processes."""
     run()
     before = made.clock()
     for _ in range(rounds):
@@ -199,7 +195,7 @@ def spent(made: Crowd, run: Callable[[], Any], rounds: int, idle: dict[str, floa
 
 
 def idle_of(made: Crowd, seconds: float) -> dict[str, float]:
-    """CPU seconds a second while nothing happens but signs of life; of no seconds none."""
+    """Return CPU seconds per second of idle processes; zero for no seconds."""
     if not seconds:
         return dict.fromkeys(("driver", "scheduler", "each"), 0.0)
     before = made.clock()
@@ -214,7 +210,7 @@ def idle_of(made: Crowd, seconds: float) -> dict[str, float]:
 
 
 def measured(made: Crowd, rows: Any, n: int) -> dict[str, Any]:
-    """CPU seconds of each kind of work with n workers, by kind of process."""
+    """Return CPU seconds of each kind of work with n workers, by kind of process."""
     from largek_dask.passes.cluster import ClusterPasses
     from largek_dask.passes.worker import Sealed
 
@@ -250,7 +246,7 @@ def measured(made: Crowd, rows: Any, n: int) -> dict[str, Any]:
 
 @contextmanager
 def submitted_apart() -> Iterator[None]:
-    """Submit each task to the scheduler by itself, instead of all at once."""
+    """Submit tasks to the scheduler one by one instead of all at once."""
     from largek_dask.passes.network import Network
 
     async def alone(self: Network, function: Any, *args: Any, worker: str | None = None) -> Any:
@@ -277,14 +273,12 @@ SHOWN: tuple[tuple[str, str, tuple[str, ...]], ...] = (
 
 
 def of_whom(seconds: dict[str, float], who: str, n: int) -> float:
-    """CPU seconds of a kind of process."""
     if who == "the first worker":
         return seconds["first"] + seconds["workers"] / n
     return seconds["workers"] / n if who == "a worker" else seconds[who]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     measured, rows = result["measured"], []
     for what, kind, roles in SHOWN:
         for who in roles:
@@ -295,10 +289,11 @@ def table(result: dict[str, Any]) -> str:
     rows.append(["one idle second", "scheduler", *(f"{ms:.3g}" for ms in idle)])
     most = measured[str(max(map(int, measured)))]
     note = (
-        "Milliseconds of CPU time per process. The workers are `dask worker` processes with one "
-        f"thread on one machine; there are {CHUNKS} chunks of 4 rows. The CPU time of idle "
-        f"processes is subtracted. A worker takes {most['memory_mb']:.0f} MB, including memory "
-        f"that it shares with others. {result['cpu']}. Made by "
+        "The table shows milliseconds of CPU time per process. The workers are `dask worker` "
+        f"processes with one thread each, on one machine, and there are {CHUNKS} chunks of 4 rows. "
+        "The CPU time of idle processes is subtracted. A worker uses "
+        f"{most['memory_mb']:.0f} MB of memory, part of which it shares with other processes. "
+        f"Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.many --write`."
     )
     head = ["what", "process", *(f"{int(n):,} worker{'s' * (int(n) > 1)}" for n in measured)]
@@ -306,7 +301,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 def measure(workers: Sequence[int]) -> dict[str, Any]:
-    """Costs of all kinds of work, by number of workers."""
     there, needed = psutil.virtual_memory().available, max(workers) * LEAST_BYTES
     if there < needed:
         raise SystemExit(
@@ -315,13 +309,12 @@ def measure(workers: Sequence[int]) -> dict[str, Any]:
         )
     with crowd() as made, tempfile.TemporaryDirectory() as folder:
         rows = stored(np.zeros((4 * CHUNKS, 2), np.float32), Path(folder), CHUNKS)
-        # Keys are those of the committed result.
+        # The keys are those of the committed result.
         found = {str(n): measured(made, rows, n) for n in sorted(workers)}
     return {"cpu": cpu_description(), "measured": found}
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--workers", type=int, nargs="+", default=WORKERS)
     args = parse(parser)

@@ -1,14 +1,14 @@
-"""Nested mini-batches beside exact k-means: energy against seconds, on one thread.
+"""Compare nested mini-batches with exact k-means: energy against seconds, on one thread.
 
     python -m benchmarks.nmbatch [--cases A-100 B-1000 ...] [--write]
 
-Given cases replace those of the last result.
+With `--cases`, only these cases of the last result are replaced.
 
-All runs start from the same random rows. What is compared is measured in turns, with another batch
-order each, and medians are taken. Our seconds are read off after every step (`curves.py`); exact
-k-means follows the same trajectory in every library, so a peer's seconds to an energy are those to
-the number of passes that this takes, set-up included as our first scan of the rows is (`peers.py`).
-Energies are over all rows, relative to where Lloyd's algorithm ends.
+All runs start from the same random rows. Methods alternate, with a different order of batches each
+time, and medians are reported. Our times are read after every step (`curves.py`). Exact k-means
+follows the same trajectory in every library, so the time of a library to an energy is the time of
+the number of passes, including set-up, as our time includes the first scan (`peers.py`). Energies
+are computed over all rows, relative to the final energy of Lloyd's algorithm.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ CASES = ["A-100", "A-1000", "B-100", "B-1000", "C-50", "C-500",
          "sift200k-100", "sift200k-1000", "mnist-50"]  # fmt: skip
 ROUNDS = 3
 LIMITS = {LLOYD: 120.0, NMBATCH: 20.0, "short": 5.0}
-"""CPU seconds after which runs are cut; "short" are later rounds of nmbatch."""
+"""Time limits in CPU seconds; "short" is for later rounds of nmbatch."""
 EXCESSES = (0.02, 0.01, 0.002)
-"""Energies above Lloyd's end that the first table asks for."""
+"""Excesses over Lloyd's final energy in the first table."""
 LEAST_EXCESS = 0.001
-"""Energy above Lloyd's end down to which nmbatch is compared with Lloyd's own way."""
+"""Smallest excess over Lloyd's final energy at which nmbatch is compared with Lloyd's algorithm."""
 Record = dict[str, Any]
 
 
@@ -42,7 +42,7 @@ Record = dict[str, Any]
 
 
 def twin(run: Run, clocks: list[list[float]]) -> Run:
-    """The same steps by another clock: the median of several, for as long as all of them ran."""
+    """Return the same steps with median times, as long as all runs continued."""
     most = min(map(len, clocks))
     kept = [i for i, step in enumerate(run["steps"]) if step <= most]
     middle = np.median([clock[:most] for clock in clocks], axis=0)
@@ -57,7 +57,6 @@ def twin(run: Run, clocks: list[list[float]]) -> Run:
 
 
 def compare(case: str, folder: Path) -> Record:
-    """All curves of a case, and the seconds of peers."""
     name, clusters = case.rsplit("-", 1)
     path, k = str(prepare(name, folder)), int(clusters)
     n, d = np.load(path, mmap_mode="r").shape
@@ -85,15 +84,14 @@ def compare(case: str, folder: Path) -> Record:
 
 
 def end_of(record: Record) -> float:
-    """Energy at which Lloyd's algorithm ends."""
     return float(record["runs"][LLOYD][0]["energies"][-1])
 
 
 def seconds_to(record: Record, level: float) -> float | None:
-    """Median CPU seconds of nmbatch to an energy; None if it never comes there.
+    """Return median CPU seconds of nmbatch to an energy, or None if it is not reached.
 
-    Later runs are cut sooner than the first: if most have been cut before that energy, the time of
-    the first one counts alone.
+    Later runs have shorter limits than the first run. If most of them ended before reaching the
+    energy, only the time of the first run counts.
     """
     runs = record["runs"][NMBATCH]
     middle = median_time(runs, level)
@@ -101,7 +99,7 @@ def seconds_to(record: Record, level: float) -> float | None:
 
 
 def exact_seconds(record: Record, level: float) -> float:
-    """CPU seconds of the better of the exact peers to an energy that Lloyd's algorithm meets."""
+    """Return CPU seconds of the faster exact library to an energy."""
     lloyd = record["runs"][LLOYD][0]
     passes = next(
         step
@@ -112,19 +110,17 @@ def exact_seconds(record: Record, level: float) -> float:
 
 
 def _name(record: Record) -> str:
-    """The set without the number of clusters."""
     return str(record["case"].rsplit("-", 1)[0])
 
 
 def _end(record: Record) -> str:
-    """The end of nmbatch, relative to Lloyd's; marked if it was cut."""
+    """Format the final energy relative to Lloyd's; marked if the limit ended the run."""
     run = record["runs"][NMBATCH][0]
     excess = 100 * (min(run["energies"]) / end_of(record) - 1)
     return f"{excess:+.2f} %{'' if run['ended'] else ' (cut)'}"
 
 
 def table(result: dict[str, Any]) -> str:
-    """Seconds to some energies, exact peer and nmbatch."""
     rows = []
     for r in result["records"]:
         cells = [_name(r), f"{r['n']:,} × {r['d']}", str(r["k"])]
@@ -141,19 +137,20 @@ def table(result: dict[str, Any]) -> str:
     levels = [f"to +{100 * excess:g} %" for excess in EXCESSES]
     head = ["set", "rows × features", "k", *levels, "final energy"]
     note = (
-        "CPU seconds on one thread until the energy of all rows is within 2, 1 or 0.2 % of the "
-        "final energy of Lloyd's algorithm: of Lloyd's algorithm (the faster of scikit-learn and "
-        "faiss) → of nmbatch, and in brackets the speedup. All start from the same random rows; "
-        f"set-up and the first scan are included. Medians of {rounds} interleaved runs. The last "
-        "column is the final energy of nmbatch in the first run, relative to that of Lloyd's "
-        "algorithm; (cut) means that the time limit ended the run. "
-        f"{result['cpu']}. Made by `python -m benchmarks.nmbatch --write`."
+        "The table shows CPU seconds on one thread until the energy of all rows is within 2, 1 or "
+        "0.2 % of the final energy of Lloyd's algorithm. The first time is that of Lloyd's "
+        "algorithm (in the faster of scikit-learn and faiss), the second that of nmbatch, and the "
+        "speedup is in brackets. All runs start from the same random rows; times include set-up "
+        f"and the first scan. Values are medians of {rounds} interleaved runs. The last column is "
+        "the final energy of nmbatch in the first run, relative to that of Lloyd's algorithm; "
+        "(cut) means that the time limit ended the run. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.nmbatch "
+        "--write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, save, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
     args = parse(parser)

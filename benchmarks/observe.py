@@ -1,13 +1,13 @@
-"""CPU of a scheduler that shows its jobs, and stalls of its event loop.
+"""Measure the CPU time of a scheduler that serves the jobs page, and stalls of its event loop.
 
     python -m benchmarks.observe [--seconds 30] [--write]
 
-A scheduler of Dask in a process of its own, with the page on its HTTP server and 5 jobs that are
-made up: each has 1,000 steps, and adds two a second to a feed as real ones have. Ten viewers open a
-job at once, with its charts, and then ask every two seconds as the page does, with the tags that
-browsers send; CPU seconds of the scheduler's process with them and without, in turns. A task of its
-event loop asks to be called every 5 ms; a later call is a stall. Another job has 100,000 steps in
-its folder, and is opened by an HTTP client.
+A Dask scheduler in a separate process serves the jobs page with 5 simulated jobs. Each job has
+1,000 steps and reports two further steps per second. Ten viewers open a job with its charts and
+then send a request every two seconds, as browsers do. CPU seconds of the scheduler are measured
+with and without viewers, alternately. A task of the event loop asks to be called every 5 ms; a
+later call is a stall. Another job has 100,000 steps in its folder, and is opened by an HTTP
+client.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ LONG = "long"
 
 
 def step_of(number: int, at: datetime, seconds: float = 0.5) -> dict[str, Any]:
-    """The event of a step, as large as a real one's."""
+    """Return the event of a step, about as large as a real event."""
     rng = np.random.default_rng(number)
     cost = 1e6 * (1 + 30 / number) + float(rng.normal()) * 10
     total = seconds * float(rng.uniform(0.9, 1.1))
@@ -66,13 +66,12 @@ def step_of(number: int, at: datetime, seconds: float = 0.5) -> dict[str, Any]:
 
 
 def started(at: datetime) -> dict[str, Any]:
-    """The event of a fit that begins."""
     return {"event": "started", "time": at.isoformat(timespec="milliseconds"), "n_iter": 0,
             "n_rows": 1_000_000, "n_features": 16, "n_chunks": 60}  # fmt: skip
 
 
 class MadeUp:
-    """Jobs with real feeds, with the methods of ``Jobs`` that the page calls."""
+    """Simulated jobs with the methods of ``Jobs`` that the page calls."""
 
     def __init__(self, folder: str) -> None:
         from largek_dask.service.job_state import Feed
@@ -114,7 +113,7 @@ class MadeUp:
         return {**self._feeds[job_id].figures(), **self._about[job_id]}
 
     def view(self, job_id: str) -> tuple[Any, str]:
-        """Return the view of a job; that of the long one is read from its folder at first."""
+        """Return the view of a job; the long job is first read from its folder."""
         from largek_dask.driver.event_log import JsonLines
         from largek_dask.driver.storage import Folder
 
@@ -159,7 +158,7 @@ async def serve(folder: str) -> None:
 
 @contextmanager
 def scheduler(folder: str) -> Iterator[str]:
-    """Address of a scheduler in a process of its own."""
+    """Start a scheduler in a separate process and yield its address."""
     command = [sys.executable, "-m", "benchmarks.observe", "--child", json.dumps([folder])]
     with subprocess.Popen(
         command, cwd=ROOT, env=peer_environments("largek_dask")[""], stdout=subprocess.PIPE,
@@ -173,7 +172,7 @@ def scheduler(folder: str) -> Iterator[str]:
 
 
 class Viewer(threading.Thread):
-    """Thread that opens a job with its charts, and then asks as the page does."""
+    """Thread that opens a job with its charts, and then sends requests as the page does."""
 
     def __init__(self, url: str, job: str) -> None:
         super().__init__(daemon=True)
@@ -182,7 +181,7 @@ class Viewer(threading.Thread):
         self.size = 0
 
     def run(self) -> None:
-        """Ask until it is over."""
+        """Send requests until the thread is stopped."""
         get(f"{self.url}largek?job={self.job}")
         data = f"{self.url}largek/data/job.json?job={self.job}"
         _, body, tag = get(data)
@@ -196,7 +195,7 @@ class Viewer(threading.Thread):
 
 
 def get(url: str, tag: str = "") -> tuple[int, bytes, str]:
-    """Status, bytes as they were sent, and the tag of an answer."""
+    """Return the status, the bytes as sent, and the tag of a response."""
     headers = {"Accept-Encoding": "gzip", **({"If-None-Match": tag} if tag else {})}
     try:
         with urlopen(Request(url, headers=headers), timeout=60) as found:
@@ -206,7 +205,7 @@ def get(url: str, tag: str = "") -> tuple[int, bytes, str]:
 
 
 def cost_of(url: str, seconds: float, jobs: list[str]) -> dict[str, float]:
-    """Return CPU in per cent of a core, and stalls in ms, while viewers look at some jobs."""
+    """Return CPU use in per cent of a core and stalls in ms, while viewers follow jobs."""
     get(f"{url}cost")
     viewers = [Viewer(url, job) for job in jobs]
     for viewer in viewers:
@@ -228,7 +227,7 @@ def cost_of(url: str, seconds: float, jobs: list[str]) -> dict[str, float]:
 
 
 def write_long(folder: Path) -> None:
-    """Events of a job of 100,000 steps, in its folder."""
+    """Write events of a job with 100,000 steps to its folder."""
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.storage import Folder
 
@@ -241,7 +240,7 @@ def write_long(folder: Path) -> None:
 
 
 def opened(url: str) -> dict[str, float]:
-    """Return seconds until the long job shows its first numbers, and until all is read."""
+    """Return seconds until the long job shows its first values, and until all are read."""
     began = time.perf_counter()
     get(f"{url}largek?job={LONG}")
     answer = time.perf_counter() - began
@@ -252,11 +251,10 @@ def opened(url: str) -> dict[str, float]:
 
 
 def measure(seconds: float) -> dict[str, Any]:
-    """Return all figures."""
     with tempfile.TemporaryDirectory() as folder:
         write_long(Path(folder))
         with scheduler(folder) as url:
-            # What is made once in the life of a scheduler, such as compressed files.
+            # Create what a scheduler creates only once, such as compressed files.
             cost_of(url, 1.0, ["job-0"])
             rounds = []
             for _ in range(2):
@@ -274,23 +272,23 @@ def measure(seconds: float) -> dict[str, Any]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """Return the markdown table of a result."""
     found, rows = result["figures"], []
     for name, (what, unit, most) in TARGETS.items():
         rows.append([what, f"{found[name]:.3g} {unit}", f"{most:g} {unit}"])
     note = (
-        f"Without viewers the scheduler takes {found['cpu_without']:.1f} % of a core for events of "
-        f"{JOBS} jobs, and its longest stall is {found['stall_without']:.3g} ms. All events of the "
-        f"job of 100,000 steps have been read after {found['read_all']:.1f} s. 1 kB is 1,000 bytes "
-        f"as sent. {result['cpu']}. Made by `python -m benchmarks.observe --write`."
+        f"Without viewers, the scheduler uses {found['cpu_without']:.1f} % of a core for the "
+        f"events of {JOBS} jobs, and the longest stall of its event loop is "
+        f"{found['stall_without']:.3g} ms. All events of a job with 100,000 steps have been read "
+        f"after {found['read_all']:.1f} s. 1 kB is 1,000 compressed bytes. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.observe "
+        "--write`."
     )
     return "\n".join([*table_of(["what", "measured", "at most"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--seconds", type=float, default=30.0, help="of each measurement of CPU")
+    parser.add_argument("--seconds", type=float, default=30.0, help="time of each CPU measurement")
     args = parse(parser, lambda folder: asyncio.run(serve(folder)))
     result = {"cpu": cpu_description(), "figures": measure(args.seconds)}
     publish("observe", result, write=args.write)

@@ -1,9 +1,9 @@
-"""Passes over chunks beside the computing in them: in this process, on a cluster, out of core.
+"""Measure the overhead of passes in this process, on a cluster, and from storage.
 
     python -m benchmarks.overhead [--only NAME ...] [--write]
 
-Wall seconds, medians. What is compared (threads, cluster against threads, store against memory)
-is measured in turns inside one run, so that a drifting clock hits both alike.
+The results are medians of wall seconds. Alternatives (threads, cluster and threads, store and
+memory) alternate within one run, so that changes of the clock rate affect both equally.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.tables import publish, table_of
 
 D, K = 64, 1000
 STORE_ROWS = 24_000_000
-"""About 6 GB of float32."""
+"""Number of rows of a store of about 6 GB in float32."""
 N_STEPS = 2
 TARGETS = {
     "empty_local_64": ("empty pass, 64 chunks, local", "ms", "<=", 2.0),
@@ -55,7 +55,7 @@ def add(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def empty_pass(passes: Any, repeats: int) -> float:
-    """Median milliseconds of a pass that does nothing."""
+    """Return the median time of a pass that computes nothing, in milliseconds."""
     times = []
     for _ in range(repeats + 3):
         began = time.perf_counter()
@@ -65,7 +65,6 @@ def empty_pass(passes: Any, repeats: int) -> float:
 
 
 def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
-    """Rows of a .npy file, in exactly ``n_chunks`` chunks."""
     from largek_dask.data.numpy_files import NpyRows
     from largek_dask.data.rows import regular_table
 
@@ -75,7 +74,6 @@ def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
 
 
 def measure_empty(folder: Path) -> dict[str, float]:
-    """Empty passes, local and on a cluster."""
     from largek_dask.passes.cluster import ClusterPasses
     from largek_dask.passes.local import LocalPasses
 
@@ -92,7 +90,7 @@ def measure_empty(folder: Path) -> dict[str, float]:
 
 
 def stepper(passes: Any) -> Callable[[], float]:
-    """Seconds of the next Lloyd step, from K random rows on."""
+    """Return a function that measures the next Lloyd step, starting from K random rows."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.algorithms.lloyd import Lloyd
@@ -111,13 +109,12 @@ def stepper(passes: Any) -> Callable[[], float]:
 
 
 def in_turns(steps: list[Callable[[], float]], rounds: int) -> list[float]:
-    """Median seconds of each, measured in turns; the first round warms up."""
+    """Return median seconds of alternating steps; the first round is a warm-up."""
     times = [[step() for step in steps] for _ in range(rounds + 1)][1:]
     return [float(t) for t in np.median(times, axis=0)]
 
 
 def measure_threads(folder: Path) -> dict[str, float]:
-    """Two threads against one."""
     from benchmarks.synthetic import generate
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
@@ -129,7 +126,7 @@ def measure_threads(folder: Path) -> dict[str, float]:
 
 
 def measure_cluster(folder: Path) -> dict[str, float]:
-    """Two workers of one thread against two threads, the same store, read once by both."""
+    """Compare two workers with one thread with two threads, on the same store."""
     from benchmarks.synthetic import SyntheticRows
     from largek_dask.data.ingest import ingest
     from largek_dask.passes.cluster import ClusterPasses
@@ -147,7 +144,7 @@ def measure_cluster(folder: Path) -> dict[str, float]:
 
 
 def measure_store(folder: Path) -> dict[str, float]:
-    """A fit out of core against one in memory, one computing thread, a process each."""
+    """Compare a fit from storage with a fit in memory, on one thread in separate processes."""
     from benchmarks.synthetic import SyntheticRows
     from largek_dask.data.ingest import ingest
 
@@ -163,7 +160,7 @@ def measure_store(folder: Path) -> dict[str, float]:
 
 
 def child(mode: str, path: str) -> dict[str, float]:
-    """Rows a second of a few Lloyd steps, and the peak memory of this process in bytes."""
+    """Return rows per second of some Lloyd steps, and the peak memory of this process."""
     from largek_dask.data.sources import open_rows
     from largek_dask.passes.local import LocalPasses
 
@@ -192,22 +189,20 @@ MEASURES = {
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     rows = []
     for name, (what, unit, sign, target) in TARGETS.items():
         if name in result["found"]:
             value = f"{result['found'][name]:.2f} {unit}"
             rows.append([what, value, f"{'≤' if sign == '<=' else '≥'} {target:g} {unit}"])
     note = (
-        "An empty pass visits all chunks and computes nothing; its time is wall time. Speeds are "
-        f"ratios of rows per second. {result['cpu']}. Made by "
+        "An empty pass visits all chunks without computing anything, and is measured in wall time. "
+        f"Speeds are ratios of rows per second. Processor: {result['cpu']}. This table was made by "
         "`python -m benchmarks.overhead --write`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=MEASURES, default=list(MEASURES))
     args = parse(parser, child)

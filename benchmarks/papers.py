@@ -1,10 +1,11 @@
-"""What the papers claim, and what their published forms do here.
+"""Compare the claims of the papers with measurements of their published forms.
 
     python -m benchmarks.papers [--only PART ...] [--seeds 3] [--write]
 
-Parts are ``nmbatch``, ``vrkm``, ``vcgmm`` and ``dcd``. A set and seed is measured in a process of
-its own and saved at once; ``--write`` skips what has been measured, so a run may be cut off and
-called again. Energies are computed outside the clock. `papers_tables.py` makes the tables.
+The parts are ``nmbatch``, ``vrkm``, ``vcgmm`` and ``dcd``. Each set and seed is measured in a
+separate process and saved at once. ``--write`` skips what has been measured, so an interrupted run
+can be repeated. Times do not include the computation of energies. `papers_tables.py` makes the
+tables.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ Record = dict[str, Any]
 Rows = NDArray[Any]
 
 ROWS = {"mnist": 40_000, "A": 100_000, "sift200k": 100_000}
-"""Rows that each set is cut to; a fifth of them for methods that go row by row."""
+"""Number of rows of each set; methods that process rows one by one use a fifth of them."""
 PLAIN: Any = {"lloyd": lk.Lloyd(), "mbatch": lk.MiniBatch(BATCH)}
 NESTED: dict[str, Any] = PLAIN | {
     f"rho {rho:g}, {bounds}": lk.NMBatch.paper(BATCH, rho, bounds)
@@ -60,7 +61,7 @@ REDUCED: dict[str, Any] = (
 
 
 def figures(trace: Trace, step: int, n: int, k: int) -> dict[str, float]:
-    """Seconds, passes and distances of the first steps of a run."""
+    """Return seconds, passes and distances of the first steps of a run."""
     shares = [about.get("share", about["rows"] / n) for about in trace.said[: step + 1]]
     own = {"seconds": trace.clock[step], "passes": trace.passes[step]}
     return own | {"distances": n * k * sum(shares)}
@@ -69,7 +70,7 @@ def figures(trace: Trace, step: int, n: int, k: int) -> dict[str, float]:
 def compared(
     x: Rows, k: int, seed: int, methods: Mapping[str, Any], limit: float, level: Callable[..., Any]
 ) -> Record:
-    """Runs of methods from the same random rows, to levels that their energies give."""
+    """Run methods from the same random rows, to levels computed from their energies."""
     centers = x[np.sort(np.random.default_rng([7, seed]).choice(len(x), k, replace=False))]
     METHODS.update(methods)
     traces: dict[str, Trace] = {}
@@ -93,7 +94,7 @@ def compared(
 
 
 def run_nmbatch(x: Rows, k: int, seed: int) -> Record:
-    """Figures 2 and 3: seconds to 2 and 1 % above the lowest energy of all runs."""
+    """Measure seconds to 2 and 1 % above the lowest energy (figures 2 and 3)."""
 
     def level(energies: Mapping[str, Energies]) -> dict[str, float]:
         lowest = min(min(own.known.values()) for own in energies.values())
@@ -103,7 +104,7 @@ def run_nmbatch(x: Rows, k: int, seed: int) -> Record:
 
 
 def run_vrkm(x: Rows, k: int, seed: int) -> Record:
-    """Table 3, figures 5 to 7, to the energy of batch k-means; and figure 3."""
+    """Measure seconds to the energy of batch k-means (table 3, figures 3 and 5 to 7)."""
     methods = REDUCED | {f"eta {by}": lk.VRKM.paper(eta=by * k / len(x)) for by in RATES}
 
     def level(energies: Mapping[str, Energies]) -> dict[str, float]:
@@ -114,7 +115,7 @@ def run_vrkm(x: Rows, k: int, seed: int) -> Record:
 
 
 def uncorrected(x: Rows, k: int, seed: int, epochs: int = 3) -> list[float]:
-    """Energies of SVRG without position correction, from the start on (figure 3)."""
+    """Return energies of SVRG without position correction (figure 3)."""
     draw = np.random.default_rng([7, seed])
     c = x[np.sort(draw.choice(len(x), k, replace=False))].astype(np.float64)
     shift = x.mean(axis=0, dtype=np.float64).astype(x.dtype)
@@ -135,7 +136,7 @@ def uncorrected(x: Rows, k: int, seed: int, epochs: int = 3) -> list[float]:
 
 
 def run_vcgmm(x: Rows, k: int, seed: int) -> Record:
-    """Figure 1, tables 2 and 4: LWCS and vc-GMM on the same coreset, from the same seeds."""
+    """Run LWCS and vc-GMM on the same coreset with the same seeds (figure 1, tables 2 and 4)."""
     forms: dict[str, Any] = {
         "LWCS": None,
         "vc-GMM": lk.VCGMM.paper(coreset=DRAWS, chain=CHAIN),
@@ -147,7 +148,7 @@ def run_vcgmm(x: Rows, k: int, seed: int) -> Record:
 
 
 def coreset_fit(x: Rows, k: int, seed: int, algorithm: Any) -> Record:
-    """One fit, ended where F changes by 1e-4; of None, k-means on the coreset (LWCS)."""
+    """Run one fit until F changes by 1e-4; without an algorithm, k-means (LWCS)."""
     rng, begun, bounds, counted = Rng(seed), time.process_time(), [-np.inf], 0.0
     with LocalPasses(open_rows(x), n_threads=1) as passes:
         rows: Any = passes
@@ -179,14 +180,14 @@ def coreset_fit(x: Rows, k: int, seed: int, algorithm: Any) -> Record:
 
 
 def run_dcd(x: Rows, k: int, seed: int) -> Record:
-    """Tables 3, 4, 6 and 7: every partition up to k, with and without the bundle."""
+    """Compute all partitions up to k, with and without bundle (tables 3, 4, 6 and 7)."""
     for descent in ("plain", "bundle"):
         path_of(x[:: len(x) // 500], 5, descent)  # compiles
     return {"runs": {descent: path_of(x, k, descent) for descent in ("plain", "bundle")}}
 
 
 def path_of(x: Rows, k: int, descent: str) -> list[Record]:
-    """Figures of each partition, as far as the limit allows."""
+    """Return statistics of each partition that is reached within the time limit."""
     form: Any = lk.DCDBundle.paper()
     algorithm: Any = replace(form, descent=descent).bind(PathProblem(k))
     steps: list[Record] = []
@@ -206,7 +207,6 @@ RUNS = {"nmbatch": run_nmbatch, "vrkm": run_vrkm, "vcgmm": run_vcgmm, "dcd": run
 
 
 def child(part: str, case: str, path: str, seed: int) -> Record:
-    """All methods of a part on a set, with one seed."""
     warnings.simplefilter("ignore")
     name, k = case.split("-")
     x = np.load(path)
@@ -218,7 +218,6 @@ def child(part: str, case: str, path: str, seed: int) -> Record:
 
 
 def main() -> None:
-    """Measure, save, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=list(RUNS), default=list(RUNS))
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.papers`, computed from its result."""
+"""Make the tables of `benchmarks.papers` from its result."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ CASES: dict[str, tuple[str, ...]] = {
     "vcgmm": ("A-1000", "sift200k-1000", "A-2000", "A-4000"),
     "dcd": ("d15112-25", "eeg-25", "shuttle-25", "pla85900-25"),
 }
-"""Sets and numbers of clusters of each part."""
 RHOS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 RATES = (3, 10, 100)
 """Multiples of the learning rate K / n in figure 7 of the paper on VRKM."""
 LIMITS = {"nmbatch": 2.0, "vrkm": 6.0, "dcd": 20.0}
-"""CPU seconds after which a run is cut."""
+"""Time limits of runs, in CPU seconds."""
 BATCH, PASSES = 5_000, 20
-"""Rows of first batches; passes of batch k-means after which its energy is the baseline."""
+"""Size of the first batch, and number of passes of batch k-means that define the baseline."""
 DRAWS, CHAIN = 32_768, 20
-"""Draws of every coreset, and length of the chains that find its seeds."""
+"""Number of draws of every coreset, and length of the chains that select seeds."""
 CPU = """
 d15112   2 0.79 0.93     5 2.55 3.21     10 5.58 8.00      15 10.05 18.18    25 29.37 53.89
 eeg      2 0.15 0.44     5 0.76 2.66     10 9.07 18.63     15 23.14 49.07    25 59.31 137.86
@@ -46,58 +45,56 @@ CLAIMS = {"lloyd": "1", "VRKM": "2.0 to 2.6", "VRKM++": "3.6 to 5.5", "growbatch
 
 
 def seeds_of(result: Result, part: str, case: str) -> list[Record]:
-    """Records of a set, of all seeds that were run."""
     found = [r for key, r in result["records"].items() if key.startswith(f"{part} {case} ")]
     return found
 
 
 def sets_of(result: Result, part: str) -> dict[str, list[Record]]:
-    """All sets of a part with their records."""
     found = {name: seeds_of(result, part, name) for name in CASES[part]}
     return {name: records for name, records in found.items() if records}
 
 
 def note(result: Result, part: str, text: str) -> list[str]:
-    """Text below a table."""
     sets = sets_of(result, part)
     sizes = {n.split("-")[0]: f"{r[0]['n']:,} × {r[0]['d']}" for n, r in sets.items()}
-    rows = ", ".join(f"{name} {size}" for name, size in sizes.items())
+    rows = ", ".join(f"{name} ({size})" for name, size in sizes.items())
     missing = [name for name in CASES[part] if name not in sets]
     text += f" Not run: {', '.join(missing)}." if missing else ""
     counts = sorted({len(records) for records in sets.values()})
     many = " to ".join(dict.fromkeys(map(str, counts[:1] + counts[-1:])))
-    seeds = "one seed" if counts == [1] else f"medians of {many} seeds"
+    seeds = "from one seed" if counts == [1] else f"medians of {many} seeds"
     return [
         "",
-        f"{text} Rows × features: {rows}. CPU seconds on one thread of a shared machine, {seeds}; "
-        f"{result['cpu']}. Made by `python -m benchmarks.papers --only {part} --write`.",
+        f"{text} Data sets (rows × features): {rows}. Times are CPU seconds on one thread of a "
+        f"shared machine, {seeds}. Processor: {result['cpu']}. This table was made by `python -m "
+        f"benchmarks.papers --only {part} "
+        "--write`.",
     ]
 
 
 def middle(records: Sequence[Record], get: Callable[[Record], float | None]) -> float:
-    """Median over seeds; infinite if most of them lack the value."""
+    """Return the median over seeds; infinite if most of them lack the value."""
     found = [get(record) for record in records]
     return float(np.median([np.inf if value is None else value for value in found]))
 
 
 def reached(records: Sequence[Record], method: str, level: str, what: str) -> float:
-    """Median seconds, passes or distances to an energy."""
     return middle(records, lambda r: r["runs"][method]["to"].get(level, {}).get(what))
 
 
 def written(value: float, form: str = ".2f") -> str:
-    """A figure, or "never"."""
+    """Format a value, or "never" if it is infinite."""
     return format(value, form) if np.isfinite(value) else "never"
 
 
 def to_level(records: Sequence[Record], method: str, level: str) -> str:
-    """Seconds and millions of distances until an energy."""
+    """Format seconds and millions of distances until an energy."""
     seconds, met = (reached(records, method, level, what) for what in ("seconds", "distances"))
     return f"{seconds:.2f} s, {met / 1e6:.1f} M" if np.isfinite(seconds) else "never"
 
 
 def of_nmbatch(result: Result) -> str:
-    """Figures 2 and 3: Lloyd's algorithm, mini-batches, and nested ones with and without bounds."""
+    """Make the table of nested batches (figures 2 and 3)."""
     sets, rows = sets_of(result, "nmbatch"), []
     for level, rhos in (("2", (100.0,)), ("1", RHOS)):
         for name in ("lloyd", "mbatch"):
@@ -111,10 +108,11 @@ def of_nmbatch(result: Result) -> str:
             rows.append(cells)
     head = ["within, method", *(name.replace("-", ", k = ") for name in sets)]
     text = (
-        "CPU seconds and millions of distances until a run is within 2 or 1 % of the lowest energy "
-        "of all these runs, which start from the same random rows. Nested batches: with bounds → "
-        f"with `bounds=None`. The first batch has {BATCH:,} rows. Runs stop after "
-        f'{LIMITS["nmbatch"]:g} seconds; "never" means that they were not so near by then.'
+        "The table shows CPU seconds and millions of distances until the energy of a run is within "
+        "2 or 1 % of the lowest energy of all runs. All runs start from the same random rows. For "
+        "nested batches, the first result is with bounds and the second with `bounds=None`. The "
+        f'first batch has {BATCH:,} rows. Runs stop after {LIMITS["nmbatch"]:g} seconds; "never" '
+        "means that a run did not reach the energy in this time."
     )
     return "\n".join(table_of(head, rows) + note(result, "nmbatch", text))
 
@@ -134,11 +132,10 @@ METHODS = {
     "eta 10": "η = 10 K / n",
     "eta 100": "η = 100 K / n",
 }
-"""Lines of the table of VRKM."""
 
 
 def of_vrkm(result: Result) -> str:
-    """Table 3 and figures 3, 5, 6 and 7: seconds to the energy of batch k-means."""
+    """Make the table of VRKM and batch k-means (table 3, figures 3 and 5 to 7)."""
     sets, rows = sets_of(result, "vrkm"), []
     for method, label in METHODS.items():
         cells = [label, CLAIMS.get(method, "never" if method in ("mbatch", "SGD-KM") else "")]
@@ -158,17 +155,18 @@ def of_vrkm(result: Result) -> str:
     for name in sets:
         head += [name.replace("-", ", k = ") + ": s (speedup), passes", "lowest energy"]
     text = (
-        f"Seconds until a method reaches the energy of batch k-means after {PASSES} passes, from "
-        "the same random rows; in brackets the speedup over batch k-means; then the passes over "
-        "the rows, where a pass is one distance per row and centre. The lowest energy in "
-        f"{LIMITS['vrkm']:g} seconds is relative to that energy of batch k-means. Without position "
-        "correction: energies after successive epochs, as multiples of the first."
+        "The table shows the seconds until a method reaches the energy of batch k-means after "
+        f"{PASSES} passes, from the same random rows. The speedup over batch k-means is in "
+        "brackets, followed by the number of passes over the rows. A pass is one distance per row "
+        f"and centre. The lowest energy in {LIMITS['vrkm']:g} seconds is relative to the energy of "
+        f"batch k-means after {PASSES} passes. The last line shows the energies after successive "
+        "epochs, as multiples of the first energy."
     )
     return "\n".join(table_of(head, rows) + note(result, "vrkm", text))
 
 
 def of_vcgmm(result: Result) -> str:
-    """Tables 2 and 4: LWCS and vc-GMM on the same draws."""
+    """Make the table of LWCS and vc-GMM on the same draws (tables 2 and 4)."""
     rows = []
     for case, records in sets_of(result, "vcgmm").items():
         name, k = case.split("-")
@@ -190,17 +188,17 @@ def of_vcgmm(result: Result) -> str:
     head = ["set, components, method", "seconds (of these: start)", "iterations", "10⁶ distances",
             "F", "energy", "energy relative to LWCS"]  # fmt: skip
     text = (
-        f"LWCS is k-means on the coreset. It has the same {DRAWS:,} independent draws and the same "
-        f"seeds (AFK-MC² with chains of {CHAIN}) as vc-GMM. Both stop when F changes by less than "
-        "1e-4. F is per training row; for LWCS it is the F of hard assignments. Energies refer to "
-        f"all rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; 3 + 1 adds `candidates=3, "
-        "explore=1`; var-GMM-S has `coreset=None`."
+        f"LWCS is k-means on the coreset, with the same {DRAWS:,} independent draws and the same "
+        f"seeds (AFK-MC² with chains of {CHAIN}) as vc-GMM. Both methods stop when F changes by "
+        "less than 1e-4. F is given per training row; for LWCS, F is computed from hard "
+        f"assignments. Energies refer to all rows. vc-GMM is `VCGMM.paper(coreset={DRAWS})`; the "
+        "lines 3 + 1 add `candidates=3, explore=1`, and var-GMM-S uses `coreset=None`."
     )
     return "\n".join(table_of(head, rows) + note(result, "vcgmm", text))
 
 
 def of_dcd(result: Result) -> str:
-    """Tables 3, 4, 6 and 7: seconds and errors of DCD-Bundle and plain DC."""
+    """Make the table of DCD-Bundle and plain DC (tables 3, 4, 6 and 7)."""
     rows = []
     for name in LOWEST:
         if not (records := seeds_of(result, "dcd", f"{name}-{COUNTS[-1]}")):
@@ -224,9 +222,10 @@ def of_dcd(result: Result) -> str:
     head = ["set", "k", "seconds, bundle: plain", "ratio", "ratio in the paper",
             "values of f, bundle: plain", "worst error in %, bundle: plain"]  # fmt: skip
     text = (
-        '"Bundle" is `DCDBundle.paper()`; "plain" is the same with `descent="plain"`, our reading '
-        "of DCClust. Seconds are for all partitions up to k clusters, the largest number that both "
-        f"reached in about {LIMITS['dcd']:g} seconds each. A value of f takes one distance per row "
-        "and centre. The worst error is the largest excess over the lowest known objective."
+        '"Bundle" is `DCDBundle.paper()`, and "plain" is the same with `descent="plain"`, our '
+        "interpretation of DCClust. Seconds are for all partitions up to k clusters, where k is "
+        f"the largest number that both methods reached in about {LIMITS['dcd']:g} seconds each. "
+        "Each evaluation of f computes one distance per row and centre. The worst error is the "
+        "largest excess over the lowest known objective."
     )
     return "\n".join(table_of(head, rows) + note(result, "dcd", text))

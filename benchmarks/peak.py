@@ -1,4 +1,4 @@
-"""The machine's fused-multiply-add peak on one core, measured."""
+"""Measure the peak rate of fused multiply-adds on one core."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import select_tile
 
 CHAINS = 12
-"""Independent chains: more than latency times units on current processors."""
+"""Number of independent chains; more than latency times units on current processors."""
 
 
 @cache
 def _chains(lanes: int) -> Any:
-    """A compiled function that runs `n` rounds of CHAINS vector FMAs."""
+    """Return a compiled function that runs `n` rounds of CHAINS vector FMAs."""
 
     @intrinsic
     def run_chains(typingctx: Any, n: Any, factor: Any) -> Any:

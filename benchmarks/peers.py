@@ -1,18 +1,19 @@
-"""Public k-means libraries, timed by whole calls: what a user waits for, without reading the rows.
+"""Time other k-means libraries by whole calls, without reading the rows.
 
-Exact k-means takes the same trajectory from the same starting centres in every library, so the
-energy after p passes is known, and seconds to p passes are to be measured. They are set-up plus p
-times seconds a pass, as our first scan of the rows is counted too. A line through fits of few and
-of more passes gives both:
+Exact k-means follows the same trajectory from the same starting centres in every library, so the
+energy after p passes is known, and only the seconds of p passes have to be measured. They are the
+set-up plus p times the seconds per pass, because our times also include the first scan. Fits with
+few and with more passes give both values:
 
 * faiss: seconds(p) = set-up + p · pass.
-* scikit-learn labels all rows once more at the end of a fit that has not converged to the last
-  label: seconds(p) = set-up + p · pass + labelling. A ``predict`` measures the labelling, which is
-  not charged.
+* scikit-learn labels all rows once more at the end of a fit that has not converged:
+  seconds(p) = set-up + p · pass + labelling. A ``predict`` measures the time of the labelling,
+  which is subtracted.
 
-SuperKMeans chooses its own starting centres. It is called with more and more passes, over all rows
-(its default is a sample), without early stops; each call is a point of its own. With very many
-clusters faiss is called once, with as many passes as the time allows; it reports all energies.
+SuperKMeans chooses its own starting centres. It is called with an increasing number of passes over
+all rows (its default is a sample), without early stopping; each call is one point. With very many
+clusters, faiss is called once, with as many passes as the time limit allows; it reports all
+energies.
 """
 
 from __future__ import annotations
@@ -31,33 +32,32 @@ from benchmarks.sets import starting_centers
 
 EXACT = ("scikit-learn", "faiss")
 SUPER = {"SuperKMeans, flat": (1, 3, 6, 12, 25), "SuperKMeans, hierarchical": (0, 2, 5, 10, 25)}
-"""Passes of its calls; of refinement, where it is hierarchical."""
+"""Numbers of passes of the calls, or of refinements for the hierarchical method."""
 MODULES = {"scikit-learn": "sklearn", "faiss": "faiss", "SuperKMeans": "superkmeans"}
 DEAR = 1.0
-"""CPU seconds of the short fit from which on the long one is kept to 3 passes."""
+"""If the short fit takes longer, in CPU seconds, the long fit has only 3 passes."""
 
 Line = dict[str, float]
-"""``setup`` and ``pass``, in CPU seconds."""
+"""Set-up and seconds per pass: ``setup`` and ``pass``, in CPU seconds."""
 
 
 def there(library: str) -> bool:
-    """Whether a library is installed."""
     return find_spec(MODULES[library]) is not None
 
 
 def line_through(short: tuple[int, float], long: tuple[int, float], labelling: float) -> Line:
-    """Set-up and seconds a pass from two fits (passes, seconds), less the labelling at the end."""
+    """Return set-up and seconds per pass from two fits, without the labelling at the end."""
     a_pass = (long[1] - short[1]) / (long[0] - short[0])
     return {"setup": max(0.0, short[1] - labelling - short[0] * a_pass), "pass": a_pass}
 
 
 def seconds_of(line: Line, passes: int) -> float:
-    """CPU seconds to the centres after ``passes`` passes."""
+    """Return CPU seconds until the centres after ``passes`` passes."""
     return line["setup"] + passes * line["pass"]
 
 
 def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int], Any]:
-    """``fit(rows, passes)`` by a library, from given centres and on one thread."""
+    """Return ``fit(rows, passes)`` of a library, from given centres and on one thread."""
     k, d = centers.shape
     if library == "faiss":
         import faiss
@@ -82,16 +82,15 @@ def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int]
 
 
 def timed(what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    """Result of a call, and its CPU seconds."""
     begun = time.process_time()
     result = what(*args)
     return result, time.process_time() - begun
 
 
 def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Line:
-    """CPU seconds of two fits and of labelling, in this process."""
+    """Return CPU seconds of two fits and of labelling, in this process."""
     fit = exact_fit(library, centers)
-    # A first call loads code, whatever its size.
+    # The first call loads code.
     _, short = timed(fit, x, 1)
     model, again = timed(fit, x, 1)
     short = min(short, again)
@@ -103,7 +102,7 @@ def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -
 def _super(
     kind: str, x: NDArray[np.float32], k: int, longest: float, calls: Sequence[int]
 ) -> Iterator[dict[str, float]]:
-    """CPU seconds of calls with more and more passes, and energies over all rows."""
+    """Return CPU seconds and energies of calls with an increasing number of passes."""
     from superkmeans import SuperKMeans
 
     from benchmarks.curves import Energies
@@ -135,7 +134,7 @@ def _super(
 
 
 def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str, float]]:
-    """CPU seconds and energies after 1, 2, 4, ... passes of one call, from random rows."""
+    """Return CPU seconds and energies after 1, 2, 4, … passes of one call."""
     import faiss
 
     from benchmarks.curves import Energies
@@ -151,7 +150,7 @@ def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str
     a_pass = fit(x[:part], 1)[1] * len(x) / part
     passes = max(1, int(longest / a_pass))
     km, seconds = fit(x, passes)
-    # The energy that the first pass reports is that of the starting centres.
+    # The first pass reports the energy of the starting centres.
     known = dict(enumerate((float(value) / len(x) for value in km.obj[1:]), 1))
     known[passes] = Energies(x, [np.array(km.centroids, np.float32)])[0]
     wanted = sorted({*(2**i for i in range(passes.bit_length())), passes})
@@ -159,7 +158,7 @@ def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str
 
 
 def measure_exact(library: str, path: str, k: int) -> Line:
-    """Set-up and seconds a pass of exact k-means, from starting centres common to all."""
+    """Return set-up and seconds per pass of exact k-means, from common starting centres."""
     task = {"library": library, "path": path, "k": k}
     found: list[Line] = [
         child_record("benchmarks.peers", [task], environment)
@@ -169,7 +168,7 @@ def measure_exact(library: str, path: str, k: int) -> Line:
 
 
 def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
-    """``passes``, ``seconds`` and ``energy`` of one call that takes about ``longest`` seconds."""
+    """Return ``passes``, ``seconds`` and ``energy`` of one call of about ``longest`` seconds."""
     task = {"library": "faiss", "path": path, "k": k, "longest": longest}
     found: list[list[dict[str, float]]] = [
         child_record("benchmarks.peers", [task], environment)
@@ -181,7 +180,7 @@ def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
 def measure_super(
     kind: str, path: str, k: int, longest: float, calls: Sequence[int] = ()
 ) -> list[dict[str, float]]:
-    """``passes``, ``seconds`` and ``energy`` of calls that take no longer than ``longest``."""
+    """Return ``passes``, ``seconds`` and ``energy`` of calls of at most ``longest`` seconds."""
     calls = list(calls or SUPER[kind])
     task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
     environment = peer_environments("SuperKMeans")[""]
@@ -190,7 +189,6 @@ def measure_super(
 
 
 def child(task: dict[str, Any]) -> Any:
-    """One measurement in this process."""
     from threadpoolctl import threadpool_limits
 
     x = np.load(task["path"])

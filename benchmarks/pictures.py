@@ -1,4 +1,4 @@
-"""Figures without a display, and colours of the libraries that curves compare."""
+"""Create figures without a display, and define the colours of libraries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RIVALS = {
 def new_figure(
     columns: int, width: float, height: float, rows: int = 1, **options: Any
 ) -> tuple[Any, Any]:
-    """Figure and its axes: one row of them, or an array of rows and columns."""
+    """Return a figure and its axes: one row, or an array of rows and columns."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

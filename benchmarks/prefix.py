@@ -1,14 +1,14 @@
-"""A pass of the search in few directions first, over one in which every row meets all centres.
+"""Compare searches that begin in few directions with dense searches of nearest centres.
 
     python -m benchmarks.prefix [--only CASE ...] [--write]
 
-Cases are "set-features-clusters"; `--only` takes what they begin with. Rows are as many as one
-dense pass takes `WORK` multiplications for, or all of a set. Centres are random rows, moved by a
-pass of Lloyd's algorithm where that takes no longer than a few such passes. Both searches run in
-turns in one process, on one thread, and labels are compared; CPU seconds, medians of the rounds.
-Packing centres and finding directions are part of a pass; directions begin with those of the pass
-before, as in a fit. faiss and scikit-learn have processes of their own and their best settings
-(`benchmarks.kernels`).
+Cases are named "set-features-clusters"; `--only` selects them by the beginning of their names. The
+number of rows is such that a dense pass takes `WORK` multiplications, or all rows of a set. Centres
+are random rows, moved by a pass of Lloyd's algorithm unless this takes too long. Both searches
+alternate in one process on one thread, and their labels are compared. The results are medians of
+CPU seconds, which include packing centres and finding directions. As in a fit, directions are
+updated from those of the previous pass. faiss and scikit-learn run in separate processes with
+their best settings (`benchmarks.kernels`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ from largek_dask.kernels.distances import nearest, pack_centers
 FEATURES = (32, 64, 128, 256, 384, 768, 1_536, 3_072)
 CLUSTERS = (256, 1_000, 4_096, 16_384)
 STORED = {"A": 64, "C": 784, "glove100k": 50, "mnist": 784, "patches": 3_072, "sift200k": 128}
-"""Sets and their features."""
 TIGHT = ("1e-2", "1e-3", "1e-4", "1e-5", "1e-6")
-"""Squared distance to the centre over squared length of a row."""
+"""Squared distances to the centre, relative to the squared length of a row."""
 CASES = (
     *(f"embeddings-{d}-{k}" for d in FEATURES for k in CLUSTERS),
     *(f"{name}-{d}-{k}" for name, d in STORED.items() for k in (500, 1_000, 4_096)),
@@ -49,22 +48,21 @@ CASES = (
     "ten-768-16000",
     *(f"{name}-768-{k}" for name in ("sorted", "far") for k in (1_000, 4_096)),
 )
-"""Ten groups of many centres; clusters first, then noise; one row far out."""
+"""Cases of ten groups of many centres, of clusters followed by noise, and of one outlier."""
 WORK, ROUNDS = 2.0**35, 3
 
 
 def n_timed(k: int, d: int) -> int:
-    """Rows of a dense pass that takes `WORK` multiplications."""
+    """Return the number of rows of a dense pass with `WORK` multiplications."""
     return int(WORK / (k * d)) + 1
 
 
 def n_fitted(k: int, d: int) -> int:
-    """Rows that centres are made of: four for each, or one where that would take too long."""
+    """Return the number of rows for centres: four per centre, or one if four take too long."""
     return max(n_timed(k, d), 4 * k if k * k * d <= WORK else k)
 
 
 def data_of(case: str, folder: Path) -> tuple[NDArray[np.float32], int]:
-    """Rows of a case, and the number of clusters."""
     if case.startswith("drawn"):
         x, k = drawn(int(case[5:]))
         return x[: n_fitted(k, x.shape[1])], k
@@ -87,7 +85,7 @@ def data_of(case: str, folder: Path) -> tuple[NDArray[np.float32], int]:
 
 
 def centers_of(x: NDArray[np.float32], k: int) -> NDArray[np.float32]:
-    """Random rows, moved to the means of the rows nearest to them where rows are enough."""
+    """Return random rows, moved to the means of their nearest rows if there are enough rows."""
     start: NDArray[np.float32] = starting_centers(x, k)
     if len(x) < 4 * k:
         return start
@@ -96,7 +94,6 @@ def centers_of(x: NDArray[np.float32], k: int) -> NDArray[np.float32]:
 
 
 def record_of(case: str, folder: Path) -> dict[str, Any]:
-    """Seconds of all searches over the same rows, each library in its own processes."""
     x, k = data_of(case, folder)
     np.save(folder / "centers.npy", centers_of(x, k))
     x = x[:: max(1, len(x) // n_timed(k, x.shape[1]))]
@@ -119,7 +116,6 @@ def record_of(case: str, folder: Path) -> dict[str, Any]:
 
 
 def child(what: str, folder: str) -> Any:
-    """Seconds of a library, or the record of our searches with a tile."""
     x, centers = (np.load(f"{folder}/{name}.npy") for name in ("x", "centers"))
     if what in EXACT:
         return min(map(seconds_of, nearest_of(what, x, centers)))
@@ -128,7 +124,7 @@ def child(what: str, folder: str) -> Any:
 
 
 def ours(x: NDArray[np.float32], centers: NDArray[np.float32]) -> dict[str, Any]:
-    """Seconds of the dense search and ratio of ours, distances per row, number of directions."""
+    """Return seconds of the dense search, our ratio, distances per row, and directions."""
     shift = np.median(x[:: -(-len(x) // 1_000)], axis=0)
 
     def dense() -> tuple[Any, int]:
@@ -136,7 +132,7 @@ def ours(x: NDArray[np.float32], centers: NDArray[np.float32]) -> dict[str, Any]
 
     def few() -> tuple[Any, int]:
         packed = pack_centers(centers, shift)
-        # (as a part of a pass that is worth compiling kernels for)
+        # (a pass that is long enough to compile kernels for it)
         expect_rows(int(LEAST_WORK / centers.size) + 1, packed)
         return nearest_pruned(x, packed)
 
@@ -164,7 +160,6 @@ def ours(x: NDArray[np.float32], centers: NDArray[np.float32]) -> dict[str, Any]
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result: a line for each case."""
     rows, tiles = [], list(result["records"][0]["tiles"])
     for r in result["records"]:
         first = r["tiles"][tiles[0]]
@@ -181,18 +176,18 @@ def table(result: dict[str, Any]) -> str:
             "distances per row", "directions"]  # fmt: skip
     missing = [library for library in EXACT if library not in result["records"][0]["peers"]]
     note = (
-        "CPU time of a pass on one thread, float32: of the dense search in seconds, of the others "
-        f"as a multiple of it. {result['cpu']}; other processes used the second core. "
+        "The table shows the CPU time of a pass on one thread with float32, for the dense search "
+        "in seconds, and for the other searches as a multiple of the time of the dense search. "
+        f"Processor: {result['cpu']}; other processes used the second core. "
         + "".join(f"{library} was not installed. " for library in missing)
-        + "Made by `python -m benchmarks.prefix --write`."
+        + "This table was made by `python -m benchmarks.prefix --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--only", nargs="+", metavar="CASE", help="cases that begin so")
+    parser.add_argument("--only", nargs="+", metavar="CASE", help="beginnings of names of cases")
     args = parse(parser, child)
     cases = [case for case in CASES if not args.only or case.startswith(tuple(args.only))]
     with TemporaryDirectory() as folder:

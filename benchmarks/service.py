@@ -1,12 +1,12 @@
-"""A job of the service beside the same fit without it, other clients meanwhile, and killed workers.
+"""Compare a job with the same fit without the service, with other clients and killed workers.
 
     python -m benchmarks.service [--scale 0.1] [--write]
 
-A scheduler and workers of one thread each in processes of their own (`tests.faults.rig`); set B
-(1,000,000 × 18) in a Zarr store; Lloyd's algorithm, whose passes are all alike.
-The job and the same fit through `client=` (with the same checkpoints and labels) run in turns,
-medians; wall seconds. Another client asks the scheduler for its cores, and gives trivial tasks to
-the busy workers, all the time while the jobs run.
+A scheduler and workers with one thread each run in separate processes (`tests.faults.rig`). They
+fit set B (1,000,000 × 18) from a Zarr store by Lloyd's algorithm, whose passes all take the same
+time. The job and the same fit through `client=` (with the same checkpoints and labels) alternate,
+and medians of wall seconds are reported. During the jobs, another client continuously asks the
+scheduler for its cores, and submits trivial tasks to the workers.
 """
 
 from __future__ import annotations
@@ -32,9 +32,19 @@ from tests.faults.rig import QUICK, Rig
 TARGETS = {
     "overhead": ("extra time of a job over the same fit through `client=`", "%", "<=", 3.0),
     "first_pass": ("time from submission to the first pass", "s", "<=", 1.0),
-    "p99": ("p99 latency of another client's calls to the scheduler meanwhile", "ms", "<=", 25.0),
-    "slowest": ("slowest trivial task of that client on the busy workers", "s", "<=", 2.5),
-    "killed": ("time with kill -9 of a worker every 10 passes, relative to none", "x", "<=", 2.0),
+    "p99": (
+        "p99 latency of another client's calls to the scheduler during a job",
+        "ms",
+        "<=",
+        25.0,
+    ),
+    "slowest": ("slowest trivial task of this client on the busy workers", "s", "<=", 2.5),
+    "killed": (
+        "time with kill -9 of a worker every 10 passes, relative to a run without kills",
+        "x",
+        "<=",
+        2.0,
+    ),
 }
 K, PASSES = 1000, 40
 KILLED_K, KILLED_PASSES, EVERY = 2000, 100, 10
@@ -42,12 +52,11 @@ ROUNDS = 3
 
 
 def add_one(x: int) -> int:
-    """A trivial task."""
     return x + 1
 
 
 class Stranger(threading.Thread):
-    """Another client of the same cluster, which notes how long it waits."""
+    """Another client of the same cluster, which records its waiting times."""
 
     def __init__(self, address: str) -> None:
         super().__init__(daemon=True)
@@ -56,7 +65,7 @@ class Stranger(threading.Thread):
         self.tasks: list[float] = []
 
     def run(self) -> None:
-        """Ask, and submit tasks, until it is over."""
+        """Send requests and submit tasks until the thread is stopped."""
         from distributed import Client
 
         with Client(self.address, set_as_default=False) as client:
@@ -71,7 +80,7 @@ class Stranger(threading.Thread):
 
 
 def through_client(address: str, store: str, folder: Path, k: int, passes: int) -> float:
-    """Wall seconds of the fit without the service."""
+    """Return wall seconds of the fit without the service."""
     from distributed import Client
 
     from largek_dask.driver.options import FitOptions
@@ -98,7 +107,7 @@ def as_job(
     passes: int,
     seen: Callable[[dict[str, Any]], object] = lambda event: None,
 ) -> tuple[float, float]:
-    """Wall seconds from submit to the end, and to the first pass."""
+    """Return wall seconds from submission to the end, and to the first pass."""
     with lk.connect(address) as service:
         began = time.perf_counter()
         job = service.submit(
@@ -137,12 +146,11 @@ class Killer:
 
 
 def measure(folder: Path, scale: float) -> dict[str, float]:
-    """All figures."""
     store = str(folder / "B.zarr")
     lk.ingest(np.load(prepare("B", folder), mmap_mode="r"), store, progress=False)
     passes, many = max(3, round(PASSES * scale)), max(2 * EVERY, round(KILLED_PASSES * scale))
     figures: dict[str, float] = {}
-    # Timeouts are those of a deployment.
+    # Use the timeouts of a deployment.
     settings: dict[str, Any] = {"memory_limit": "auto", **dict.fromkeys(QUICK)}
     with Rig(folder / "two", 2, **settings) as rig, rig.connected():
         address = rig.address
@@ -182,26 +190,25 @@ def measure(folder: Path, scale: float) -> dict[str, float]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown table of a result."""
     found = result["figures"]
     rows = [
         [what, f"{found[name]:.3g} {unit}", f"{sign} {aim:g} {unit}"]
         for name, (what, unit, sign, aim) in TARGETS.items()
     ]
     note = (
-        f"Set B with k = {K:,} on two workers; the plain fit takes {found['fit_seconds']:.1f} s. "
-        f"The run with kills has k = {KILLED_K:,} and three workers: {found['kills']:.0f} kills in "
-        f"{found['passes']:.0f} passes; without kills it takes {found['clean_seconds']:.0f} s. All "
-        f"workers have one thread. {result['cpu']}. Made by "
-        "`python -m benchmarks.service --write`."
+        f"The fits use set B with k = {K:,} and two workers. The plain fit takes "
+        f"{found['fit_seconds']:.1f} s. The run in which workers are killed has "
+        f"k = {KILLED_K:,}, three workers, and {found['kills']:.0f} kills in "
+        f"{found['passes']:.0f} passes; without kills, this run takes "
+        f"{found['clean_seconds']:.0f} s. All workers have one thread. Processor: {result['cpu']}. "
+        "This table was made by `python -m benchmarks.service --write`."
     )
     return "\n".join([*table_of(["what", "measured", "target"], rows), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
-    parser.add_argument("--scale", type=float, default=1.0, help="of the numbers of passes")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor for numbers of passes")
     args = parse(parser)
     with tempfile.TemporaryDirectory() as folder:
         result = {"cpu": cpu_description(), "figures": measure(Path(folder), args.scale)}

@@ -1,4 +1,4 @@
-"""Rows that benchmarks run on: public sets from ``LARGEK_DATA``, and generated ones."""
+"""Load data sets for benchmarks: public sets from ``LARGEK_DATA``, and generated sets."""
 
 from __future__ import annotations
 
@@ -15,17 +15,15 @@ from numpy.typing import NDArray
 from benchmarks.common import ROOT, generator_of_commit
 
 PUBLIC = ("sift200k", "glove100k", "mnist", "d15112", "pla85900", "shuttle", "eeg")
-"""Sets that are read from ``LARGEK_DATA``."""
 STRUCTURELESS = ("gaussian", "cube", "uniform", "plane", "space", "five")
 
 
 def data_folder() -> Path:
-    """Folder of public sets, which may be missing."""
     return Path(os.environ.get("LARGEK_DATA", ROOT.parent / "shared" / "data"))
 
 
 def at_hand(cases: Iterable[str]) -> list[str]:
-    """Cases such as "mnist-50" without those whose public set is missing; these are reported."""
+    """Return cases such as "mnist-50", and report those whose public set is missing."""
     found, missing = [], []
     for case in cases:
         name = case.partition("-")[0]
@@ -37,7 +35,7 @@ def at_hand(cases: Iterable[str]) -> list[str]:
 
 
 def prepare(name: str, folder: Path) -> Path:
-    """Write a set as float32 .npy, unless it is there, and return its path."""
+    """Write a set as float32 .npy if the file does not exist, and return its path."""
     out = folder / f"{name}.npy"
     if out.exists():
         return out
@@ -60,7 +58,7 @@ def prepare(name: str, folder: Path) -> Path:
 
 
 def load(path: str) -> Any:
-    """Rows of a file, CSR of .npz."""
+    """Return the rows of a file; .npz files contain CSR rows."""
     if not path.endswith(".npz"):
         return np.load(path)
     from scipy.sparse import load_npz
@@ -72,7 +70,7 @@ def load(path: str) -> Any:
 
 
 def starting_centers(x: Any, k: int) -> NDArray[Any]:
-    """K distinct random rows, seed 7."""
+    """Return k distinct random rows, drawn with seed 7."""
     chosen: Any = np.random.default_rng(7).choice(x.shape[0], k, replace=False)
     if isinstance(x, np.ndarray):
         return x[chosen]
@@ -81,7 +79,7 @@ def starting_centers(x: Any, k: int) -> NDArray[Any]:
 
 
 def structureless(name: str) -> NDArray[np.float32]:
-    """Rows without clusters ("gaussian", "cube", "uniform"), or with 2, 3 or 5 features."""
+    """Return rows without clusters ("gaussian", "cube", "uniform"), or with few features."""
     r = np.random.default_rng(0)
     if name == "gaussian":
         return r.standard_normal((100_000, 64), np.float32)
@@ -95,7 +93,6 @@ def structureless(name: str) -> NDArray[np.float32]:
 
 
 def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
-    """Rows around random centres."""
     r = np.random.default_rng(3)
     centers = 2 * r.standard_normal((n_components, d), np.float32)
     x = r.standard_normal((n, d), np.float32)
@@ -104,9 +101,9 @@ def mixture(n: int, d: int, n_components: int) -> NDArray[np.float32]:
 
 
 def embeddings(n: int, d: int) -> NDArray[np.float32]:
-    """Rows of unit length in 30 x 20 x 8 nested groups of very unequal sizes.
+    """Return rows of unit length in 30 × 20 × 8 nested groups of very unequal sizes.
 
-    Standard deviations are those of i^-0.7 in the i-th of rotated directions.
+    The standard deviation in the i-th of randomly rotated directions is proportional to i^-0.7.
     """
     r = np.random.default_rng(0)
     spread = np.arange(1, d + 1) ** -0.7
@@ -125,10 +122,10 @@ def embeddings(n: int, d: int) -> NDArray[np.float32]:
 
 
 def tight_groups(n: int, d: int, n_groups: int, size: int, share: float) -> NDArray[np.float32]:
-    """Rows around `size` centres in each of some groups far from each other.
+    """Return rows around `size` centres in each of some groups that are far from each other.
 
-    Squared distances to the centre, and of centres to the middle of their group, are about `share`
-    of the squared length of a row, which is 1.
+    Squared distances of rows to centres, and of centres to the middle of their group, are about
+    `share` of the squared length of a row, which is 1.
     """
     r = np.random.default_rng(1)
     middles = r.standard_normal((n_groups, 1, d))
@@ -141,7 +138,7 @@ def tight_groups(n: int, d: int, n_groups: int, size: int, share: float) -> NDAr
 
 
 def patches() -> NDArray[np.float32]:
-    """50,000 squares of 32 x 32 pixels from two photographs of scikit-learn."""
+    """Return 50,000 patches of 32 × 32 pixels from two photographs of scikit-learn."""
     from sklearn.datasets import load_sample_images
 
     images, draws = load_sample_images().images, np.random.default_rng(0)
@@ -154,7 +151,7 @@ def patches() -> NDArray[np.float32]:
 
 
 def drawn(number: int) -> tuple[NDArray[np.float32], int]:
-    """Rows and k of a set whose kind, shape and seed derive from the commit's hash."""
+    """Return rows and k of a set that is generated from the hash of the commit."""
     r = generator_of_commit(number)
     d = int(r.choice([4, 8, 12, 24, 48, 96, 192, 384]))
     n = int(min(r.integers(50_000, 800_000), 60_000_000 // d))

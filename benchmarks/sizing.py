@@ -1,11 +1,10 @@
-"""Memory of a worker, storage and network that a fit needs, planned for many sizes.
+"""Compute the memory, storage and network that a fit needs, for many sizes.
 
     python -m benchmarks.sizing [--plans] [--write]
 
-Planned by the code of ``largek fit --plan`` for stores without any rows in them. How far plans can
-be trusted is measured: each algorithm goes over a hundredth of 80 million rows on two workers, and
-their largest memory is compared with what was planned for them. With --plans what was measured
-stays, and all plans are made anew.
+The values are computed by the code of ``largek fit --plan`` for stores without rows. To check these
+plans, each algorithm fits a hundredth of 80 million rows on two workers, and their peak memory is
+compared with the plan. ``--plans`` keeps the measurements and computes all plans again.
 """
 
 from __future__ import annotations
@@ -33,26 +32,25 @@ ROWS = {"1M": 1_000_000, "10M": 10_000_000, "80M": 80_000_000, "300M": 300_000_0
 FEATURES, CLUSTERS, WORKERS = (32, 128, 768), (1_000, 32_000), (4, 16, 64)
 ALGORITHMS = ("minibatch", "truncated", "lloyd", "nmbatch", "incremental", "vc-gmm")
 OWN_START = ("truncated", "vc-gmm")
-"""Algorithms with their own start; the others start from random rows, which cost no pass."""
+"""Algorithms with their own start; the others start from random rows without a pass."""
 THREADS, LIMIT = 8, 64 << 30
-"""Threads of a worker, and bytes that it may use."""
+"""Number of threads and memory limit of a worker, in bytes."""
 CHUNK_ROWS = 65_536
-"""As ``largek ingest`` writes them."""
+"""Default of ``largek ingest``."""
 CHECKED = 100
-"""The share of 80 million rows that is really gone over."""
+"""Factor by which the 80 million rows are reduced for measurements."""
 STEPS = 6
-"""Steps of a fit whose memory is looked at."""
+"""Number of steps of a fit whose memory is measured."""
 
 
 def algorithm_of(name: str) -> Any:
-    """An algorithm as the command line makes it."""
     from largek_dask.cli.options import choose_algorithm
 
     return choose_algorithm({"algorithm": name, "settings": ()})
 
 
 def empty(folder: str, n: int, d: int) -> Rows:
-    """A store of n rows, of which none has been written."""
+    """Return a store of n rows, none of which has been written."""
     import zarr
 
     from largek_dask import open_rows
@@ -66,7 +64,6 @@ def empty(folder: str, n: int, d: int) -> Rows:
 def planned(
     rows: Rows, k: int, name: str, workers: int, threads: int, limit: int
 ) -> dict[str, Any]:
-    """The plan of a fit on so many workers."""
     from largek_dask.cli.plan import Machines, make_plan
     from largek_dask.driver.options import FitOptions
 
@@ -76,7 +73,6 @@ def planned(
 
 
 def plans() -> list[dict[str, Any]]:
-    """Plans of all shapes."""
     from largek_dask.algorithms.kmeans import KMeansProblem
     from largek_dask.driver.plan import footprint_of, space_needed
 
@@ -104,10 +100,10 @@ def plans() -> list[dict[str, Any]]:
 
 
 def held(url: str, k: int, name: str) -> dict[str, float]:
-    """Bytes that were planned for a worker beside what a process is, and that it held at most."""
+    """Return planned and peak memory of a worker, without the memory of an idle process."""
     from largek_dask import KMeans, open_rows
 
-    # A process that has hardly any rows holds little more than itself.
+    # A process with hardly any rows uses little more memory than an idle process.
     few, most = open_rows(url).read(0)[:1_000], []
     for clusters, steps in ((2, 1), (k, STEPS)):
         with local_client(2) as client:
@@ -120,7 +116,6 @@ def held(url: str, k: int, name: str) -> dict[str, float]:
 
 
 def memory() -> dict[str, dict[str, float]]:
-    """Memory of each algorithm on a hundredth of 80 million rows."""
     from largek_dask import ingest
 
     n = ROWS["80M"] // CHECKED
@@ -135,7 +130,7 @@ def memory() -> dict[str, dict[str, float]]:
 
 
 def size(n: float) -> str:
-    """Bytes with a unit."""
+    """Format a number of bytes with a unit."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6)):
         if n >= factor:
             return f"{n / factor:.3g} {unit}"
@@ -143,12 +138,11 @@ def size(n: float) -> str:
 
 
 def process_bytes(result: dict[str, Any]) -> float:
-    """Memory of a worker's process without rows and centres."""
+    """Return the memory of a worker's process without rows and centres."""
     return max(one["process"] for one in result["memory"].values())
 
 
 def table(result: dict[str, Any]) -> str:
-    """RAM to ask for a worker."""
     base = process_bytes(result)
     memory = {(p["n"], p["d"], p["k"], p["algorithm"]): p["memory"] for p in result["plans"]}
     rows = []
@@ -161,16 +155,17 @@ def table(result: dict[str, Any]) -> str:
                 ]
                 rows.append([f"{label} × {d}, {k:,}", size(4 * n * d), *cells])
     note = (
-        f"GB of RAM per worker, with {' / '.join(map(str, WORKERS))} workers of {THREADS} threads, "
-        f"for float32 rows in chunks of {CHUNK_ROWS:,} rows. The process itself takes "
-        f"{size(base)} of it. Made by `python -m benchmarks.sizing --write`."
+        f"The table shows GB of memory per worker, with {' / '.join(map(str, WORKERS))} "
+        f"workers of {THREADS} threads, for float32 rows in chunks of {CHUNK_ROWS:,} rows. This "
+        f"includes {size(base)} for the "
+        "process without rows and centres. This table was made by `python -m benchmarks.sizing "
+        "--write`."
     )
     head = ["rows × features, clusters", "data", *ALGORITHMS]
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def storage_table(result: dict[str, Any]) -> str:
-    """Row state, and bytes that are written and sent."""
     rows = []
     for name in ALGORITHMS:
         mine = [plan for plan in result["plans"] if plan["algorithm"] == name]
@@ -186,38 +181,39 @@ def storage_table(result: dict[str, Any]) -> str:
                 size(large["written"]),
             ]
         )
-    head = ["algorithm", "row state per row", "row state in all",
+    head = ["algorithm", "row state per row", "total row state",
             f"per worker, with {' / '.join(map(str, WORKERS))} workers",
             "checkpoints and model", "checkpoints and model, d = 768, k = 32,000"]  # fmt: skip
     note = (
-        "For 80 million rows with d = 32 features and k = 1,000 clusters, unless the head names "
-        "others. Row state covers two passes, because that of the previous pass is kept while a "
-        "pass runs. Labels take 4 B per row, 320 MB in all. In each step a worker receives k × d "
-        "numbers of 4 B and sends k × (d + 1) numbers of 8 B: together "
+        "The values are for 80 million rows, d = 32 features and k = 1,000 clusters, unless the "
+        "column heading gives others. Row state is stored for two passes, because the row state of "
+        "the previous pass is kept while a pass runs. Labels take 4 B per row, 320 MB in total. In "
+        "each step, a worker receives k × d numbers of 4 B and sends k × (d + 1) numbers of 8 B, "
+        "in total "
         f"{size(1_000 * (4 * 32 + 8 * 33))} with 32 features and 1,000 clusters, and "
         f"{size(32_000 * (4 * 768 + 8 * 769))} with 768 features and 32,000 clusters. A worker "
-        "needs no scratch space. Made by `python -m benchmarks.sizing --write`."
+        "needs no scratch space. This table was made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
 
 def trust_table(result: dict[str, Any]) -> str:
-    """Planned figures beside measured ones."""
     rows = []
     for name, found in result["memory"].items():
         expected = found["process"] + found["planned"]
         rows.append([f"memory of a worker, {name}", f"{expected / found['held']:.2f}"])
-    # One column for each figure, so that the table is short.
+    # One column per value keeps the table short.
     head, cells = ([row[i] for row in rows] for i in (0, 1))
     note = (
-        "For 800,000 rows of 32 features, 1,000 clusters, and two workers of one thread each. "
-        f"{result['cpu']}. Made by `python -m benchmarks.sizing --write`."
+        "Each fit clusters 800,000 rows of 32 features into 1,000 clusters, on two workers with "
+        "one thread each. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.sizing --write`."
     )
     return "\n".join([*table_of(head, [cells]), "", note])
 
 
 def planned_anew() -> dict[str, Any]:
-    """The last result, with new plans beside its measurements."""
+    """Return the last result with new plans and unchanged measurements."""
     result = read_result("sizing")
     with tempfile.TemporaryDirectory() as folder:
         rows = empty(folder, ROWS["80M"] // CHECKED, FEATURES[0])
@@ -227,9 +223,8 @@ def planned_anew() -> dict[str, Any]:
 
 
 def main() -> None:
-    """Plan, measure, save, and write the tables."""
     parser = new_parser(__doc__)
-    parser.add_argument("--plans", action="store_true", help="measure nothing")
+    parser.add_argument("--plans", action="store_true", help="plan without measuring")
     args = parse(parser)
     result = (
         planned_anew()

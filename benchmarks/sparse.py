@@ -1,13 +1,13 @@
-"""k-means on sparse rows beside scikit-learn, on one thread: a pass, and energy against seconds.
+"""Compare k-means on sparse rows with scikit-learn, on one thread.
 
     python -m benchmarks.sparse [--cases reuters-50 short-100 ...] [--write]
 
-Same float32 CSR rows, same random starting rows, curves as in `curves.py`. scikit-learn's KMeans
-makes the same passes as ours, so its curve is its seconds a pass times Lloyd's passes, and the
-lowest of its runs is that of ours. `auto` begins by itself, as it does for users. Reuters-21578
-TF-IDF needs `LARGEK_DATA`; the other sets are generated: TF-IDF rows of ten words, half of them
-from everywhere and half from one of a row's planted topics, both by the law of Zipf (`short`); and
-counts of genes as cells have them (`counts`).
+All methods use the same float32 CSR rows and the same random starting rows, with curves as in
+`curves.py`. scikit-learn's KMeans makes the same passes as ours, so its curve is computed from its
+seconds per pass, and its lowest energy is that of our runs. `auto` chooses its own start.
+Reuters-21578 TF-IDF requires `LARGEK_DATA`; the other sets are generated. `short` has TF-IDF rows
+of ten words, half of them from all words and half from one planted topic, both with Zipf
+frequencies. `counts` has gene counts of cells.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from benchmarks.tables import publish, table_of
 
 CASES = ["reuters-50", "reuters-500", "short-100", "counts-50"]
 NEAR = 0.02
-"""Share above Lloyd's end to which seconds are counted."""
+"""Excess over Lloyd's final energy that must be reached."""
 LIMITS = {AUTO: 120.0, LLOYD: 120.0, NMBATCH: 120.0, MINIBATCH: 40.0}
-"""Methods, and CPU seconds after which their runs are cut."""
+"""Methods with their time limits in CPU seconds."""
 STARTS = 10
-"""Runs of Lloyd's algorithm from other random rows, of which the lowest end is kept."""
+"""Number of runs of Lloyd's algorithm from other random rows; the lowest energy is kept."""
 ROUNDS = 3
-"""Runs of scikit-learn's KMeans, between those of the others."""
+"""Number of alternating runs of scikit-learn's KMeans."""
 MANY_ROWS = 100_000
-"""With more rows scikit-learn's pass is timed on every tenth row, and counted ten times."""
+"""With more rows, scikit-learn's pass is timed on every tenth row and multiplied by ten."""
 
 
 def topics(n: int, d: int, n_topics: int = 100, words: int = 88, seed: int = 0) -> Any:
-    """(n, d) CSR rows of unit length, in blocks so that little more than the rows is held.
+    """Return (n, d) CSR rows of unit length, made in blocks to save memory.
 
-    Half of the words drawn are from everywhere, half from the 300 of the row's topic. A word
-    counts by the logarithm of how often it is drawn and of its rarity. 88 words are about 75
-    different ones.
+    Half of the words of a row are drawn from all words, and half from the 300 words of its topic.
+    The weight of a word depends on the logarithms of its count and of its rarity. 88 drawn words
+    are about 75 different words.
     """
     from scipy.sparse import csr_matrix
 
@@ -84,7 +84,7 @@ def topics(n: int, d: int, n_topics: int = 100, words: int = 88, seed: int = 0) 
 
 
 def counts(n: int = 20_000, d: int = 2_000, n_types: int = 30, seed: int = 0) -> Any:
-    """(n, d) CSR counts: each type of cell has more of some genes, a cell of all by its depth."""
+    """Return (n, d) CSR counts in which each cell type has more of some genes."""
     from scipy.sparse import csr_matrix, vstack
 
     r = np.random.default_rng(seed)
@@ -103,17 +103,16 @@ MADE: dict[str, Callable[[], Any]] = {
     "short": lambda: topics(200_000, 30_000, n_topics=300, words=11),
     "counts": counts,
 }
-"""Functions that make the generated sets."""
 
 
 def zipf(n_words: int, offset: int) -> NDArray[np.int64]:
-    """Words in the frequencies of the law of Zipf and Mandelbrot: one is drawn by its place."""
+    """Return words with Zipf-Mandelbrot frequencies."""
     mass = 1.0 / np.arange(offset, n_words + offset)
     return np.repeat(np.arange(n_words), np.ceil(mass / mass.sum() * (1 << 20)).astype(np.int64))
 
 
 def prepare(name: str, folder: Path) -> Path:
-    """File of a set, which is made unless it is there."""
+    """Return the file of a set, which is made if it does not exist."""
     if name == "reuters":
         return data_folder() / "reuters_tfidf.npz"
     path = folder / f"{name}.npz"
@@ -125,7 +124,7 @@ def prepare(name: str, folder: Path) -> Path:
 
 
 def exact_peer(path: str, k: int) -> float:
-    """CPU seconds a pass of scikit-learn's KMeans: a longer fit less a shorter one."""
+    """Return CPU seconds per pass of scikit-learn's KMeans, from a long and a short fit."""
     from threadpoolctl import threadpool_limits
 
     x = load(path)
@@ -140,7 +139,7 @@ def exact_peer(path: str, k: int) -> float:
 
 
 def lowest(path: str, k: int) -> float:
-    """The lowest end of some runs of Lloyd's algorithm to a fixed point."""
+    """Return the lowest final energy of several runs of Lloyd's algorithm."""
     x = load(path)
     options = {"algorithm": "lloyd", "init": "random", "tol": 0, "max_iter": 300, "n_threads": 1}
     fits = [lk.KMeans(k, random_state=seed, **options).fit(x) for seed in range(STARTS)]
@@ -148,12 +147,10 @@ def lowest(path: str, k: int) -> float:
 
 
 def child(what: str, path: str, k: int) -> float:
-    """Seconds a pass of the peer, or the lowest energy."""
     return exact_peer(path, k) if what == "peer" else lowest(path, k)
 
 
 def compare(case: str, folder: Path) -> dict[str, Any]:
-    """All curves of a case, and scikit-learn's seconds a pass."""
     name, clusters = case.rsplit("-", 1)
     path, k = str(prepare(name, folder)), int(clusters)
     x = load(path)
@@ -178,7 +175,6 @@ def compare(case: str, folder: Path) -> dict[str, Any]:
 
 
 def passes_row(record: dict[str, Any]) -> list[str]:
-    """Exact k-means beside scikit-learn's."""
     lloyd, peer = record["runs"][LLOYD], record["seconds_a_pass"]
     step, whole, n = lloyd["seconds_a_step"], lloyd["total"], lloyd["n_steps"]
     return [
@@ -195,7 +191,6 @@ def passes_row(record: dict[str, Any]) -> list[str]:
 
 
 def curves_row(record: dict[str, Any]) -> list[str]:
-    """CPU seconds of every method to a share above Lloyd's end, and ends."""
     lloyd = record["runs"][LLOYD]
     end = lloyd["energies"][-1]
     limit = end * (1 + NEAR)
@@ -213,20 +208,20 @@ def curves_row(record: dict[str, Any]) -> list[str]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
     exact = ["set", "rows × features", "nonzeros per row", "k", "Lloyd, seconds per pass",
              "scikit-learn, seconds per pass", "passes until no label changes",
-             "Lloyd, seconds in all", "scikit-learn, seconds in all"]  # fmt: skip
+             "Lloyd, total seconds", "scikit-learn, total seconds"]  # fmt: skip
     curves = ["set", "k", *LIMITS, "scikit-learn KMeans", "lowest energy", "speedup of auto"]
     between = (
-        "Seconds until the energy is within 2 % of the final energy of Lloyd's algorithm; in "
-        "brackets the final energy of each method, relative to that of Lloyd's algorithm. The "
-        f"lowest energy is that of {STARTS} runs of Lloyd's algorithm:"
+        "The next table shows the seconds until the energy is within 2 % of the final energy of "
+        "Lloyd's algorithm, and in brackets the final energy of each method, relative to that of "
+        f"Lloyd's algorithm. The lowest energy is that of {STARTS} runs of Lloyd's algorithm."
     )
     note = (
-        "CPU seconds on one thread, float32, from the same random starting rows; they include the "
-        f"first scan of the rows. In the upper table the brackets are our speedup. {result['cpu']}."
-        " Made by `python -m benchmarks.sparse --write`."
+        "Times are CPU seconds on one thread with float32, from the same random starting rows, and "
+        "include the first scan of the rows. In the first table, the numbers in brackets are "
+        f"speedups of largek_dask. Processor: {result['cpu']}."
+        " This table was made by `python -m benchmarks.sparse --write`."
     )
     records = result["records"]
     lines = [*table_of(exact, [passes_row(r) for r in records]), "", between, ""]
@@ -234,7 +229,6 @@ def table(result: dict[str, Any]) -> str:
 
 
 def main() -> None:
-    """Measure, save, and write the tables."""
     parser = new_parser(__doc__)
     parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
     args = parse(parser, child)

@@ -1,11 +1,11 @@
-"""The first minute: import, help, the demo, and the first fit from an empty kernel cache.
+"""Measure the first minute: import, help, the demo, and the first fit without cached kernels.
 
     python -m benchmarks.start [--write]
 
-Wall seconds of whole processes; medians of five for imports and help, one demo each. A first fit
-is timed from the call of `fit` until the model is there, in a process of its own with a cache of
-its own, after the estimator was imported; its CPU seconds are those of the process and of all that
-it started. The median of three.
+The results are wall seconds of whole processes: medians of five runs for import and help, and one
+run of each demo. A first fit is timed from the call of `fit` until the model exists, in a separate
+process with an empty cache, after the import of the estimator. Its CPU seconds include those of
+child processes. The median of three runs is reported.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from benchmarks.tables import publish, table_of
 TARGETS: dict[str, tuple[str, float | None]] = {
     "import": ("`import largek_dask`", 0.3),
     "estimator": ("`from largek_dask import KMeans`", None),
-    "peer": ("`from sklearn.cluster import KMeans`, most of which ours imports, too", None),
+    "peer": ("`from sklearn.cluster import KMeans`, which largek_dask mostly imports, too", None),
     "help": ("`largek --help`", 0.5),
     "demo_cold": ("`largek demo`, nothing compiled yet", 60.0),
     "demo_warm": ("`largek demo`, kernels in the cache", 15.0),
 }
 N_ROWS, N_FEATURES = 20_000, 8
 WALL = {300: 8.0, 8: 4.0}
-"""Most wall seconds of a first fit, by the number of clusters."""
+"""Maximum wall seconds of a first fit, by number of clusters."""
 CPU = {300: 14.0}
-"""Most CPU seconds, likewise."""
+"""Maximum CPU seconds of a first fit, by number of clusters."""
 DTYPES = ("float32", "float64")
 
 FIT = """
@@ -63,19 +63,19 @@ KMeans(k, random_state=0).fit(rows)
 wall = time.perf_counter() - begin
 print(json.dumps({"wall": wall, "cpu": cpu_seconds() - cpu, "compiled": compiled.n}))
 """
-"""Program that fits. Compilations include those of numba's own functions, but not those of the
-process that compiles ahead."""
+"""Program of a first fit. It counts compiled functions, including those of numba, but not those
+that the process for parallel compilation compiles."""
 
 
 def seconds(command: list[str], environment: dict[str, str]) -> float:
-    """Wall seconds of a process that has to succeed."""
+    """Return the wall seconds of a process, which must succeed."""
     begin = time.perf_counter()
     subprocess.run(command, env=environment, check=True, capture_output=True)
     return time.perf_counter() - begin
 
 
 def first_fit(n_clusters: int, dtype: str, cache: str) -> dict[str, float]:
-    """What a fit takes in a new process, and how many functions it compiles."""
+    """Measure a fit in a new process, and count the functions that it compiles."""
     environment = os.environ | {"DASK_LARGEK__KERNELS__CACHE_DIR": cache}
     shape = [str(N_ROWS), str(N_FEATURES)]
     done = subprocess.run(
@@ -90,7 +90,7 @@ def first_fit(n_clusters: int, dtype: str, cache: str) -> dict[str, float]:
 
 
 def first_fits() -> list[dict[str, Any]]:
-    """First fits, and the same with what these have left in the cache."""
+    """Measure first fits, and the same fits with the resulting cache."""
     found = []
     for n_clusters in WALL:
         for dtype in DTYPES:
@@ -105,7 +105,6 @@ def first_fits() -> list[dict[str, Any]]:
 
 
 def measure() -> dict[str, float]:
-    """Seconds by what was started."""
     largek = str(Path(sys.executable).parent / "largek")
     found = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -124,7 +123,6 @@ def measure() -> dict[str, float]:
 
 
 def fits_table(fits: list[dict[str, Any]]) -> list[str]:
-    """Lines of the table of first fits."""
     rows = [
         [
             f"`KMeans({fit['k']}).fit`, {fit['dtype']}",
@@ -141,22 +139,20 @@ def fits_table(fits: list[dict[str, Any]]) -> list[str]:
 
 
 def table(result: dict[str, Any]) -> str:
-    """The markdown tables of a result."""
     rows = [
         [what, f"{result['found'][name]:.2f}", f"≤ {target:g}" if target else ""]
         for name, (what, target) in TARGETS.items()
     ]
     note = (
-        f"The first fits have {N_ROWS:,} rows of {N_FEATURES} features. Seconds are wall time "
-        "unless they are called CPU seconds; values in brackets are targets. "
-        f"{result['cpu']}. Made by `python -m benchmarks.start --write`."
+        f"The first fits cluster {N_ROWS:,} rows of {N_FEATURES} features. Seconds are wall time, "
+        "except in the column of CPU seconds. Values in brackets are targets. "
+        f"Processor: {result['cpu']}. This table was made by `python -m benchmarks.start --write`."
     )
     first = table_of(["what", "seconds", "target"], rows)
     return "\n".join([*first, "", *fits_table(result["fits"]), "", note])
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     args = parse(new_parser(__doc__))
     result = {"cpu": cpu_description(), "found": measure(), "fits": first_fits()}
     publish("start", result, write=args.write)

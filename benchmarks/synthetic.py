@@ -1,15 +1,16 @@
-"""Seeded data of any size, made block by block: in memory, or by ``ingest`` straight to a store.
+"""Generate seeded data of any size block by block, in memory or by ``ingest`` to a store.
 
-Every block of 4,096 rows is drawn from a generator of its own, derived from the seed and the number
-of the block, so the rows depend neither on how they are read or stored nor on memory.
+Every block of 4,096 rows is drawn from a separate generator, seeded by the seed and the number of
+the block. The rows therefore do not depend on how they are read or stored.
 
 Kinds
 -----
 mixture
     Overlapping Gaussians of unequal weight and scale; their means lie on a low-dimensional plane.
 A, B, C
-    The sets of the benchmarks: 200,000 x 64 of 2,000 components on 16 dimensions, 1,000,000 x 18
-    of 3,000 components, 60,000 x 784 upsampled, shifted and noised handwritten digits.
+    The sets of the benchmarks: 200,000 × 64 rows of 2,000 components in 16 dimensions, 1,000,000 ×
+    18 rows of 3,000 components, and 60,000 × 784 handwritten digits, enlarged, shifted and with
+    noise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from largek_dask.data.rows import Rows, regular_table
 __all__ = ["SyntheticRows", "generate"]
 
 BLOCK_ROWS = 4_096
-"""Rows that one derived generator draws. Changing it changes all data."""
+"""Number of rows drawn by one generator. Changing it changes all data."""
 
 _DEFAULTS: dict[str, dict[str, int]] = {
     "A": {"n_rows": 200_000, "n_features": 64, "n_components": 2_000, "seed": 1, "intrinsic": 16},
@@ -92,7 +93,7 @@ class SyntheticRows(Rows):
         )
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
-        # a short last block is cut from a whole one: more rows are the same ones and others
+        # cut a short last block from a whole one, so that rows do not depend on their number
         x = self._maker.rows(self._generator(1, i), start, start + BLOCK_ROWS)[: stop - start]
         return np.asarray(x, self.dtype)
 
@@ -104,7 +105,7 @@ class _Mixture:
         plane = draw.standard_normal((rank, n_features)) / np.sqrt(rank)
         places = draw.standard_normal((n_components, rank))
         self._means = np.zeros((n_components, n_features))
-        # term by term: a BLAS product has other bits on other machines
+        # add term by term, because results of BLAS differ between machines
         for axis in range(rank):
             self._means += places[:, axis, None] * plane[axis]
         self._means *= _SPREAD.get(kind, 2.0)
@@ -119,7 +120,7 @@ class _Mixture:
 
 
 class _Digits:
-    """scikit-learn's 8 x 8 digits enlarged to 20 x 20, placed on 28 x 28, scaled and noised."""
+    """scikit-learn's 8 × 8 digits, enlarged to 20 × 20, placed on 28 × 28 pixels, with noise."""
 
     def __init__(self, draw: np.random.Generator, kind: str, size: Mapping[str, int]) -> None:
         from sklearn.datasets import load_digits

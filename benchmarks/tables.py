@@ -1,9 +1,9 @@
-"""Tables in the documents, made from the committed results.
+"""Make the tables in the documents from the committed results.
 
     python -m benchmarks.tables
 
-rewrites all of them without measuring anything, after a change of wording. A benchmark with
-``--write`` does the same for its own result.
+This command rewrites all tables without measuring anything, for example after a change of wording.
+A benchmark with ``--write`` rewrites its own tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WIDTH = 118
 
 
 class Table(NamedTuple):
-    """Table in a document: its page, the result it shows, and the function that writes it."""
+    """Table in a document: its page, its result, and the function that writes it."""
 
     page: str
     result: str
@@ -32,7 +32,7 @@ class Table(NamedTuple):
     module: str | None = None
 
     def made(self, result: dict[str, Any] | None = None) -> str:
-        """Return the markdown of a result, by default of the committed one."""
+        """Return the markdown of a result; the default is the committed result."""
         if result is None:
             result = json.loads((RESULTS / f"{self.result}.json").read_text())
         module = importlib.import_module(f"benchmarks.{self.module or self.result}")
@@ -82,9 +82,9 @@ TABLES = {
     "guard": Table(_on("start"), "guard"),
     "guard_counts": Table(_on("start"), "guard", "counts_table"),
 }
-"""All tables by the name in their markers."""
+"""All tables, by the name in their markers."""
 PAGES = tuple(dict.fromkeys(table.page for table in TABLES.values()))
-"""Documents with tables that a command makes."""
+"""Documents with generated tables."""
 
 
 # --- markdown -------------------------------------------------------------------------------------
@@ -97,16 +97,16 @@ def table_of(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def against(value: float, aim: float, form: str, *, least: bool) -> str:
-    """Return a figure and its aim as text, in bold if it misses the aim."""
+    """Format a value and its target, in bold if the value misses the target."""
     held = value >= aim if least else value <= aim
     text, sign = format(value, form), "≥" if least else "≤"
     return f"{text if held else f'**{text}**'} ({sign} {aim:g})"
 
 
 def wrapped(markdown: str) -> str:
-    """Wrap lines of text at the width of a page; lines of tables stay as they are.
+    """Wrap lines of text at the width of a page, but not lines of tables.
 
-    A line is not broken within code, or where the next word would begin a list.
+    Lines are not broken within code, or before a word that would begin a list.
     """
     lines = []
     for line in markdown.strip().splitlines():
@@ -142,14 +142,14 @@ def put_table(page: Path, name: str, markdown: str) -> None:
 
 
 def write_tables(name: str, result: dict[str, Any]) -> None:
-    """Write all tables that are made from a result into the documents."""
+    """Write all tables of a result into the documents."""
     for marker, table in TABLES.items():
         if table.result == name:
             put_table(ROOT / table.page, marker, table.made(result))
 
 
 def publish(name: str, result: dict[str, Any], *, write: bool, indent: int | None = None) -> None:
-    """Print the tables of a result; save it and write them into the documents if asked to."""
+    """Print the tables of a result; with ``write``, save the result and update the documents."""
     for table in TABLES.values():
         if table.result == name:
             print(table.made(result), end="\n\n", flush=True)

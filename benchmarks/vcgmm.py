@@ -1,17 +1,18 @@
-"""Mixtures of very many Gaussians, beside k-means libraries and other mixtures.
+"""Compare Gaussian mixtures of very many components with k-means and other mixtures.
 
     python -m benchmarks.vcgmm [--only PART ...] [--seeds 3] [--write]
 
 Parts:
 
-* sets: A and B with 1,000 components, all rows and a coreset of 65,536, against scikit-learn's
-  Lloyd and faiss, and the authors' C++ where the environment variable LARGEK_VCGMM names its
-  program (`vcgmm_authors.cpp` says how it is made).
+* sets: A and B with 1,000 components, all rows and a coreset of 65,536, compared with Lloyd's
+  algorithm in scikit-learn and faiss, and with the authors' C++ program if the environment
+  variable LARGEK_VCGMM names it (`vcgmm_authors.cpp` explains how to build it).
 * when: held-out log-likelihood and energy of several methods against CPU seconds.
 * sublinear: 262,144 rows of 32 features, 1,000 to 32,000 components.
-* parts: the parts of the algorithm, each changed in turn.
+* parts: the parts of the algorithm, changed one at a time.
 
-Every fit is one of `vcgmm_runs.py`. Fits of ours share a process a set; peers have their own.
+`vcgmm_runs.py` runs the fits. Our fits share one process per set, and other programs run in
+separate processes.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from benchmarks.vcgmm_runs import AUTHORS, BY_DISTANCE, planted
 
 CORESET = 65_536
 SCALES = (1_000, 4_000, 8_000, 32_000)
-"""Components of the part "sublinear"."""
+"""Numbers of components of the part "sublinear"."""
 LEARNT = {1_000: 20_000, 100: 60_000}
-"""Rows that scikit-learn's mixtures learn from where all are too many, by components."""
+"""Numbers of rows for scikit-learn's mixtures if all rows would take too long."""
 COLORS = ("tab:red", "tab:orange", "tab:brown", "black", "tab:blue", "tab:green", "tab:purple")
 
 Record = dict[str, Any]
 Job = tuple[str, Record]
-"""A job of `vcgmm_runs.py`, and its arguments."""
+"""Name of a job of `vcgmm_runs.py`, and its arguments."""
 
 
 @dataclass(frozen=True)
@@ -62,24 +63,24 @@ class Bench:
     n_seeds: int = 3
 
     def path(self, name: str) -> str:
-        """Path of the rows of a set."""
+        """Return the path of the rows of a set."""
         return str(prepare(name, self.folder))
 
     def keep(self, name: str, x: Any) -> str:
-        """Path of an array that is stored under a name."""
+        """Store an array under a name, and return its path."""
         path = self.folder / f"{name}.npy"
         np.save(path, x)
         return str(path)
 
 
 def jobs(asked: Sequence[Job]) -> list[Record]:
-    """Fits one after the other in a process."""
+    """Run jobs one after another in a process."""
     records: list[Record] = child_record("benchmarks.vcgmm_runs", list(asked))
     return records
 
 
 def named(asked: Mapping[str, Job]) -> dict[str, Record]:
-    """The same, by name; prints a line of each."""
+    """Run named jobs, and print a line for each."""
     found = dict(zip(asked, jobs(list(asked.values())), strict=True))
     for name, record in found.items():
         print(f"  {name}: {short(record)}", flush=True)
@@ -87,7 +88,7 @@ def named(asked: Mapping[str, Job]) -> dict[str, Record]:
 
 
 def peer(name: str, **arguments: Any) -> Record:
-    """One fit in the best of the environments of its library, a process of its own each."""
+    """Run a fit in the fastest environment of its library, in separate processes."""
     environments = peer_environments(name if name == "faiss" else "largek_dask").values()
     found: list[list[Record]] = [
         child_record("benchmarks.vcgmm_runs", [(name, arguments)], environment)
@@ -97,7 +98,7 @@ def peer(name: str, **arguments: Any) -> Record:
 
 
 def ours(path: str, k: int, seed: int = 0, **more: Any) -> Job:
-    """A fit of ours to ask for; what is no field of `Run` goes to the job."""
+    """Describe a fit of ours; arguments that are not fields of `Run` go to the job."""
     fields = ("covariance", "parameters", "init", "tol", "most", "limit")
     asked = {name: more.pop(name) for name in fields if name in more}
     return "ours", {"path": path, "asked": {"k": k, "seed": seed} | asked} | more
@@ -107,7 +108,7 @@ def ours(path: str, k: int, seed: int = 0, **more: Any) -> Job:
 
 
 def measure_sets(bench: Bench) -> Record:
-    """A and B: ours, and meanwhile, on another core, the units and the authors' programs."""
+    """Measure A and B: our fits and, on another core, k-means and the authors' program."""
     paths = {name: bench.path(name) for name in "AB"}
     with ThreadPoolExecutor(2) as pool:
         others = pool.submit(lambda: {name: others_on(name, path) for name, path in paths.items()})
@@ -116,7 +117,7 @@ def measure_sets(bench: Bench) -> Record:
 
 
 def ours_on(bench: Bench, path: str) -> dict[str, list[Record]]:
-    """Fits to all rows and to coresets; log-likelihoods of the first ones."""
+    """Fit all rows and coresets; compute log-likelihoods of the first fits."""
     asked: dict[str, Job] = {}
     for seed in range(bench.n_seeds):
         common: Record = {"path": path, "k": 1_000, "seed": seed}
@@ -131,7 +132,7 @@ def ours_on(bench: Bench, path: str) -> dict[str, list[Record]]:
 
 
 def others_on(name: str, path: str) -> dict[str, Record]:
-    """The unit of a set, and the programs of the paper's authors."""
+    """Run k-means on a set, and the authors' program."""
     common: Record = {"path": path, "k": 1_000}
     if name == "A":
         others = {"unit": peer("lloyd", **common)}
@@ -148,13 +149,12 @@ def others_on(name: str, path: str) -> dict[str, Record]:
 
 
 def short(record: Record) -> str:
-    """A line for the screen."""
     keys = ("seconds", "iterations", "F", "energy", "log_likelihood", "ari")
     return ", ".join(f"{key} {record[key]:.6g}" for key in keys if key in record)
 
 
 def measure_sublinear(bench: Bench) -> Record:
-    """Ten iterations from a two-level start, and from AFK-MC² where that can be waited for."""
+    """Run ten iterations from a two-level start, and from AFK-MC² if it is fast enough."""
     from benchmarks.synthetic import generate
 
     x = generate("mixture", 262_144, 32, n_components=10_000, seed=5)
@@ -174,7 +174,7 @@ def measure_sublinear(bench: Bench) -> Record:
 
 
 def measure_when(bench: Bench) -> Record:
-    """Curves of all methods on set A, a tenth of it held out."""
+    """Compute curves of all methods on set A, with a tenth of the rows held out."""
     x = np.load(bench.path("A"))
     x = x[np.random.default_rng(1).permutation(len(x))]
     path, held_out = bench.keep("learnt", x[20_000:]), bench.keep("held-out", x[:20_000])
@@ -202,20 +202,19 @@ def measure_when(bench: Bench) -> Record:
 
 
 PARTS_OF_IT: dict[str, Record] = {
-    "as it is": {},
+    "default": {},
     "start: two-level": {"init": "two-level"},
     "start: AFK-MC²": {"init": "afk-mc2"},
     "start: random rows": {"init": "random"},
     "start: no moves": {"changes": {"vcgmm.algorithm.START": {"moves": False}}},
     "no moves of components": {"parameters": {"moves": False}},
-    "lists by distance": {"changes": {"vcgmm.passes.nearest_components": BY_DISTANCE}},
-    "all components every tenth time": {"changes": {"vcgmm.algorithm.ROW_WORK": 1e6}},
+    "lists ordered by distance": {"changes": {"vcgmm.passes.nearest_components": BY_DISTANCE}},
+    "all components in every tenth iteration": {"changes": {"vcgmm.algorithm.ROW_WORK": 1e6}},
 }
-"""Changes in each line of the part "parts"."""
 
 
 def measure_parts(bench: Bench) -> Record:
-    """One part of the algorithm changed at a time, on A and on planted variances."""
+    """Change one part of the algorithm at a time, on A and on planted rows."""
     cases: dict[str, Record] = {"A": {"path": bench.path("A"), "k": 1_000}}
     for kind in ("isoflex", "diag"):
         rows, of = planted(50_000, 500, 16, kind, 3)
@@ -252,7 +251,7 @@ PARTS: dict[str, Callable[[Bench], Record]] = {
 
 
 def draw_when(runs: dict[str, Record], path: Path) -> None:
-    """Log-likelihood and energy of held-out rows against CPU seconds, with 1,000 components."""
+    """Draw held-out log-likelihood and energy against CPU seconds for 1,000 components."""
     figure, (left, right) = new_figure(2, 12, 4.6)
     top = max(max(record["curve"]["log_likelihood"]) for record in runs.values())
     lowest = min(min(record["curve"]["energy"]) for record in runs.values())
@@ -273,7 +272,6 @@ def draw_when(runs: dict[str, Record], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and write if asked to."""
     parser = new_parser(__doc__)
     parser.add_argument("--only", nargs="*", choices=list(PARTS), default=list(PARTS))
     parser.add_argument("--seeds", type=int, default=3)

@@ -1,9 +1,9 @@
-"""Single fits of mixtures, ours and others', on one thread; of `vcgmm.py`.
+"""Run single fits of mixtures by this package and others, on one thread, for `vcgmm.py`.
 
-CPU seconds are those of the fit: of ours from the first look at rows in memory to the last
-parameters, of others the call that learns. A few rows go first, so that no compilation or loading
-of code is timed. Energies and exact log-likelihoods are computed outside the clock, over all rows
-and all components, the same for all methods (:func:`scores`).
+CPU seconds are those of the fit, from the first access to rows in memory to the last parameters, or
+of the call that fits. A fit on a few rows runs first, so that times do not include compiling or
+loading code. Energies and exact log-likelihoods are computed over all rows and all components, in
+the same way for all methods (:func:`scores`), and are not included in times.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from benchmarks.peers import exact_fit, timed
 from benchmarks.sets import starting_centers
 
 AUTHORS = "LARGEK_VCGMM"
-"""Names the program made from `vcgmm_authors.cpp`, if it was made."""
+"""Environment variable that names the program built from `vcgmm_authors.cpp`."""
 SNAPSHOTS = 12
-"""Steps of a run whose energy is computed for its curve."""
+"""Number of steps for which energies are computed."""
 FEW = 4
-"""Iterations of a first fit."""
+"""Number of iterations of a first fit."""
 MANY = 2_500
-"""Components of a first fit on few rows, at most; for more of them no other code is used."""
+"""Maximum number of components of a first fit; more components use no other code."""
 BY_DISTANCE = "by distance"
-"""A change that stands for :func:`nearest_means`."""
+"""Change that stands for :func:`nearest_means`."""
 Real = NDArray[np.float64]
 Record = dict[str, Any]
 
 
 class Mix(NamedTuple):
-    """A mixture in numpy: variances (1, 1), (k, 1) or (k, d)."""
+    """Mixture in numpy: variances have shape (1, 1), (k, 1) or (k, d)."""
 
     means: NDArray[Any]
     variances: Real
@@ -50,7 +50,7 @@ class Mix(NamedTuple):
 
     @classmethod
     def hard(cls, centers: NDArray[Any], energy: float) -> Mix:
-        """k-means as a mixture: equal weights, and one variance, which follows from its energy."""
+        """Return k-means as a mixture with equal weights and one variance, given by its energy."""
         k, d = centers.shape
         return cls(centers, np.full((1, 1), energy / d), np.full(k, -np.log(k)))
 
@@ -61,13 +61,13 @@ class Score(NamedTuple):
     energy: float
     """Squared distance to the nearest mean."""
     log_likelihood: float
-    """Logarithm of the density, over all components."""
+    """Logarithm of the density over all components."""
     labels: NDArray[np.int32]
-    """The component of the largest log joint."""
+    """Index of the component with the largest log joint density."""
 
 
 def scores(x: NDArray[Any], mix: Mix) -> Score:
-    """Score rows over all components, by the kernels of our last pass (a test asks scipy)."""
+    """Score rows over all components by the kernels of our last pass (a test compares scipy)."""
     from largek_dask.kernels.log_likelihood import log_likelihoods
     from largek_dask.kernels.mixtures import pack_mixture
 
@@ -81,7 +81,7 @@ def scores(x: NDArray[Any], mix: Mix) -> Score:
 def planted(
     n: int, k: int, d: int, kind: str, seed: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Rows of k components whose variances differ, and which of them each is of."""
+    """Return rows of k components with different variances, and the component of each row."""
     r = np.random.default_rng(seed)
     means = 2.2 * r.standard_normal((k, d))
     weights = r.dirichlet(np.full(k, 2.0))
@@ -96,7 +96,7 @@ def planted(
 
 @dataclass(frozen=True)
 class Run:
-    """A fit of ours, as it is asked for."""
+    """Parameters of a fit of ours."""
 
     k: int
     seed: int = 0
@@ -106,13 +106,13 @@ class Run:
     init: Any = "auto"
     tol: float = 1e-4
     most: int = 1_000
-    """Iterations of EM at which it is cut."""
+    """Maximum number of EM iterations."""
     limit: float = 120.0
-    """CPU seconds at which it is cut."""
+    """Time limit in CPU seconds."""
 
 
 def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]]:
-    """The mixture after every step, and figures of the step."""
+    """Yield the mixture and statistics after every step."""
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.mixture import MixtureProblem
     from largek_dask.algorithms.vcgmm import VCGMM
@@ -146,7 +146,7 @@ def steps_of(x: NDArray[Any], run: Run) -> Iterator[tuple[Mix, dict[str, float]]
 
 
 def warm_up(x: NDArray[Any], run: Run) -> None:
-    """The same fit on a few rows."""
+    """Run the same fit on a few rows."""
     k = min(run.k, MANY)
     parameters = dict(run.parameters)
     if parameters.get("coreset"):
@@ -160,7 +160,7 @@ def warm_up(x: NDArray[Any], run: Run) -> None:
 
 @dataclass
 class Traced:
-    """A fit of ours, step by step."""
+    """Steps of a fit of ours."""
 
     clock: list[float] = field(default_factory=list)
     mixes: list[Mix] = field(default_factory=list)
@@ -168,12 +168,12 @@ class Traced:
 
     @property
     def of_start(self) -> int:
-        """Steps that came before the first iteration of EM."""
+        """Number of steps before the first EM iteration."""
         return sum(about["iteration"] == 0 for about in self.steps)
 
 
 def trace(x: NDArray[Any], run: Run) -> Traced:
-    """Run it, and keep the mixture after every step."""
+    """Run a fit, and keep the mixture after every step."""
     found, spent, begun = Traced(), 0.0, time.process_time()
     for mix, about in steps_of(x, run):
         spent += time.process_time() - begun
@@ -187,7 +187,6 @@ def trace(x: NDArray[Any], run: Run) -> Traced:
 
 
 def record_of(found: Traced) -> Record:
-    """Seconds and counts of a run."""
     last, start = found.steps[-1], found.of_start
     at_start = found.clock[start - 1] if start else 0.0
     iterations = int(last["iteration"])
@@ -203,7 +202,7 @@ def record_of(found: Traced) -> Record:
 
 
 def curve_of_ours(test: NDArray[Any], found: Traced) -> Record:
-    """Scores of held-out rows after some steps, without the first ones, which look at few rows."""
+    """Score held-out rows after some steps, without the first steps, which use few rows."""
     whole = [i for i, step in enumerate(found.steps) if step["rows"] == found.steps[-1]["rows"]]
     n = len(whole)
     kept = [whole[i] for i in np.unique(np.linspace(0, n - 1, min(n, SNAPSHOTS)).astype(int))]
@@ -211,7 +210,7 @@ def curve_of_ours(test: NDArray[Any], found: Traced) -> Record:
 
 
 def nearest_means(packed: Any, width: int, n_threads: int = 1) -> NDArray[np.int32]:
-    """Neighbours of components by the distance of their means alone."""
+    """Return neighbours of components by the distance of their means only."""
     from largek_dask.kernels.bounds.neighbours import nearest_centers
 
     return nearest_centers(packed.centers, width, n_threads)
@@ -229,7 +228,7 @@ def run_ours(
     last_pass: bool = False,
     energy: bool = False,
 ) -> Record:
-    """A fit of ours on stored rows.
+    """Run a fit of ours on stored rows.
 
     Parameters
     ----------
@@ -237,15 +236,15 @@ def run_ours(
     asked : dict
         Fields of :class:`Run`.
     curve, score : bool
-        Whether scores of held-out rows after some steps, and of the end, are wanted.
+        Whether to score held-out rows after some steps, and at the end.
     held_out, of : str, optional
-        Rows that were not learnt from, and which component planted each: for scores on these.
+        Paths of held-out rows, and of the components that they were drawn from.
     changes : mapping, optional
-        For :func:`patched`.
+        Changes for :func:`patched`.
     last_pass : bool
-        Time exact labels and log-likelihoods of all rows, too.
+        Also time exact labels and log-likelihoods of all rows.
     energy : bool
-        The energy of the end alone, where scores are not wanted.
+        Compute only the final energy, without scores.
     """
     x, run = np.load(path), Run(**asked)
     changes = {
@@ -271,7 +270,7 @@ def run_ours(
 
 
 def seconds_of_last_pass(x: NDArray[Any], mix: Mix) -> float:
-    """CPU seconds of labels and exact log-likelihoods of all rows."""
+    """Return CPU seconds of labels and exact log-likelihoods of all rows."""
     from largek_dask.kernels.log_likelihood import log_likelihoods
     from largek_dask.kernels.mixtures import pack_mixture
 
@@ -283,12 +282,12 @@ def seconds_of_last_pass(x: NDArray[Any], mix: Mix) -> float:
 
 
 def fast_energy(x: NDArray[Any]) -> Callable[[Mix], float]:
-    """Energies, by our own kernels; a retired component is no row's nearest."""
+    """Return a function for energies by our kernels; removed components are ignored."""
     return lambda mix: Energies(x, [mix.means[np.isfinite(mix.log_weights)]])[0]
 
 
 def scores_of(x: NDArray[Any], mix: Mix, of: str | None = None) -> Record:
-    """Scores of a mixture; ``of`` is the path of labels to compare its labels with."""
+    """Score a mixture; ``of`` is the path of labels to compare its labels with."""
     found = scores(x, mix)
     record: Record = {"energy": found.energy, "log_likelihood": found.log_likelihood}
     if of is not None:
@@ -302,7 +301,7 @@ def scores_of(x: NDArray[Any], mix: Mix, of: str | None = None) -> Record:
 
 
 class _Noted:
-    """A mixture of scikit-learn that notes parameters and seconds after each M-step."""
+    """scikit-learn mixture that records parameters and seconds after each M-step."""
 
     def _m_step(self, *args: Any, **kwargs: Any) -> None:
         super()._m_step(*args, **kwargs)  # type: ignore[misc]
@@ -317,7 +316,7 @@ class _Noted:
         return Mix(np.array(self.means_, np.float64), wide, logs)  # type: ignore[attr-defined]
 
     def _weights_so_far(self) -> Real:
-        """Those of the Bayesian one stand in its sticks until the end."""
+        """Return the current weights; the Bayesian mixture stores sticks until the end."""
         if hasattr(self, "weights_"):
             return np.asarray(self.weights_, np.float64)
         one, other = self.weight_concentration_  # type: ignore[attr-defined]
@@ -328,7 +327,7 @@ class _Noted:
 def run_scikit_learn(
     path: str, k: int, covariance: str, *, most: int, bayesian: bool, held_out: str, rows: int
 ) -> Record:
-    """`GaussianMixture` or `BayesianGaussianMixture` of scikit-learn on the first ``rows`` rows."""
+    """Fit `GaussianMixture` or `BayesianGaussianMixture` to the first ``rows`` rows."""
     from sklearn.mixture import BayesianGaussianMixture, GaussianMixture
     from threadpoolctl import threadpool_limits
 
@@ -357,7 +356,6 @@ def run_scikit_learn(
 
 
 def curve_of(x: NDArray[Any], points: list[tuple[float, Mix]]) -> Record:
-    """Seconds, log-likelihoods and energies after some steps."""
     found = [scores(x, mix) for _, mix in points]
     return {
         "seconds": [at for at, _ in points],
@@ -367,7 +365,7 @@ def curve_of(x: NDArray[Any], points: list[tuple[float, Mix]]) -> Record:
 
 
 def run_lloyd(path: str, k: int) -> Record:
-    """`KMeans` of scikit-learn with its default stop, from the common random rows."""
+    """Run scikit-learn's `KMeans` with its default stop rule, from the common random rows."""
     from sklearn.cluster import KMeans
     from threadpoolctl import threadpool_limits
 
@@ -383,7 +381,7 @@ def run_lloyd(path: str, k: int) -> Record:
 
 
 def run_faiss(path: str, k: int, passes: int) -> Record:
-    """`Kmeans` of faiss, from the common random rows."""
+    """Run `Kmeans` of faiss from the common random rows."""
     x = np.load(path)
     fit = exact_fit("faiss", starting_centers(x, k))
     fit(x, 1)
@@ -393,7 +391,7 @@ def run_faiss(path: str, k: int, passes: int) -> Record:
 
 
 def run_authors(path: str, k: int, coreset: int, candidates: int, near: int, seed: int) -> Record:
-    """The authors' C++, if its program is there (`vcgmm_authors.cpp` says how it is made)."""
+    """Run the authors' C++ program, if it exists (see `vcgmm_authors.cpp`)."""
     x = np.load(path)
     n, d = x.shape
     with tempfile.TemporaryDirectory() as folder:
@@ -415,7 +413,7 @@ def run_authors(path: str, k: int, coreset: int, candidates: int, near: int, see
 def run_means(
     path: str, k: int, method: str, seed: int, limit: float, held_out: str | None = None
 ) -> Record:
-    """A method of `curves.py` for k-means, as the mixture that its centres are."""
+    """Run a k-means method of `curves.py`, and treat its centres as a mixture."""
     x = np.load(path)
     test = x if held_out is None else np.load(held_out)
     warm_up_kmeans(method, x, k)
@@ -436,11 +434,9 @@ JOBS: dict[str, Callable[..., Record]] = {
     "scikit-learn": run_scikit_learn,
     "means": run_means,
 }
-"""Jobs by name."""
 
 
 def child(*asked: tuple[str, Record]) -> list[Record]:
-    """Jobs one after the other."""
     return [JOBS[name](**arguments) for name, arguments in asked]
 
 

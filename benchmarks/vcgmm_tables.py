@@ -1,4 +1,4 @@
-"""The tables of `benchmarks.vcgmm`, computed from its result."""
+"""Make the tables of `benchmarks.vcgmm` from its result."""
 
 from __future__ import annotations
 
@@ -18,30 +18,27 @@ AIMS: dict[tuple[str, str], tuple[float, float | None, float]] = {
     ("B", "all rows"): (4.0, -34.675, 23.51),
     ("B", "coreset"): (15.0, None, 24.05),
 }
-"""By set and rows: least speedup over k-means, least F, and largest energy."""
+"""Minimum speedup over k-means, minimum F and maximum energy, by set and rows."""
 AUTHORS_AIM = {"all rows": 8.0, "coreset": 4.0}
 UNITS = {"A": "scikit-learn's Lloyd algorithm", "B": "faiss with 40 passes"}
 SLOPE, SEEDING = 0.3, 50.0
 
 
 def note(result: Result, part: str, text: str, seeds: int | str | None = None) -> list[str]:
-    """Text below a table; ``seeds`` if they are not those of the part."""
     n = result["seeds"] if seeds is None else seeds
-    count = n if isinstance(n, str) else "one seed" if n == 1 else f"medians of {n} seeds"
+    count = n if isinstance(n, str) else "from one seed" if n == 1 else f"medians of {n} seeds"
     return [
         "",
-        f"{text} CPU seconds on one thread, {count}; {result['cpu']}. Made by "
-        f"`python -m benchmarks.vcgmm --only {part} --write`.",
+        f"{text} Times are CPU seconds on one thread, {count}. Processor: {result['cpu']}. This "
+        f"table was made by `python -m benchmarks.vcgmm --only {part} --write`.",
     ]
 
 
 def middle(records: Sequence[Record], key: str) -> float:
-    """Median of a value over records."""
     return float(np.median([record[key] for record in records]))
 
 
 def of_sets(whole: Result) -> str:
-    """Compare A and B with k-means and the authors' programs."""
     result, rows = whole["sets"], []
     for name, found in result["sets"].items():
         others = found["others"]
@@ -68,9 +65,9 @@ def of_sets(whole: Result) -> str:
             rows.append([*cells, *["–"] * (9 - len(cells))])
     head = ["rows", "seconds (of these: start)", "iterations", "speedup over k-means",
             "F per row", "log-likelihood", "energy", "authors' C++: seconds, energy",
-            "speedup over it"]  # fmt: skip
+            "speedup over the authors' C++"]  # fmt: skip
     text = (
-        "Models have 1,000 components and one common variance. Values after ≥ or ≤ are targets; "
+        "Models have 1,000 components with one common variance. Values after ≥ or ≤ are targets; "
         f"bold values miss them. {on_others(result)} F refers to the training rows (all rows, or "
         "a coreset of 65,536 draws). The exact log-likelihood per row and the energy refer to all "
         "rows."
@@ -79,7 +76,6 @@ def of_sets(whole: Result) -> str:
 
 
 def on_others(result: Result) -> str:
-    """Sentences about k-means and the last pass."""
     sets = result["sets"]
     units = " and ".join(
         f"{UNITS[name]} on {name} ({found['others']['unit']['seconds']:.1f} s, energy "
@@ -91,13 +87,12 @@ def on_others(result: Result) -> str:
         for name, found in sets.items()
     )
     return (
-        f"K-means is {units}. Labels and exact densities of all rows take another {last}, which "
-        "are not counted."
+        f"The k-means implementation is {units}. Computing labels and exact densities of all rows "
+        f"takes another {last}, which are not included in the times."
     )
 
 
 def of_when(whole: Result) -> str:
-    """The last points of the curves: a line for each method."""
     result = whole["when"]
     runs = result["runs"]
     rows = []
@@ -110,9 +105,9 @@ def of_when(whole: Result) -> str:
         rows.append(cells)
     learnt = ", ".join(f"{m:,} for k = {int(k):,}" for k, m in result["learnt"].items())
     text = (
-        "Log-likelihood and energy per row of 20,000 held-out rows of set A. The k-means models "
-        "are read as mixtures of one common variance. scikit-learn's mixtures are fitted to fewer "
-        f"rows ({learnt})."
+        "The table shows the log-likelihood and the energy per row for 20,000 held-out rows of set "
+        "A. The k-means models are treated as mixtures with one common variance. scikit-learn's "
+        f"mixtures are fitted to fewer rows ({learnt})."
     )
     head = ["method"]
     for k in runs:
@@ -121,14 +116,13 @@ def of_when(whole: Result) -> str:
 
 
 def slope_of(records: Sequence[Record], start: str) -> float:
-    """Slope of the logarithm of seconds per iteration over that of the number of components."""
+    """Return the slope of log seconds per iteration against the log number of components."""
     seconds = [middle(record[start], "an_iteration") for record in records]
     components = [record["k"] for record in records]
     return float(np.polyfit(np.log(components), np.log(seconds), 1)[0])
 
 
 def of_sublinear(whole: Result) -> str:
-    """Seconds and evaluations per iteration, by number of components."""
     result = whole["sublinear"]
     n, records, rows = result["n"], result["records"], []
     for record in records:
@@ -152,17 +146,19 @@ def of_sublinear(whole: Result) -> str:
             "k-means start, F", "AFK-MC² start, F", "speedup over AFK-MC²"]  # fmt: skip
     slope = against(slope_of(records, "two-level"), SLOPE, ".2f", least=False)
     text = (
-        f"{n:,} synthetic rows of {result['d']} features. For each start: its seconds, and F per "
-        "row after 10 iterations. An iteration includes neighbour tables and searches over all "
-        f"components; its seconds grow as the number of components to the power {slope}. Values "
-        "after ≥ or ≤ are targets; bold values miss them."
+        f"The data are {n:,} synthetic rows of {result['d']} features. For each start, the table "
+        "shows its seconds and F per row after 10 iterations. The time of an iteration includes "
+        "neighbour tables and searches over all components, and grows as the number of components "
+        f"to the power {slope}. Values after ≥ or ≤ are targets; bold values miss them."
     )
-    seeds = f"medians of {result['seeds']} seeds for the two-level start, one seed for the others"
+    seeds = (
+        f"medians of {result['seeds']} seeds for the two-level start, and from one seed for the "
+        "other starts"
+    )
     return "\n".join(table_of(head, rows) + note(result, "sublinear", text, seeds))
 
 
 def of_parts(whole: Result) -> str:
-    """Results with one part changed."""
     result = whole["parts"]
     cases = result["cases"]
     heads = {"A": "A, 1,000, iso", "isoflex": "planted, 500, isoflex", "diag": "planted, 500, diag"}
@@ -182,8 +178,8 @@ def of_parts(whole: Result) -> str:
         rows.append([part, *cells])
     head = ["", *(heads[name] for name in cases)]
     text = (
-        "Seconds, exact log-likelihood per row, and energy (A) or adjusted Rand index (planted "
-        "rows, where the log-likelihood is that of held-out rows). The log-likelihood on A is of "
-        "one seed."
+        "Each cell shows seconds, the exact log-likelihood per row, and the energy (A) or the "
+        "adjusted Rand index (planted rows). On planted rows, the log-likelihood is that of "
+        "held-out rows. On A, the log-likelihood is from one seed."
     )
     return "\n".join(table_of(head, rows) + note(result, "parts", text))

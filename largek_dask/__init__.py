@@ -1,4 +1,4 @@
-"""Large-scale clustering on one machine or on a Dask cluster, with the same bits everywhere."""
+"""Large-scale clustering with bit-identical results on one machine or on a Dask cluster."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from largek_dask.version import __version__
 
-# Public names and where they live: loaded when first used, so that importing the package, and
-# every command of `largek`, starts fast.
+# Names are imported on first use, so that importing the package and running `largek` are fast.
 _PUBLIC = {
     "IncrementalLloyd": "largek_dask.algorithms.incremental",
     "KMeans": "largek_dask.estimators.kmeans",
@@ -95,6 +94,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names, loaded or not."""
     special = (name for name in globals() if name.startswith("__"))
     return sorted({*__all__, *special})

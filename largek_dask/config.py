@@ -1,8 +1,8 @@
-"""Settings, kept in ``dask.config`` under the key ``largek``.
+"""Settings of this package, stored in ``dask.config`` under the key ``largek``.
 
-Defaults are in ``largek.yaml``, their meaning in ``largek-schema.yaml``. Each can be set in Python
-(``dask.config.set({"largek.kernels.tile": "avx2"})``), in a YAML file that Dask reads, or in the
-environment (``DASK_LARGEK__KERNELS__TILE=avx2``).
+``largek.yaml`` contains the defaults, and ``largek-schema.yaml`` describes each setting. A setting
+can be changed in Python (``dask.config.set({"largek.kernels.tile": "avx2"})``), in a YAML file that
+Dask reads, or by an environment variable (``DASK_LARGEK__KERNELS__TILE=avx2``).
 """
 
 from __future__ import annotations

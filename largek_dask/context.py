@@ -1,4 +1,4 @@
-"""Id of the job that a thread works for, so that log lines can name it."""
+"""Store the id of each thread's job, so that log lines can name the job."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _job: contextvars.ContextVar[str | None] = contextvars.ContextVar("largek_job", 
 
 
 def current_job() -> str | None:
-    """Return the id of the job that this thread works for; None if there is none."""
+    """Return the id of this thread's job; None if the thread does not work for a job."""
     return _job.get()
 
 
 @contextmanager
 def working_for(job_id: str | None) -> Iterator[None]:
-    """Work for a job inside this block."""
+    """Set the job of this thread inside a ``with`` block."""
     token = _job.set(job_id)
     try:
         yield
@@ -29,7 +29,7 @@ def working_for(job_id: str | None) -> Iterator[None]:
 
 
 def carried(function: Callable[..., Result]) -> Callable[..., Result]:
-    """Return ``function`` for a single call on another thread, in the job of this thread."""
+    """Bind ``function`` to the job of this thread, for a single call on another thread."""
     if _job.get() is None:
         return function
     run: Any = contextvars.copy_context().run

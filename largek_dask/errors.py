@@ -1,6 +1,7 @@
 """Errors and warnings of this package.
 
-Each message says what is wrong, where (row, chunk, URL, parameter), and what to do.
+Each message says what is wrong, where the problem is (row, chunk, URL or parameter), and what to
+do.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ def warn(message: str, category: type[Warning]) -> None:
     if (handler := _handler.get()) is not None:
         handler(message, category)
         return
-    # Level 1 is the line below, 2 the caller. (From Python 3.12 on: skip_file_prefixes.)
+    # Level 1 is the call of warnings.warn below, and level 2 is the caller of this function.
     level = 2
     frame = sys._getframe(1)
     while frame.f_code.co_filename.startswith(PACKAGE) and frame.f_back is not None:
@@ -86,7 +87,7 @@ def warn(message: str, category: type[Warning]) -> None:
 
 
 def raised_on(worker: str, error: Error) -> Error:
-    """Return ``error`` with the address of the worker that raised it, if known."""
+    """Return ``error`` with the address of the worker that raised it, if the address is known."""
     if worker:
         with suppress(AttributeError):
             error.largek_worker = worker  # type: ignore[attr-defined]
@@ -106,8 +107,8 @@ class LargekError(Exception):
 def without_causes(function: Callable[P, T]) -> Callable[P, T]:
     """Decorate a public function so that its errors do not show their causes.
 
-    Their messages are complete. Inside a job causes are kept, because they show whether storage is
-    unavailable and worth waiting for.
+    The messages are complete without causes. Inside a job, causes are kept, because they show
+    whether the job should wait for unavailable storage.
     """
 
     @wraps(function)
@@ -123,11 +124,11 @@ def without_causes(function: Callable[P, T]) -> Callable[P, T]:
 
 
 class ParameterError(LargekError, ValueError):
-    """A parameter has an invalid value, or one that does not fit the data."""
+    """A parameter has an invalid value, or a value that does not fit the data."""
 
 
 class MissingOptionError(ParameterError):
-    """A storage option has no value: its process or environment has ended."""
+    """A storage option is missing, because the process that had its value has ended."""
 
 
 class DataError(LargekError, ValueError):
@@ -143,7 +144,7 @@ class IncompleteStoreError(DataError):
 
 
 class DataChangedError(DataError):
-    """The data differ from those a checkpoint or job was made with."""
+    """The data differ from the data of the checkpoint or job."""
 
 
 class MissingDependencyError(LargekError, ImportError):
@@ -163,7 +164,7 @@ class ModelFormatError(LargekError, ValueError):
 
 
 class NoModelError(LargekError, RuntimeError):
-    """A fit was stopped (by its time limit or cancelled) before it had a model.
+    """A fit was cancelled or reached its time limit before it had a model.
 
     ``reason`` is "max_time" or "cancelled".
     """
@@ -179,7 +180,7 @@ class NoModelError(LargekError, RuntimeError):
 
 
 class NotEnoughMemoryError(LargekError, MemoryError):
-    """A fit needs more memory than there is; raised before it starts."""
+    """A fit needs more memory than is available; raised before the fit starts."""
 
 
 class ClusterError(LargekError, RuntimeError):
@@ -187,7 +188,7 @@ class ClusterError(LargekError, RuntimeError):
 
 
 class VersionMismatchError(ClusterError):
-    """Workers have another version of this package."""
+    """Workers have a different version of this package."""
 
 
 class SchedulerAwayError(ClusterError):
@@ -199,7 +200,7 @@ class OtherSchedulerError(ClusterError):
 
 
 class LostJobError(LargekError, RuntimeError):
-    """Another scheduler has taken over a job, and this one must not write its files any more."""
+    """A different scheduler now owns the job, so this scheduler must not write the job's files."""
 
 
 class JobNotFoundError(LargekError, LookupError):
@@ -215,11 +216,11 @@ class CancelledJobError(LargekError, RuntimeError):
 
 
 class CancelledFit(LargekError):
-    """Raised inside a pass after the driver has requested a stop; never reaches users."""
+    """A pass was stopped because the driver requested it; users never see this error."""
 
 
 class DataWarning(UserWarning):
-    """Data are converted on reading, or cannot be checked completely."""
+    """Data are converted when they are read, or cannot be checked completely."""
 
 
 class DegenerateDataWarning(UserWarning):
@@ -227,19 +228,19 @@ class DegenerateDataWarning(UserWarning):
 
 
 class InterruptedFitWarning(UserWarning):
-    """A fit was interrupted; the model is the best so far."""
+    """A fit was interrupted; its best model so far is kept."""
 
 
 class MissingChunksWarning(UserWarning):
-    """A store lacks some chunks, which are read as its fill value."""
+    """A store lacks some chunks, which are read as fill values."""
 
 
 class ParameterWarning(UserWarning):
-    """A parameter value is replaced by another."""
+    """The value of a parameter is replaced by another value."""
 
 
 class RecoveryWarning(UserWarning):
-    """Something was damaged or lost, and was recovered from."""
+    """A damaged or missing file was detected, but the fit continues."""
 
 
 class VersionMismatchWarning(UserWarning):

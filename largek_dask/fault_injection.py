@@ -1,6 +1,6 @@
-"""Named points of a job at which tests inject faults; they have no effect otherwise.
+"""Named points of a job at which tests can inject faults.
 
-Tests kill processes at each point, and fail if one is never reached.
+Tests kill processes at each point, and fail if a point is never reached.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _watcher: Watcher | None = None
 
 
 def watch(watcher: Watcher | None) -> None:
-    """Call ``watcher("before" or "after", point)`` at every point from now on; None stops it."""
+    """Call ``watcher("before" or "after", point)`` at every point; None stops the calls."""
     global _watcher
     _watcher = watcher
 
 
 def at(point: str) -> AbstractContextManager[None]:
-    """Report the start of a block to the watcher, and its end unless it fails."""
+    """Report the start of a ``with`` block to the watcher, and its end if the block succeeds."""
     return UNSEEN if _watcher is None else _seen(point, _watcher)
 
 

@@ -1,6 +1,6 @@
 """HTML table of names and values for notebooks; every text is escaped.
 
-Colours are left to the page, so that the table is readable on light and on dark ones.
+The table sets no colours, so it is readable on light and dark pages.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Removal of secrets from all text that is written or sent: events, errors, log lines.
 
-``service.runner`` applies it to the events of a job, before they reach a file or a client.
+``service.runner`` redacts the events of a job before they are written to a file or sent.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from urllib.parse import quote, quote_plus
 
 SHORTEST = 4
-"""Least length of a secret in characters; replacing shorter ones would garble texts."""
+"""Minimum length of a secret in characters; replacing shorter strings would garble messages."""
 SHORTEST_FORM = 6
-"""Least length of a secret in another form (JSON, URL, base64), and of a number."""
+"""Minimum length of a number, or of a secret encoded as JSON, URL or base64."""
 PLAIN_FIELDS = frozenset(
     {"event", "time", "job", "run", "state", "topic", "reason", "stop_reason", "error"}
 )
-"""Fields of events whose values are this package's own words, which may equal an option's value."""
+"""Fields of events that are never redacted, because this package defines their values."""
 
 
 class Redactor:
-    """Replace every value of ``options`` in texts, and in texts inside values, by ``***``.
+    """Replace every value of ``options`` by ``***`` in strings and in nested values.
 
-    Values are recognised literally, as a whole and line by line, as Python or JSON shows them,
-    quoted for a URL, and in base64 as in a request's header. Keys of mappings and values of
-    ``PLAIN_FIELDS`` are not changed.
+    Values are recognised as a whole and line by line: as plain text, as a Python or JSON literal,
+    quoted for a URL, and in base64. Keys of mappings and values of ``PLAIN_FIELDS`` are not
+    changed.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class Redactor:
 
     @classmethod
     def joined(cls, redactors: Iterable[Redactor]) -> Redactor:
-        """Return a redactor of all values of the given ones."""
+        """Return a redactor that combines the given redactors."""
         made = cls(None)
         made._set({form for each in redactors for form in each._forms})
         return made
@@ -54,7 +54,7 @@ class Redactor:
         if isinstance(value, str):
             for form in self._forms:
                 if form in value:
-                    # A number is not replaced inside a longer one.
+                    # A number is not replaced inside a longer number.
                     value = (
                         re.sub(rf"(?<![\d.]){form}(?!\d)", "***", value)
                         if form.isdecimal()
@@ -82,7 +82,7 @@ def _values(options: Any) -> Iterator[str | bytes]:
         elif isinstance(value, list | tuple | set | frozenset):
             left.extend(value)
         elif len(text := str(value)) >= SHORTEST_FORM:
-            # A number, a path, or an object whose text shows its content; not True or None.
+            # Short values such as True and None are not secrets.
             yield text
 
 
@@ -101,12 +101,12 @@ def _forms(value: str | bytes) -> Iterator[str]:
 def _other_forms(text: str, data: bytes) -> Iterator[str]:
     for shown in (repr(text)[1:-1], json.dumps(text)[1:-1], repr(data)[2:-1]):
         yield shown
-        # Inside another value that is shown, such as a tuple of arguments.
+        # A string is escaped twice if it is part of another printed value, such as a tuple.
         yield repr(shown)[1:-1]
     yield json.dumps(text, ensure_ascii=False)[1:-1]
     yield from (quote(data), quote(data, safe=""), quote_plus(data))
     for before in range(3):
-        # Inside longer data, as in "user:password": the characters that depend on these bytes only.
+        # Only these base64 characters are the same inside longer data, such as "user:password".
         encoded = base64.b64encode(bytes(before) + data).decode()
         yield encoded[-(-8 * before // 6) : 8 * (before + len(data)) // 6]
 
@@ -115,7 +115,7 @@ _hidden_in_logs: weakref.WeakSet[Redactor] = weakref.WeakSet()
 
 
 def hide_in_logs(redact: Redactor) -> None:
-    """Apply ``redact`` to this process's log lines while a reference to it exists."""
+    """Apply ``redact`` to the log lines of this process as long as ``redact`` is referenced."""
     _hidden_in_logs.add(redact)
 
 

@@ -25,18 +25,18 @@ def retry(
     report: Callable[[Exception, float], None] | None = None,
     report_after: float = 0.0,
 ) -> T:
-    """Return the result of a call, retrying it after errors that may pass.
+    """Return the result of a call, which is retried after temporary errors.
 
     Parameters
     ----------
     call : callable
         Must be safe to call twice.
     limit : callable
-        Returns how many seconds to keep trying after this error; None raises it at once.
+        Returns the number of seconds to continue after an error; None raises the error at once.
     pause : float
         Seconds before the first retry; each further pause is twice as long.
     longest_pause : float, optional
-        Upper bound of a pause in seconds; ``pause`` by default, so that all are equal.
+        Maximum pause in seconds; by default ``pause``, so that all pauses are equal.
     tries : int, optional
         Maximum number of calls.
     from_first_error : bool
@@ -77,7 +77,7 @@ def retry(
 
 
 def _pause(seconds: float, cancelled: Callable[[], object] | None) -> bool:
-    """Wait; return True if cancelled meanwhile."""
+    """Wait for ``seconds``; return True if cancelled while waiting."""
     if cancelled is None:
         time.sleep(seconds)
         return False

@@ -16,9 +16,10 @@ def check_format(
     Parameters
     ----------
     document : mapping
-        ``format`` is its number, 1 if absent; ``version`` that of the package that wrote it.
+        ``format`` is the format number (default 1); ``version`` is the version of the package that
+        wrote the document.
     where : str
-        Name of its place, for the message.
+        Location of the document, for the message.
     error : type
         Class of the error.
     reads : int
@@ -30,6 +31,6 @@ def check_format(
     version = str(document.get("version", ""))[:40]
     by = f", written by largek_dask {version}," if version.isprintable() and version else ""
     raise error(
-        f"{where}: format {str(number)[:40]!r}{by} and largek_dask {__version__} reads formats "
-        f"up to {reads}: a newer largek_dask wrote it, so upgrade (pip install -U largek_dask)."
+        f"{where}: format {str(number)[:40]!r}{by} is not supported, because largek_dask "
+        f"{__version__} reads only formats up to {reads}; upgrade with pip install -U largek_dask."
     )

@@ -1,1 +1,1 @@
-"""Tests, in the folders of what they test; `oracles/` has a plain numpy twin of every kernel."""
+"""Tests, in the same folders as the package; `oracles/` has a numpy equivalent of each kernel."""

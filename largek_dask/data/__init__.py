@@ -1,1 +1,1 @@
-"""Rows from anywhere, chunk by chunk."""
+"""Read rows from arrays, files and stores, one chunk at a time."""

@@ -16,40 +16,39 @@ Kind = Literal["list", "float", "other"]
 """Kind of a column: lists of numbers, floating-point numbers, or anything else."""
 MOST_LISTED = 20
 INDEX = re.compile(r"|Unnamed: \d+|__index_level_\d+__")
-"""Names under which a DataFrame's index is written as a column."""
+"""Column names that pandas and pyarrow give to an unnamed index."""
 INDEX_LEVEL = re.compile(r"__index_level_\d+__")
-"""pyarrow's name for an unnamed index, which it writes after all columns."""
+"""Name that pyarrow gives to an unnamed index, which is stored after all columns."""
 UNNAMED = re.compile(r"Unnamed: \d+")
-"""pandas' name for a column of a CSV file without a name."""
+"""Name that pandas gives to an unnamed column of a CSV file."""
 
 
 def names_of(labels: Iterable[Any]) -> tuple[str, ...] | None:
-    """Return the labels of columns as names; None if none of them is a string."""
+    """Convert column labels to strings; return None if no label is a string."""
     labels = list(labels)
     return tuple(map(str, labels)) if any(isinstance(label, str) for label in labels) else None
 
 
 def listed(names: Iterable[Any], most: int = MOST_LISTED) -> str:
-    """Format names for a message: the first ``most`` names, and the number of further names."""
+    """Format up to ``most`` names for a message, followed by the number of remaining names."""
     names = list(names)
     shown = ", ".join(map(repr, names[:most]))
     return shown if len(names) <= most else f"{shown} and {len(names) - most:,} more"
 
 
 def equal_names(names: Sequence[str]) -> list[str]:
-    """Return the names that several columns share."""
     return [name for name, n in Counter(names).items() if n > 1]
 
 
 def without_equal_names(rows: Rows) -> Rows:
-    """Return the rows; if several names are equal, drop all names and issue a DataWarning."""
+    """Return the rows; if column names are not unique, drop all names with a DataWarning."""
     equal = equal_names(rows.feature_names or ())
     if not equal:
         return rows
     warn(
-        f"{rows.describe_source(rows.location)} has several columns of the same name "
-        f"({listed(equal, 5)}): columns are matched by position, and the model keeps no names. "
-        "Rename them to keep their names.",
+        f"{rows.describe_source(rows.location)} has several columns with the same name "
+        f"({listed(equal, 5)}); columns are matched by position, and the model has no column "
+        "names. Rename these columns to keep the names.",
         DataWarning,
     )
     return rows.with_names(None)
@@ -57,14 +56,14 @@ def without_equal_names(rows: Rows) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Selection of columns: the names to keep, in order (None: all), and the names to drop."""
+    """Names of the columns to keep, in order (None for all columns), and of the columns to drop."""
 
     columns: tuple[str, ...] | None = None
     drop: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, columns: Names | None, drop: Names | None) -> Selection:
-        """Build a selection from one or several names, or numbers of columns without names."""
+        """Build a selection from column names, or from column numbers if columns have no names."""
         taken = None if columns is None else _texts(columns)
         return cls(taken, () if drop is None else _texts(drop))
 
@@ -88,7 +87,8 @@ class Selection:
         for name in dict.fromkeys([*taken, *self.drop]):
             if name not in found:
                 raise ParameterError(
-                    f"{where} has no column {name!r}. It has {len(names):,} ({listed(names)})."
+                    f"{where} has no column {name!r}; its {len(names):,} columns are "
+                    f"{listed(names)}."
                 )
             if len(found[name]) > 1:
                 raise ParameterError(
@@ -104,7 +104,9 @@ class Selection:
         if self.columns is None:
             places = [place for place, name in enumerate(names) if name not in self.drop]
         if not places:
-            raise ParameterError(f"no column of {where} is left: drop fewer of {listed(names)}.")
+            raise ParameterError(
+                f"no column of {where} is selected; keep at least one of {listed(names)}."
+            )
         return places
 
 
@@ -122,27 +124,27 @@ def _texts(names: Names) -> tuple[str, ...]:
 
 
 def check_numbers(columns: Sequence[tuple[str, Any, bool]], where: str) -> None:
-    """Raise DataError for columns ``(name, type, is_numeric)`` of a table that are not numbers."""
+    """Raise DataError if any of the columns ``(name, type, is_numeric)`` is not numeric."""
     if wrong := {name: f"({kind})" for name, kind, is_numeric in columns if not is_numeric}:
         raise not_numbers(where, wrong)
 
 
 def not_numbers(where: str, columns: Mapping[str, str]) -> DataError:
-    """Return an error that names the columns that are not numbers, with their contents."""
+    """Return an error that lists the columns that are not numeric."""
     held = ", ".join(f"{name!r} {content}" for name, content in columns.items())
     names, is_one = list(columns), len(columns) == 1
     return DataError(
         f"{where} has {'a column that is' if is_one else 'columns that are'} not numbers: {held}. "
-        f"Leave {'it' if is_one else 'them'} out with drop={names!r} (--drop), or encode texts of "
-        "few different values with pandas.get_dummies, and dates as days."
+        f"Leave {'it' if is_one else 'them'} out with drop={names!r} (--drop), or encode text "
+        "with few different values by pandas.get_dummies, and dates as days."
     )
 
 
-# --- an index that has become a column ------------------------------------------------------------
+# --- index columns --------------------------------------------------------------------------------
 
 
 def is_index_name(name: str) -> bool:
-    """Return True if pandas may have written an index as a column of this name."""
+    """Return True if pandas may have written an index as a column with this name."""
     return INDEX.fullmatch(name) is not None
 
 
@@ -153,12 +155,12 @@ def chosen_columns(
     metadata: Mapping[str, Any] | None = None,
     kinds: Sequence[Kind] = (),
 ) -> list[int]:
-    """Return the positions of the selected columns, by default of all columns but an index.
+    """Return the positions of the selected columns; by default, of all columns except an index.
 
-    Columns that pandas' ``metadata`` in the schema marks as an index are dropped with a
-    DataWarning. Raises DataError for other columns without a name, such as an index in a CSV file.
-    If ``kinds`` of the columns are given, and one column holds lists and no column floats, the
-    other columns (ids, text) are dropped with a DataWarning.
+    A column that the pandas ``metadata`` of a schema marks as an index is dropped with a
+    DataWarning. Raises DataError for other unnamed columns, such as an index in a CSV file.
+    If the ``kinds`` of the columns are given, a single column of lists is selected unless there are
+    columns of floats: the other columns (ids, text) are dropped with a DataWarning.
     """
     places = selection.places(names, where) if selection else list(range(len(names)))
     if selection is not None and selection.columns is not None:
@@ -166,9 +168,9 @@ def chosen_columns(
     for name in noted_as_index(names, metadata):
         if len(places) > 1 and names.index(name) in places:
             warn(
-                f"Column {name!r} of {where} is left out: pandas wrote it as the index of the "
-                f"rows. Drop it (drop=[{name!r}], --drop), or name all columns to keep (columns=, "
-                "--columns).",
+                f"Column {name!r} of {where} is left out, because pandas wrote it as the index of "
+                f"the rows. Drop the column (drop=[{name!r}], --drop), or list all columns to keep "
+                "(columns=, --columns).",
                 DataWarning,
             )
             places.remove(names.index(name))
@@ -181,9 +183,9 @@ def chosen_columns(
     ]
     if unnamed:
         raise DataError(
-            f"{where} has columns without a name ({listed(unnamed)}), as pandas writes an index: "
-            f"leave them out (drop={unnamed!r}, --drop), rename those that are features, or name "
-            "all columns to keep (columns=, --columns)."
+            f"{where} has columns without names ({listed(unnamed)}), perhaps an index that pandas "
+            f"wrote; leave them out (drop={unnamed!r}, --drop), rename the columns that are "
+            "features, or list all columns to keep (columns=, --columns)."
         )
     return places
 
@@ -215,7 +217,7 @@ def _only_list(
 
 
 def noted_as_index(names: Sequence[str], metadata: Mapping[str, Any] | None) -> list[str]:
-    """Return the columns that pandas' metadata in the schema, or their names, mark as an index."""
+    """Return the columns that are an index according to their names or to the pandas metadata."""
     noted = (metadata or {}).get("index_columns", ())
     return [
         name
@@ -231,7 +233,7 @@ def all_differences(before: Sequence[str], found: Sequence[str]) -> str:
     """List the names that are missing or added; return "" if there are none."""
     missing = [name for name in before if name not in found]
     added = [name for name in found if name not in before]
-    lists = (("Missing", missing), ("Not known", added))
+    lists = (("Missing", missing), ("Unknown", added))
     return " ".join(f"{what}: {listed(names)}." for what, names in lists if names)
 
 
@@ -256,7 +258,7 @@ def order_by_name(fitted: Sequence[str], found: Sequence[str], where: str) -> li
     if not differences and len(places) == len(found) == len(fitted):
         return [places[name] for name in fitted]
     raise ParameterError(
-        f"The columns of {where} are not those that the model was fitted on: "
-        f"{differences or 'a name occurs more than once.'} Give the columns of the fit "
-        f"({listed(fitted)}) by these names, in any order, and no others."
+        f"The columns of {where} differ from the columns that the model was fitted on. "
+        f"{differences or 'A name occurs more than once.'} Pass exactly the columns of the fit "
+        f"({listed(fitted)}), in any order."
     )

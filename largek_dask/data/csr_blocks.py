@@ -1,4 +1,4 @@
-"""CSR rows as the kernels need them: with ascending columns, each at most once per row."""
+"""Convert CSR matrices to blocks with sorted, unique columns, as the kernels require."""
 
 from __future__ import annotations
 
@@ -23,25 +23,27 @@ def check_columns(n_features: int, what: str) -> None:
 
 
 def sparse_bytes(n_rows: int, n_stored: int, dtype: np.dtype[Any]) -> int:
-    """Return the size of rows in a :class:`SparseBlock`, in bytes."""
+    """Return the size of a :class:`SparseBlock` in bytes."""
     return n_stored * (dtype.itemsize + 4) + (n_rows + 1) * 8
 
 
 def block_of(data: Any, indices: Any, indptr: Any, n_features: int) -> SparseBlock:
-    """Return rows in CSR layout as a block; arrays that need no conversion are not copied.
+    """Return CSR arrays as a block; arrays are copied only if they must be converted.
 
     Numbers are converted to the compute dtype and indices to 32 bits. Columns are sorted, and
-    duplicates are added up in stored order. Raises ValueError if the arrays are not CSR rows with
-    ``n_features`` columns.
+    duplicates are added up in stored order. Raises ValueError if the arrays are not a CSR matrix
+    with ``n_features`` columns.
     """
     data, indices, indptr = np.asarray(data), np.asarray(indices), np.asarray(indptr, np.int64)
     lengths = np.diff(indptr)
     if indptr[0] != 0 or indptr[-1] != len(data) or (lengths < 0).any():
-        raise ValueError("indptr does not rise from row to row")
+        raise ValueError(
+            "indptr must start at 0, never decrease, and end at the number of stored values"
+        )
     if len(indices) and not 0 <= indices.min() <= indices.max() < n_features:
-        raise ValueError(f"a column index lies outside 0 to {n_features - 1}")
+        raise ValueError(f"a column index is outside the range 0 to {n_features - 1}")
     indices = np.ascontiguousarray(indices, np.int32)
-    # float64 beyond float32's range becomes inf, which is reported as a bad row
+    # Values too large for the compute dtype become inf and are reported as bad rows.
     data = np.ascontiguousarray(data, compute_dtype(data.dtype))
     ascending = np.diff(indices) > 0
     edges = indptr[1:-1]

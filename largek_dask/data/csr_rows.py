@@ -1,6 +1,6 @@
 """Rows of a CSR matrix in a Zarr group, in the layout that AnnData writes.
 
-The group holds ``data``, ``indices`` and ``indptr``, and has the attribute ``shape``
+The group contains ``data``, ``indices`` and ``indptr``, and has the attribute ``shape``
 (``h5sparse_shape`` in older files).
 """
 
@@ -30,10 +30,11 @@ def is_sparse_group(group: Any) -> bool:
 
 
 class CSRRows(StoredRows):
-    """Rows of a CSR group; ``address`` is a ``stored_rows.Address``.
+    """Rows of a CSR matrix in a Zarr or HDF5 group.
 
-    Without ``chunk_rows``, a chunk has ``largek.data.read-chunk-bytes`` of stored numbers, and at
-    least 256 rows. Raises DataError if the layout is CSC or the arrays do not match.
+    If neither the call nor the store gives ``chunk_rows``, a chunk has about
+    ``largek.data.read-chunk-bytes`` bytes and at least 256 rows. ``address`` locates the group (see
+    ``stored_rows.Address``). Raises DataError if the layout is CSC or the arrays do not match.
     """
 
     kind = "the CSR group"
@@ -54,7 +55,7 @@ class CSRRows(StoredRows):
         shape = attributes.get("shape", attributes.get("h5sparse_shape"))
         if shape is None or len(shape) != 2:
             raise DataError(
-                f"{what} is a CSR group without the attribute shape = [rows, columns]: add it."
+                f"{what} is a CSR group without the attribute 'shape'; add shape = [rows, columns]."
             )
         self._data, self._indices, self._indptr = (
             group[name] for name in ("data", "indices", "indptr")
@@ -62,9 +63,9 @@ class CSRRows(StoredRows):
         n_rows, n_features = int(shape[0]), int(shape[1])
         if self._indptr.shape != (n_rows + 1,) or self._data.shape != self._indices.shape:
             raise DataError(
-                f"{what} is not a CSR matrix of shape {tuple(shape)}: indptr has "
-                f"{self._indptr.shape[0]} values, data {self._data.shape[0]}, "
-                f"indices {self._indices.shape[0]}: write it again."
+                f"{what} is not a valid CSR matrix: for shape {tuple(shape)}, indptr has "
+                f"{self._indptr.shape[0]} values, data has {self._data.shape[0]}, and indices has "
+                f"{self._indices.shape[0]}; write the group again."
             )
         check_columns(n_features, what)
         refuse_encoded(self._data, what)
@@ -93,7 +94,9 @@ class CSRRows(StoredRows):
         indptr = read_stored(self._indptr, start, stop + 1, complete=complete).astype(np.int64)
         begin, end = int(indptr[0]), int(indptr[-1])
         if not 0 <= begin <= end <= self._data.shape[0]:
-            raise ValueError("indptr does not rise from row to row")
+            raise ValueError(
+                "indptr must start at 0, never decrease, and end at the number of stored values"
+            )
         data, indices = (
             read_stored(array, begin, end, complete=complete)
             for array in (self._data, self._indices)
@@ -103,8 +106,7 @@ class CSRRows(StoredRows):
     def _stamps(self) -> list[str] | None:
         if self.location is None:
             return None
-        # only indptr determines which stored chunks a range of rows needs, so every chunk has
-        # the stamp of the whole group
+        # All chunks share one stamp, because only indptr shows which stored chunks contain a row.
         listed = list_stamps(self.location, self.column, self.storage_options)
         text = "\n".join(f"{key} {stamp}" for key, stamp in sorted(listed.items()))
         return [hashlib.sha256(text.encode()).hexdigest()[:12]] * self.n_chunks

@@ -17,7 +17,7 @@ from largek_dask.kernels.rows import compute_dtype
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MOST_BITS = 32
-"""Bits of an integer that float64 represents exactly with noise; larger sums are rounded."""
+"""Maximum number of integer bits for which the sum with noise is exact in float64."""
 BLOCK_VALUES = 1 << 15
 
 
@@ -38,7 +38,7 @@ class DerivedRows(Rows):
 
     @abstractmethod
     def _derive(self, x: Any, first: int) -> Any:
-        """Compute rows from ``x``, which begins at index ``first`` of the original rows."""
+        """Compute rows from ``x``, which starts at row ``first`` of the original table."""
 
     def _find_names(self) -> tuple[str, ...] | None:
         return self._rows.feature_names
@@ -72,7 +72,7 @@ class ColumnRows(DerivedRows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows; an upper bound if the rows are sparse."""
+        """Number of bytes of all rows; an upper bound if the rows are sparse."""
         return self._rows.nbytes if self.is_sparse else super().nbytes
 
     def _find_names(self) -> tuple[str, ...] | None:
@@ -91,17 +91,19 @@ class ColumnRows(DerivedRows):
 
 
 class DitheredRows(DerivedRows):
-    """Dense integer rows plus noise in [0, 1) that depends on a 64-bit key and the position.
+    """Dense integer rows with added noise in [0, 1), which depends only on a key and the position.
 
-    The likelihood of a Gaussian mixture is unbounded on integers, since variances may shrink to
-    zero around single values. Uniform noise in [0, 1) gives them a density (L. Theis, A. van den
-    Oord, M. Bethge, A note on the evaluation of generative models, 2016).
+    The likelihood of a Gaussian mixture is unbounded on integers, because variances may shrink to
+    zero around single values. Uniform noise in [0, 1) turns the integers into samples of a density
+    (L. Theis, A. van den Oord, M. Bethge, A note on the evaluation of generative models, 2016).
     """
 
     def __init__(self, rows: Rows, key: int) -> None:
         if rows.is_sparse or rows.dtype.kind not in "iu":
             what = "sparse" if rows.is_sparse else rows.dtype
-            raise ParameterError(f"dither needs dense rows of integers, and these are {what}.")
+            raise ParameterError(
+                f"dither requires dense rows of integers, but the rows are {what}."
+            )
         self._key = key
         super().__init__(rows, rows.n_features, compute_dtype(rows.dtype))
 
@@ -110,11 +112,11 @@ class DitheredRows(DerivedRows):
 
 
 def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
-    """Add noise in [0, 1) to integer rows that begin at index ``first`` of a table.
+    """Add noise in [0, 1) to integer rows; the first row has index ``first`` in the table.
 
-    The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea,
-    C. Flood, Fast splittable pseudorandom number generators, OOPSLA 2014), with as many bits as
-    leave the sum exact.
+    The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea, C.
+    Flood, Fast splittable pseudorandom number generators, OOPSLA 2014). The number of random bits
+    is the largest for which the sum is exact.
     """
     (n, d), dtype = x.shape, compute_dtype(x.dtype)
     bits = np.finfo(dtype).nmant + 1 - min(8 * x.dtype.itemsize, MOST_BITS)

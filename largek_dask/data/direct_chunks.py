@@ -1,7 +1,7 @@
 """Read and decode chunks of a local Zarr array without Zarr's own pipeline.
 
-Zarr's pipeline costs about 0.3 ms per chunk of any size, which dominates if chunks are small. It is
-used only for layouts that this module does not support.
+Zarr's pipeline takes about 0.3 ms per chunk, which is most of the read time if chunks are small.
+The pipeline is used only for layouts that this module does not support.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from zarr.storage import LocalStore
 from largek_dask.data.stores import metadata_key, name_chunk
 
 Reader = Callable[[int, int, int], bytes]
-"""Function ``reader(file, n_bytes, offset)`` that returns bytes of a file."""
+"""Function ``reader(file, n_bytes, offset)`` that reads a part of an open file."""
 Decoder = Callable[[bytes], bytes]
 
 ABSENT = 2**64 - 1
 """Offset that marks a missing chunk in the index of a shard."""
 MOST_BYTES = 1 << 30
-"""Maximum bytes of a chunk, as larger chunks need more than one read."""
+"""Maximum size of a chunk in bytes, because larger chunks may need several reads."""
 
 
 class DirectChunks:
-    """Reader of a local two-dimensional array whose chunks span all columns.
+    """Reader of a local two-dimensional Zarr array whose chunks contain full rows.
 
-    ``reader`` reads stored bytes and verifies their checksum, if any. Without ``shard``, each chunk
-    is a file.
+    ``reader`` reads stored bytes and verifies the checksum, if there is one. If ``shard`` is None,
+    each chunk is a separate file.
     """
 
     def __init__(
@@ -84,11 +84,10 @@ class DirectChunks:
         return key
 
     def path(self, row: int) -> str:
-        """Return the file that holds a stored chunk."""
         return os.path.join(self._folder, self._key(row))
 
     def name(self, row: int) -> str:
-        """Name a stored chunk and its file, for messages."""
+        """Return the name and the path of a stored chunk, for messages."""
         return name_chunk(self._array, self._key(row))
 
     def read(self, begin: int, end: int) -> Iterator[NDArray[Any] | None]:
@@ -112,7 +111,7 @@ class DirectChunks:
                 self._refuse_gone(row)
                 yield from [None] * (stop - row)
             except (ValueError, RuntimeError) as error:
-                # Codecs raise errors of both classes.
+                # Codecs raise ValueError or RuntimeError if data are damaged.
                 raise ValueError(f"{self.name(row)} is damaged ({error})") from error
             row = stop
 
@@ -128,7 +127,9 @@ class DirectChunks:
         assert self._shard is not None
         size = 16 * self._per_file + 4
         if file_bytes < size:
-            raise ValueError(f"it has {file_bytes} bytes, and its index alone {size}")
+            raise ValueError(
+                f"the file has {file_bytes} bytes, but the index of a shard needs {size}"
+            )
         at_end = self._shard.index_location == ShardingCodecIndexLocation.end
         table = _checked(file, size, file_bytes - size if at_end else 0)
         index = np.frombuffer(table, "<u8").reshape(-1, 2)
@@ -140,7 +141,7 @@ class DirectChunks:
         if self._decompress is not None:
             data = self._decompress(data)
         if len(data) != self._bytes:
-            raise ValueError(f"it has {len(data)} bytes instead of {self._bytes}")
+            raise ValueError(f"the chunk has {len(data)} bytes instead of {self._bytes}")
         return np.frombuffer(data, self._dtype).reshape(self._shape)
 
 
@@ -165,5 +166,5 @@ def _checked(file: int, n_bytes: int, offset: int) -> bytes:
     body = os.pread(file, n_bytes - 4, offset)
     checksum = os.pread(file, 4, offset + n_bytes - 4)
     if google_crc32c.value(body) != int.from_bytes(checksum, "little"):
-        raise ValueError("its checksum (crc32c) does not match its bytes")
+        raise ValueError("the checksum (crc32c) does not match the data")
     return body

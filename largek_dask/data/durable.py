@@ -1,8 +1,9 @@
-"""Make files and folders of a local disk survive a power failure.
+"""Write files and folders that survive a power failure.
 
-Data survive once ``fsync`` of their file has returned, and a name survives once ``fsync`` of its
-folder has returned. A writer syncs before it reports success: first the data, then the small file
-that publishes them. Object stores reply only after the data are stored.
+The content of a file is safe once ``fsync`` of the file has returned, and its name is safe once
+``fsync`` of the folder has returned. A writer first syncs the data, then writes and syncs the small
+file that publishes the data, and only then reports success. Object stores reply only after the data
+are stored.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from largek_dask.data.stores import stored_keys
 UNSYNCABLE = frozenset([errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS])
 """Error numbers of file systems that cannot sync folders, such as FUSE and SMB."""
 AT_ONCE = 8
-"""Number of concurrent syncs, which a journalling file system commits together; not tuned."""
+"""Number of concurrent syncs, which a journalling file system can commit together (not tuned)."""
 
 
 def sync_file(path: str) -> None:
@@ -36,7 +37,7 @@ def sync_file(path: str) -> None:
 
 
 def sync_folder(path: str) -> None:
-    """Sync the names in a folder to the disk, if its file system can."""
+    """Sync the entries of a folder to the disk, if the file system supports it."""
     if os.name == "nt":  # pragma: no cover
         return
     try:
@@ -54,7 +55,7 @@ def sync_folder(path: str) -> None:
 
 
 def make_folders(path: str, mode: int = 0o777) -> None:
-    """Make a folder and its parents, and sync their names to the disk."""
+    """Create a folder and its parents, and sync the new directory entries to the disk."""
     if os.path.isdir(path):
         return
     if (outer := os.path.dirname(path)) != path:
@@ -65,7 +66,7 @@ def make_folders(path: str, mode: int = 0o777) -> None:
 
 
 def sync_tree(path: str) -> None:
-    """Sync a folder, all of its contents and its own name to the disk."""
+    """Sync a folder, its contents and its directory entry to the disk."""
     waiting: list[Callable[[], None]] = [partial(sync_folder, os.path.dirname(path))]
     for folder, _, names in os.walk(path, onerror=_raise):
         waiting.append(partial(sync_folder, folder))
@@ -80,7 +81,7 @@ def _raise(error: OSError) -> None:
 
 
 def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
-    """Sync the chunks that hold rows, and their names in the folder of the chunks."""
+    """Sync the chunks that contain these rows, and the entries of their folders, to the disk."""
     if isinstance(array.store, LocalStore):
         files = list(_files(array, start, stop))
         for file in files:
@@ -90,7 +91,7 @@ def sync_rows(array: zarr.Array[Any], start: int, stop: int) -> None:
 
 
 def make_chunk_folder(array: zarr.Array[Any]) -> None:
-    """Make the chunk folder of a new one-dimensional array, and sync the array to the disk."""
+    """Create the chunk folder of a new one-dimensional array, and sync the array to the disk."""
     if isinstance(array.store, LocalStore):
         for file in _files(array, 0, 1):
             make_folders(os.path.dirname(file))
@@ -98,10 +99,10 @@ def make_chunk_folder(array: zarr.Array[Any]) -> None:
 
 
 def torn_chunk(array: zarr.Array[Any], stop: int | None = None) -> str | None:
-    """Return the first file of an uncompressed array that is missing or has the wrong size.
+    """Return the first chunk file of an uncompressed array that is missing or has the wrong size.
 
     Only rows before ``stop`` are checked. Returns None if there is no such file, or if the array is
-    not local, as object stores write objects atomically.
+    not local, because object stores write objects atomically.
     """
     if not isinstance(array.store, LocalStore):
         return None
@@ -119,7 +120,7 @@ def _files(array: zarr.Array[Any], start: int, stop: int) -> Iterator[str]:
 
 
 def declare(node: Any, attributes: dict[str, Any]) -> None:
-    """Set attributes of a Zarr array or group in one write, which publishes its data."""
+    """Publish a Zarr array or group by setting attributes in one write."""
     node.update_attributes(attributes)
     if isinstance(node.store, LocalStore):
         root = os.path.join(node.store.root, node.path)

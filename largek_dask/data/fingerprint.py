@@ -1,4 +1,4 @@
-"""Fingerprints of data: sampled hashes, chunk tables, and sizes and times of stored files."""
+"""Compute and compare fingerprints of data."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from largek_dask.data.rows import Rows
 
 WHOLE_BYTES = 32 << 20
-"""Data up to this size in bytes are hashed completely."""
+"""Maximum size in bytes of data that are hashed completely."""
 SAMPLES = 16
 SAMPLE_ROWS = 64
 
 
 def content_of(rows: Rows) -> dict[str, Any]:
-    """Return shape, dtype and a hash of sampled rows (and weights), in any kind of storage.
+    """Return the shape, the dtype, and hashes of sampled rows and weights.
 
     Data of up to 32 MB are hashed completely. For larger data, ``SAMPLES`` runs of ``SAMPLE_ROWS``
-    rows are hashed: the first, the last, and seeded runs between them, whose positions depend only
-    on the number of rows.
+    rows are hashed: the first rows, the last rows, and runs at pseudorandom positions that depend
+    only on the number of rows.
     """
-    # one digest per array of a block, so that the division into chunks does not matter
+    # Each array of a block has its own digest, so that the hash does not depend on the chunks.
     digests = [hashlib.sha256() for _ in range(3 if rows.is_sparse else 1)]
     weight_digest = None if rows.weight is None else hashlib.sha256()
     for i, (begin, end) in _samples_by_chunk(rows):
         start = int(rows.chunk_table[i])
         x = rows.read(i)[begin - start : end - start]
         for digest, array in zip(digests, _arrays_of(x), strict=True):
-            # Hash a view, because copying into a bytes object would hold the GIL.
+            # Hash a view, because copying the data into a bytes object would hold the GIL.
             plain = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
             digest.update(plain.reshape(-1).view(np.uint8).data)
         if weight_digest is not None and rows.weight is not None:
@@ -52,14 +52,13 @@ def content_of(rows: Rows) -> dict[str, Any]:
 
 
 def _arrays_of(x: Table) -> tuple[NDArray[Any], ...]:
-    """Return the array of dense rows, or the lengths, columns and values of sparse rows."""
     if isinstance(x, SparseBlock):
         return np.diff(x.indptr), x.indices[x.stored], x.data[x.stored]
     return (x,)
 
 
 def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
-    """Return ``(chunk, (first row, end row))`` for every run of rows to hash, in order."""
+    """Return ``(chunk, (first row, end row))`` for each run of rows to hash."""
     n = rows.n_rows
     if rows.nbytes <= WHOLE_BYTES or n <= SAMPLES * SAMPLE_ROWS:
         spans = [(0, n)]
@@ -79,7 +78,7 @@ def _samples_by_chunk(rows: Rows) -> list[tuple[int, tuple[int, int]]]:
 
 
 def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
-    """Return the chunk table as runs ``[rows per chunk, number of such chunks]``."""
+    """Return the run-length encoding ``[rows per chunk, number of chunks]`` of a chunk table."""
     lengths = np.diff(chunk_table)
     edges = np.flatnonzero(np.diff(lengths)) + 1
     bounds = [0, *edges.tolist(), len(lengths)]
@@ -89,8 +88,9 @@ def rows_per_chunk(chunk_table: NDArray[np.int64]) -> list[list[int]]:
 def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
     """Describe how two fingerprints differ; None if the data may be the same.
 
-    The location may differ (a copy is the same data); the chunk table and ``shuffled`` may not, as
-    mini-batches depend on them. At the same location, a rewritten chunk counts as changed.
+    Copies in different locations count as the same data. The chunk table and ``shuffled`` must be
+    equal, because mini-batches depend on them. A chunk that was rewritten in the same location
+    counts as changed.
     """
     before, now = a["content"], b["content"]
     if list(before["shape"]) != list(now["shape"]):
@@ -102,19 +102,19 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         return "The values of the rows have changed (their sampled hash differs)."
     if before["weight_sha256"] != now["weight_sha256"]:
         if before["weight_sha256"] is None:
-            return "There were no row weights before, and there are now."
+            return "The rows had no weights before, but have weights now."
         if now["weight_sha256"] is None:
-            return "There were row weights before, and there are none now."
+            return "The rows had weights before, but have no weights now."
         return "The row weights have changed (their sampled hash differs)."
     if [list(run) for run in a["chunk_rows"]] != [list(run) for run in b["chunk_rows"]]:
         old_n, new_n = (sum(run[1] for run in f["chunk_rows"]) for f in (a, b))
-        return f"The rows were read in {old_n} chunks and are now read in {new_n} of other sizes."
-    # Fingerprints of earlier versions lack this entry, as rows were taken in a seeded order.
+        return f"The rows were read in {old_n} chunks, but are now read in {new_n} other chunks."
+    # Fingerprints of earlier versions do not have this entry.
     if a.get("shuffled", False) != b.get("shuffled", False):
         was, now = ("" if f.get("shuffled") else "not " for f in (a, b))
         return (
-            f"The rows were {was}known to be shuffled and are {now}now, "
-            "so that mini-batches hold other rows."
+            f"The rows were {was}marked as shuffled before, and are {now}marked as shuffled now, "
+            "so mini-batches would contain other rows."
         )
     if a["location"] == b["location"] and a["stamps"] and b["stamps"]:
         pairs = zip(a["stamps"], b["stamps"], strict=True)
@@ -122,6 +122,6 @@ def same_data(a: Mapping[str, Any], b: Mapping[str, Any]) -> str | None:
         if changed:
             return (
                 f"Chunk {changed[0]} of {b['location']} has been written again "
-                f"({len(changed)} of {len(b['stamps'])} chunks have another size or time)."
+                f"({len(changed)} of {len(b['stamps'])} chunks have a different size or time)."
             )
     return None

@@ -31,7 +31,7 @@ from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return True if an object's class is that of an optional library, without importing it."""
+    """Return True if an object is of this class, without importing the class's library."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -135,7 +135,7 @@ class _PandasLists:
 
 
 class _PandasFrame:
-    """Columns of a DataFrame, with the shape, dtype and row slices of an array."""
+    """Wrapper of a pandas DataFrame that can be sliced by rows like an array."""
 
     def __init__(self, frame: Any, places: list[int]) -> None:
         labels = list(frame.columns)
@@ -154,7 +154,7 @@ class _PandasFrame:
 
 
 class _ArrowFrame:
-    """Columns of a pyarrow table or batch, with the shape, dtype and row slices of an array."""
+    """Wrapper of a pyarrow table or batch that can be sliced by rows like an array."""
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
@@ -188,7 +188,7 @@ def is_frame(source: Any) -> bool:
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
-    """Return the common type of the columns of a pandas or Dask DataFrame.
+    """Return the common numpy type of all columns of a pandas or Dask DataFrame.
 
     Raises DataError if columns are not numeric; the message names them.
     """
@@ -202,17 +202,17 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
         "the DataFrame",
     )
     if not types:
-        raise DataError("the DataFrame has no columns: give one with columns of numbers.")
+        raise DataError("the DataFrame has no columns; pass a DataFrame with numeric columns.")
     return native_dtype(np.result_type(*(kind for kind in types if kind is not None)))
 
 
 def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
-    """Return the numpy type of a pandas type; None if it is not numeric."""
+    """Return the numpy type of a pandas type; None if the type is not numeric."""
     if is_of(kind, "pandas", "SparseDtype"):
         kind = kind.subtype
     if str(kind).startswith("decimal"):
         return np.dtype(np.float64)
-    # nullable types carry the numpy type of their values; a missing value becomes NaN
+    # Nullable pandas types have a numpy type; missing values become NaN.
     found = getattr(kind, "numpy_dtype", kind)
     if not (isinstance(found, np.dtype) and found.kind in "biuf"):
         return None
@@ -220,6 +220,6 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
 
 
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert a pandas DataFrame to an array of a type, with NaN for missing values."""
+    """Convert a pandas DataFrame to an array of type ``dtype``; missing values become NaN."""
     missing = {"na_value": np.nan} if dtype.kind == "f" else {}
     return np.asarray(frame.to_numpy(dtype=dtype, **missing))

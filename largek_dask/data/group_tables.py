@@ -1,4 +1,4 @@
-"""Find the table of rows in a Zarr or HDF5 group, which may hold several arrays."""
+"""Find the table of rows in a Zarr or HDF5 group that may contain several arrays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_hdf5(
 ) -> Rows:
     """Open the rows of an HDF5 file, group or dataset; see :func:`find_table`.
 
-    ``location`` is the URL or path of the file, if other processes can open it.
+    ``location`` is the URL or path of the file, or None if other processes cannot open the file.
     """
     if not hasattr(node, "keys"):
         return HDF5Rows(node, location=location, weight=weight)
@@ -53,7 +53,7 @@ def open_hdf5(
         rows = CSRRows(table, location=location, column=path, weight=weight)
     else:
         rows = HDF5Rows(table, location=location, weight=weight)
-    # In AnnData's layout, only the columns of these tables are the variables.
+    # In AnnData files, only these tables have the variables as columns.
     is_of_variables = path in (None, "X") or str(path).startswith("layers/")
     return rows.with_names(names_in_anndata(node)) if is_of_variables else rows
 
@@ -61,17 +61,18 @@ def open_hdf5(
 def find_table(
     group: Any, column: str | None, where: str, path: str | None = None
 ) -> tuple[Any, str | None]:
-    """Return the table in a group of Zarr or HDF5, and its path in the store.
+    """Return the table in a Zarr or HDF5 group, and the path of the table in the store.
 
-    The table is ``column`` if given, the group itself if it is a sparse matrix, ``X``, or the
-    only two-dimensional array. Raises DataError, whose message names the group ``where``, if there
-    is no such table.
+    ``column`` names the table, or a group that contains the table. In a group, the table is the
+    group itself if it is a sparse matrix, otherwise the array ``X``, otherwise the only
+    two-dimensional array. ``where`` names the group in messages. Raises DataError if there is no
+    such table.
     """
     if column is not None:
         if column not in group:
             raise DataError(
-                f"{where} has no array or group named {column!r}; pass column= one that it "
-                f"has ({members_of(group)})."
+                f"{where} has no array or group named {column!r}; set column to one of: "
+                f"{members_of(group)}."
             )
         node = group[column]
         path = f"{path}/{column}" if path else column
@@ -87,8 +88,8 @@ def find_table(
     if len(tables) == 1:
         return find_table(group, tables[0], where, path)
     raise DataError(
-        f"{where} is a group without one obvious table (it holds {members_of(group)}); pass "
-        "column= the path of the array inside it."
+        f"{where} is a group that does not contain exactly one table (it contains "
+        f"{members_of(group)}); set column to the path of the array to read."
     )
 
 

@@ -26,9 +26,10 @@ from largek_dask.version import __version__
 MAX_CHUNK_BYTES = 64 << 20
 INNER_ROWS = 4_096
 INNER_BYTES = 1 << 20
-"""Maximum size of an inner chunk of a shard, the smallest part that can be read."""
+"""Maximum size in bytes of an inner chunk, which is the smallest readable part of a shard."""
 GROUPED = 16
-"""Large shards hold a multiple of this many inner chunks, so that reading chunks divide them."""
+"""A large shard has a multiple of this number of inner chunks, so that groups of inner chunks
+divide a shard evenly."""
 SCAN_VALUES = 1 << 18
 SPARSE_PIECE_BYTES = 32 << 20
 
@@ -49,29 +50,31 @@ def ingest(
     header: bool | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Rows:
-    """Write a table to a Zarr store made for clustering, as a stream.
+    """Convert a table to a Zarr store that is optimised for clustering.
 
-    The store is one Zarr v3 array with chunks of full rows, checksums, column names, and statistics
-    that save each fit a scan of the rows. It can be opened as data only after the last write; a
-    failed call removes it. Sparse rows become a CSR group like AnnData's (dense with ``shuffle``).
+    The store is a Zarr v3 array with chunks of full rows, checksums, column names, and statistics,
+    which save a scan of the rows in each fit. The store cannot be opened before it is complete, and
+    is removed if the call fails. Sparse rows are stored as a CSR group, as in AnnData, or as dense
+    rows if ``shuffle`` is given.
 
     Parameters
     ----------
     source : object
         CSV, Parquet, HDF5 or svmlight file; CSV or Parquet files with the same columns, given as a
         folder, a pattern such as ``"folder/*.parquet"`` (both read in the order of paths) or a list
-        of paths; or anything that :func:`~largek_dask.open_rows` takes.
+        of paths; or anything that :func:`~largek_dask.open_rows` accepts.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
-        Number of rows in a chunk, or of sparse rows read at once; None: 65,536, or fewer if they
-        exceed 64 MB.
+        Number of rows per chunk; for sparse rows, number of rows that are read together. By default
+        65,536, or fewer if a chunk would exceed 64 MB.
     dtype : numpy dtype, optional
-        Type to store; None: type of the source (float64 for CSV). float32 halves the time of a fit.
+        Type of the stored numbers; by default the type of the source (float64 for CSV files). With
+        float32, fits take about half as long.
     shuffle : int, optional
-        Seed of a permutation of the rows, written in shards of small chunks, so that any range is a
-        random sample. Needs temporary disk space of the size of the data, and memory of 64 MB or
-        1/256 of the data.
+        Seed of a random permutation of the rows, so that any range of rows is a random sample.
+        Needs temporary disk space of the size of the data, and 64 MB of memory, or 1/256 of the
+        data if that is more.
     progress : bool
         Show a progress bar on stderr.
     force : bool
@@ -79,10 +82,9 @@ def ingest(
     column : str, optional
         Array, dataset or column inside the source.
     columns, drop : str or sequence of str, optional
-        Names (or numbers, if columns have no names) of the columns to keep, in this order, or to
-        drop.
+        Names of the columns to keep, in this order, or to drop; numbers if columns have no names.
     header : bool, optional
-        True if the first line of a CSV file names the columns; None: detect the header.
+        True if the first line of a CSV file names the columns; by default, this is detected.
     storage_options : mapping, optional
         Passed to fsspec for the source and the output.
 
@@ -125,7 +127,7 @@ def _write(
     storage_options: Mapping[str, Any] | None,
     bar: Any,
 ) -> None:
-    """Write a table's rows with their statistics, sparse ones as a CSR group unless shuffled."""
+    """Write rows and their statistics; sparse rows become a CSR group unless they are shuffled."""
     is_sparse = table.is_sparse and shuffle is None
     writer: CSRWriter | StoreWriter
     shape: dict[str, Any] = {"n_features": table.n_features, "dtype": kind}
@@ -136,7 +138,7 @@ def _write(
     else:
         writer = _dense_writer(table, target, chunk_rows, shuffle, storage_options, shape)
         notes = {"shuffle": shuffle}
-    # Sparse numbers are scanned in the type in which they will be read.
+    # Statistics of sparse rows are computed in the dtype in which the rows will be read.
     computed = compute_dtype(kind) if is_sparse else kind
     scan = RowScan(table.n_features, computed)
     with unfinished(target, storage_options):
@@ -170,7 +172,7 @@ def _dense_writer(
     row_bytes = table.n_features * shape["dtype"].itemsize
     inner_rows = None
     if shuffle is not None:
-        # the largest power of two that fits
+        # Round down to a power of two.
         fitting = max(1, INNER_BYTES // row_bytes)
         inner_rows = min(INNER_ROWS, 1 << (fitting.bit_length() - 1))
     chunk_rows = _choose_chunk_rows(chunk_rows, row_bytes, table.n_rows, inner_rows)
@@ -216,7 +218,8 @@ def _stored_dtype(source: np.dtype[Any], wanted: Any) -> np.dtype[Any]:
         ) from error
     if not np.can_cast(source, kind, "same_kind"):
         raise ParameterError(
-            f"dtype={kind} cannot hold the source's {source}; use float32 or float64."
+            f"dtype={kind} cannot represent {source}, the dtype of the source; use float32 or "
+            "float64."
         )
     return kind
 
@@ -228,7 +231,7 @@ def _choose_chunk_rows(
         fitting = max(1, MAX_CHUNK_BYTES // row_bytes)
         wanted = min(int(config.get("data.ingest-chunk-rows")), fitting)
         if n_rows:
-            # Chunks have equal size, so that workers can get equal parts.
+            # Use chunks of equal size, so that workers get equal parts.
             even = -(-n_rows // -(-n_rows // wanted))
             wanted = min(wanted, -(-even // INNER_ROWS) * INNER_ROWS)
     if n_rows is not None:
@@ -239,13 +242,13 @@ def _choose_chunk_rows(
 
 
 def _convert(block: Any, dtype: np.dtype[Any]) -> Any:
-    # float64 beyond float32's range becomes inf, which the statistics count as a bad row
+    # float64 values too large for float32 become inf, and their rows count as bad rows.
     with np.errstate(over="ignore"):
         return block.astype(dtype, copy=False)
 
 
 def _scan(scan: RowScan, block: Any, start: int) -> None:
-    # Scan dense blocks in pieces, as temporary arrays take several times the size of a block.
+    # Scan in pieces, because temporary arrays are several times as large as a dense block.
     is_dense = isinstance(block, np.ndarray)
     step = max(1, SCAN_VALUES // block.shape[1] if is_dense else len(block))
     for begin in range(0, len(block), step):
@@ -253,7 +256,7 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
 
 
 def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
-    """Return the size of the rows in bytes; for CSV, the size of the text (8 bytes per number)."""
+    """Return the number of bytes of the rows, estimated by the size of the text for CSV files."""
     if table.n_rows is None:
         return table.n_bytes
     return table.n_rows * table.n_features * dtype.itemsize

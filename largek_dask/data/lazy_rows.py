@@ -1,4 +1,4 @@
-"""Rows of dask arrays, dask DataFrames and xarray's arrays, never loaded as a whole.
+"""Rows of dask arrays, dask DataFrames and xarray arrays, loaded one chunk at a time.
 
 A chunk is one block of the collection, or several small consecutive blocks. Dask's scheduler
 computes one block at a time, and each block is released before the next one is computed.
@@ -36,7 +36,7 @@ from largek_dask.errors import DataError
 class BlockRows(Rows):
     """Rows of a dask array; unknown block lengths are computed.
 
-    ``part`` and ``what`` name a block and the collection in messages.
+    In messages, ``part`` names a block and ``what`` names the collection.
     """
 
     def __init__(
@@ -82,11 +82,10 @@ class BlockRows(Rows):
         return out
 
     def _fill(self, block: int, out: NDArray[Any]) -> None:
-        """Compute one block of rows into ``out``, one column block after the other."""
         for j, (begin, end) in enumerate(pairwise(self._columns)):
             part = self._array.blocks[block, j].compute()
             refuse_masked(part)
-            # blocks may be sparse matrices
+            # A block may be a sparse matrix.
             part = np.asarray(part.tocsr().toarray() if hasattr(part, "tocsr") else part)
             _check_declared(part, (len(out), end - begin), self.dtype)
             out[:, begin:end] = part
@@ -95,7 +94,7 @@ class BlockRows(Rows):
 
 @contextmanager
 def naming_block(block: str) -> Iterator[None]:
-    """Name a block in all errors that computing or checking it raises."""
+    """Add the name of a block to all errors that are raised for this block."""
     try:
         yield
     except MemoryError:
@@ -103,17 +102,17 @@ def naming_block(block: str) -> Iterator[None]:
     except DataError as error:
         raise DataError(f"{block}: {error}") from None
     except Exception as error:
-        # the user's graph may raise errors of any class
+        # The user's dask graph may raise errors of any class.
         raise DataError(
             f"{block} could not be computed: {type(error).__name__}: {error}; call compute() on "
-            "that block alone to find the cause."
+            "this block to find the cause."
         ) from error
 
 
 def _group(lengths: list[int], max_rows: int) -> list[list[int]]:
-    """Group consecutive blocks, up to ``max_rows`` rows per group; a larger block stays alone.
+    """Group consecutive blocks, with up to ``max_rows`` rows or a single block per group.
 
-    Empty blocks are included: computing them verifies that they are empty.
+    Groups include empty blocks, because computing a block verifies that it is empty.
     """
     groups: list[list[int]] = []
     size = 0
@@ -131,8 +130,8 @@ def _check_declared(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any
     native_dtype(x.dtype, "it")
     if problem := difference(x, shape, dtype):
         raise DataError(
-            f"it {problem}; give map_blocks (or from_delayed) the shape (chunks=) and dtype= that "
-            f"its function returns: here {x.shape} and {x.dtype}."
+            f"the result {problem}; set chunks= and dtype= of map_blocks (or from_delayed) to "
+            f"match the output of the function, which has shape {x.shape} and dtype {x.dtype}."
         )
 
 
@@ -156,17 +155,17 @@ def dask_frame_rows(
 
 
 def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the numbers of a partition, whose columns may be in another order."""
+    """Convert a partition, whose columns may be in a different order, to an array."""
     if not len(part):
-        # pandas may not know the types of columns if there are no rows
+        # pandas may not know the column types of a partition without rows.
         return np.empty((0, len(columns)), dtype)
     if not part.columns.equals(columns):
         part = part[list(columns)]
     kind = frame_dtype(part)
     if not np.can_cast(kind, dtype):
         raise DataError(
-            f"it holds {kind} instead of {dtype}, which would change its numbers; give "
-            "map_partitions (or from_map) the meta= of what its function returns"
+            f"the dtype is {kind}, which cannot be converted to the declared {dtype} without loss; "
+            "set meta= of map_partitions (or from_map) to the dtype that the function returns"
         )
     return frame_values(part, dtype)
 
@@ -174,17 +173,17 @@ def _values_of(part: Any, columns: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
 def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
     """Return rows of an xarray.DataArray; raise DataError unless it has two dimensions.
 
-    Files that xarray opened lazily are not loaded. If the labels of the second dimension are
-    strings, they name the columns.
+    Data that xarray opened lazily are not loaded. String labels of the second dimension become
+    column names.
     """
     dims = tuple(array.dims)
     if len(dims) != 2:
         example = dims[1:] or ("DIMENSION",)
         raise DataError(
-            f"the xarray.DataArray has {len(dims)} dimensions {dims}, but rows are a (rows, "
-            f"columns) table; combine those that index rows with array.stack(row={example!r}), and "
-            "put 'row' first with transpose('row', ...); array.to_numpy().reshape(-1, 1) makes one "
-            "column."
+            f"the xarray.DataArray has {len(dims)} dimensions {dims}, but a table of rows has two; "
+            f"combine the dimensions of the rows with array.stack(row={example!r}), and move 'row' "
+            "to the front with transpose('row', ...). For a single column, use "
+            "array.to_numpy().reshape(-1, 1)."
         )
     refuse_encoded(array, "the DataArray")
     rows: Rows = (
@@ -198,6 +197,6 @@ def xarray_rows(array: Any, weight: Column | None = None) -> Rows:
 
 
 def dask_column(values: Any) -> Column:
-    """Compute row weights that are given as a dask array or Series."""
+    """Compute row weights given as a dask array or Series."""
     values = getattr(values, "to_dask_array", lambda: values)()
     return ArrayColumn(values.compute())

@@ -1,4 +1,4 @@
-"""Rows in this process: arrays, memory maps, sparse matrices."""
+"""Rows of arrays, memory maps and sparse matrices in this process."""
 
 from __future__ import annotations
 
@@ -23,16 +23,17 @@ from largek_dask.kernels.blocks import SparseBlock, readonly
 
 MIN_CHUNK_ROWS = 1_024
 SPARSE_CHUNK_ROWS = 4_096
-"""Minimum rows of a sparse chunk, as every chunk reads all centres, which exceed the cache."""
+"""Minimum number of rows of a sparse chunk. Every chunk reads all centres, which do not fit in
+the cache."""
 
 
 def memory_table(
     n_rows: int, n_features: int, dtype: np.dtype[Any], chunk_bytes: int | None = None
 ) -> NDArray[np.int64]:
-    """Return the chunk table of an array in memory, which depends only on shape and dtype.
+    """Return the chunk table of an array in memory, which depends only on the shape and the dtype.
 
-    Chunks have about ``chunk_bytes`` (None: ``largek.data.memory-chunk-bytes``), and 1,024 to
-    65,536 rows, so that they fit in the processor's cache and every thread has work.
+    A chunk has about ``chunk_bytes`` bytes (default: ``largek.data.memory-chunk-bytes``) and 1,024
+    to 65,536 rows. Such chunks fit in the processor's cache, and every thread has work.
     """
     row_bytes = max(1, n_features * native_dtype(dtype).itemsize)
     if chunk_bytes is None:
@@ -42,24 +43,24 @@ def memory_table(
 
 
 def array_of(source: Any, what: str = "the data") -> NDArray[Any]:
-    """Convert to an array, or raise DataError, whose message names the source ``what``."""
+    """Convert ``source`` to an array; ``what`` names the source in error messages."""
     try:
         return np.asarray(source)
     except MemoryError:
         raise
     except Exception as error:
-        # each library raises its own classes of errors
+        # Each library raises its own error classes.
         raise DataError(
-            f"{what} cannot be read, as it is not a table of numbers: {type(error).__name__}: "
-            f"{error}; give a numpy array of shape (rows, columns)."
+            f"{what} cannot be converted to an array of numbers: {type(error).__name__}: {error}; "
+            "pass a numpy array of shape (rows, columns)."
         ) from error
 
 
 class ArrayColumn:
-    """Row weights held in memory."""
+    """Row weights in memory."""
 
     def __init__(self, values: Any) -> None:
-        refuse_masked(values, "sample_weight is", "sample_weight.filled(0)")
+        refuse_masked(values, "sample_weight", "sample_weight.filled(0)")
         values = array_of(values, "sample_weight")
         if values.ndim == 2 and values.shape[1] == 1:
             values = values[:, 0]
@@ -76,12 +77,12 @@ class ArrayColumn:
 class SlicedRows(Rows):
     """Rows of a two-dimensional source that can be sliced without loading all of it.
 
-    A C-contiguous numpy array is not copied; Fortran order, strides and foreign byte order are
-    converted one chunk at a time.
+    A C-contiguous numpy array is not copied. Other arrays are converted one chunk at a time.
     """
 
     as_array: ClassVar[str] = "x"
-    """Code, for messages, that converts a source ``x`` to an array with ``reshape``."""
+    """Code, used in messages, that converts a source ``x`` to an array with a ``reshape``
+    method."""
 
     def __init__(
         self,
@@ -118,7 +119,7 @@ class ArrayRows(SlicedRows):
         super().__init__(np.asarray(array), weight=weight)
 
     def in_memory(self) -> NDArray[Any] | None:
-        """Return the array if ``read`` returns views of it and it is not mapped from a file."""
+        """Return the array if ``read`` returns views of it; None if it is mapped from a file."""
         x: NDArray[Any] = self._source
         base: Any = x
         while isinstance(base, np.ndarray):
@@ -149,7 +150,7 @@ class SparseRows(Rows):
         try:
             self._block = block_of(csr.data, csr.indices, csr.indptr, n_features)
         except ValueError as error:
-            raise DataError(f"{what} is damaged: {error}; build it again.") from error
+            raise DataError(f"{what} is invalid: {error}; build the matrix again.") from error
         dtype = self._block.dtype
         row_bytes = max(1, sparse_bytes(n_rows, len(self._block.data), dtype) // max(1, n_rows))
         wanted = int(config.get("data.memory-chunk-bytes")) // row_bytes
@@ -169,7 +170,7 @@ class SparseRows(Rows):
 
     def _load(self, i: int, start: int, stop: int) -> SparseBlock:
         rows = self._block[start:stop]
-        # sliced, because the size of a chunk must not include other rows
+        # Slice the arrays, so that the size of the chunk does not include other rows.
         return SparseBlock(
             rows.data[rows.stored],
             rows.indices[rows.stored],

@@ -1,7 +1,7 @@
-"""Warn of missing chunks of a store, which Zarr reads as fill values; lists the store once.
+"""Warn if a store lacks chunks, which Zarr reads as fill values.
 
-By default, Zarr does not write chunks that hold only fill values, so a lost chunk looks the same as
-such a chunk. Shards count as chunks, since each is written as a whole.
+By default, Zarr does not write chunks that contain only fill values, so a lost chunk looks like
+such a chunk. A shard counts as one chunk, because it is written as a whole.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from largek_dask.errors import MissingChunksWarning, warn
 
 
 def warn_of_missing(node: Any, where: str) -> None:
-    """Warn (MissingChunksWarning) of missing chunks of an array or a CSR group.
+    """Issue a MissingChunksWarning if an array or a CSR group lacks chunks.
 
-    Stores in this process's memory, and stores that cannot be listed, are not checked.
+    Stores in the memory of this process and stores that cannot be listed are not checked.
     """
     arrays = [node]
     if isinstance(node, zarr.Group):
@@ -31,25 +31,26 @@ def warn_of_missing(node: Any, where: str) -> None:
     if lacking:
         array, first = lacking[0]
         warn(
-            f"{where} lacks {sum(len(keys) for _, keys, _ in found):,} of its "
-            f"{sum(n for *_, n in found):,} stored chunks, the first of them {first!r}, and is "
-            f"read as the fill value {fill_value(array)} there. That is right if they held nothing "
-            "else, as Zarr does not store such chunks by default; otherwise, restore them. "
-            "warnings.simplefilter('error', MissingChunksWarning) refuses such a store.",
+            f"{where} lacks {sum(len(keys) for _, keys, _ in found):,} of "
+            f"{sum(n for *_, n in found):,} chunks (the first is {first!r}), which are read as the "
+            f"fill value {fill_value(array)}. This is correct if the chunks contained only fill "
+            "values, because Zarr does not store such chunks by default; otherwise, restore the "
+            "chunks. To reject such stores, use warnings.simplefilter('error', "
+            "MissingChunksWarning).",
             MissingChunksWarning,
         )
 
 
 def _missing(array: Any) -> tuple[list[str], int] | None:
-    """Return the keys of missing chunks, and the number of all chunks; None if unknown."""
+    """Return the keys of missing chunks and the total number of chunks; None if unknown."""
     found = location_of(array)
-    # HTTP servers list a folder as a page of links, if at all.
+    # HTTP servers cannot list folders reliably.
     if found is None or split_protocol(found[0])[0] in HTTP:
         return None
     try:
         listed = retry_io(lambda: list_stamps(*found))
     except Exception as error:
-        # A user may be allowed to read but not to list.
+        # A user may be allowed to read a store but not to list its files.
         if trouble(error) is None:
             raise
         return None

@@ -18,7 +18,7 @@ from largek_dask.errors import DataError
 
 
 class NpyRows(SlicedRows):
-    """Rows of a ``.npy`` file, mapped if local and loaded if remote; pickled as their address."""
+    """Rows of a ``.npy`` file, which is memory-mapped if local and loaded if remote."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class NpyRows(SlicedRows):
 
 
 def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the array of a ``.npy`` file, mapped if local and loaded if remote.
+    """Return the array of a ``.npy`` file, memory-mapped if local and loaded if remote.
 
     Raises DataError if it is missing, damaged, or holds Python objects.
     """
@@ -71,9 +71,9 @@ def open_npy(location: str, storage_options: Mapping[str, Any] | None) -> Any:
 
 
 def _reason(error: Exception) -> str:
-    """Return numpy's reason without its advice to allow pickles."""
+    """Explain an error of numpy, without numpy's advice to allow pickles."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
-        return "it holds Python objects, not numbers; save x.astype(float) instead"
+        return "it contains Python objects instead of numbers; save x.astype(float) instead"
     return f"it is truncated or not a numpy file ({error})"
 
 

@@ -20,11 +20,11 @@ from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import SparseBlock, Table
 
 MAX_CHUNK_ROWS = 65_536
-"""Maximum rows of a reading chunk that is made by grouping or cutting stored chunks."""
+"""Maximum number of rows of a chunk, unless a single stored chunk is larger."""
 
 
 class Column(Protocol):
-    """One number per row, read by ranges of rows."""
+    """Column with one number per row, read by ranges of rows."""
 
     n_rows: int
 
@@ -56,8 +56,8 @@ class Rows(ABC):
     """True if ``read`` returns sparse rows."""
     _ids: NDArray[Any] | None = None
     shuffled: bool = False
-    """True if the rows are in random order, as ``ingest(shuffle=...)`` writes them: any range of
-    rows is then a random sample, and a part of a chunk can be its first rows."""
+    """True if the rows were stored in random order by ``ingest(shuffle=...)``. Any range of rows
+    is then a random sample, so the first rows of a chunk represent the chunk."""
 
     def __init__(
         self,
@@ -75,14 +75,16 @@ class Rows(ABC):
         self.n_rows = int(chunk_table[-1])
         self.n_features = int(n_features)
         self.location = location
-        """URL or absolute path; None for rows that only this process has."""
+        """URL or absolute path; None if other processes cannot open the rows."""
         self.weight: Column | None = None
         where = self.describe_source(location)
         if self.n_rows == 0:
-            raise DataError(f"{where} has no rows (shape {self.shape}); clustering needs one.")
+            raise DataError(
+                f"{where} has no rows (shape {self.shape}), but clustering needs at least one row."
+            )
         if self.n_features == 0:
             raise DataError(
-                f"{where} has no columns (shape {self.shape}): give a table of numbers."
+                f"{where} has no columns (shape {self.shape}); pass a table of numbers."
             )
         self._set_weight(weight)
 
@@ -96,7 +98,7 @@ class Rows(ABC):
         self.weight = weight
 
     def _copy(self) -> Self:
-        """Return a shallow copy; ``copy.copy`` would open a store again, like unpickling."""
+        """Return a shallow copy; unlike ``copy.copy``, do not open a store again."""
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         return other
@@ -114,14 +116,13 @@ class Rows(ABC):
         return None if names is None else self._checked_names(names)
 
     def _find_names(self) -> Sequence[str] | None:
-        """Return the source's column names; called once."""
         return None
 
     def _checked_names(self, names: Sequence[str]) -> tuple[str, ...]:
         if len(names) != self.n_features:
             raise DataError(
                 f"{self.describe_source(self.location)} has {self.n_features} columns, but "
-                f"{len(names)} names: give one for each."
+                f"{len(names)} column names were given; give one name per column."
             )
         return tuple(names)
 
@@ -143,7 +144,7 @@ class Rows(ABC):
         return np.arange(start, stop) if self._ids is None else self._ids[start:stop]
 
     def with_names(self, names: Sequence[str] | None) -> Self:
-        """Return the same rows with these column names, or without names if None."""
+        """Return the same rows with these column names, or without names if ``names`` is None."""
         other = self._copy()
         other.feature_names = None if names is None else self._checked_names(names)
         return other
@@ -155,7 +156,7 @@ class Rows(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all rows together as ``read`` returns them."""
+        """Number of bytes of all rows in the dtype that ``read`` returns."""
         return self.n_rows * self.n_features * self.dtype.itemsize
 
     @property
@@ -166,14 +167,16 @@ class Rows(ABC):
     def chunk_rows(self, i: int) -> tuple[int, int]:
         """Return the global row range ``(start, stop)`` of chunk ``i``."""
         if not 0 <= i < self.n_chunks:
-            raise IndexError(f"chunk {i} of {self.n_chunks}")
+            raise IndexError(
+                f"chunk {i} does not exist; there are {self.n_chunks} chunks, numbered from 0."
+            )
         return int(self.chunk_table[i]), int(self.chunk_table[i + 1])
 
     def read(self, i: int) -> Any:
         """Return chunk ``i`` as a dense (n, d) array, C-contiguous and read-only, in :attr:`dtype`.
 
         Sparse rows are returned as a :class:`~largek_dask.kernels.blocks.SparseBlock`. Raises
-        DataError, whose message names the chunk, if it is missing or damaged.
+        DataError, whose message names the chunk, if the chunk is missing or damaged.
         """
         start, stop = self.chunk_rows(i)
         return self._checked(i, self._load(i, start, stop), stop - start)
@@ -183,7 +186,7 @@ class Rows(ABC):
         return None
 
     def numbers(self, i: int | None) -> NDArray[np.int64] | None:
-        """Return the indices of chunk ``i``'s rows (None: all rows) in their original table.
+        """Return the indices in the original table of the rows of chunk ``i`` (None: all chunks).
 
         Returns None for rows that were not taken from another table.
         """
@@ -218,7 +221,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _load(self, i: int, start: int, stop: int) -> Any:
-        """Load chunk ``i``, the rows ``start`` to ``stop``: an array-like, or sparse."""
+        """Return chunk ``i`` (rows ``start`` to ``stop``) as an array-like or a sparse block."""
 
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
@@ -249,10 +252,11 @@ class Rows(ABC):
     def fingerprint(self) -> dict[str, Any]:
         """Return a fingerprint of these data for JSON; ``same_data`` compares two fingerprints.
 
-        ``content`` (shape, dtype, sampled hash of rows and weights) is equal for the same data in
-        another location or format; ``chunk_rows`` is the chunk table as runs ``[rows, repeats]``;
-        ``shuffled`` is the attribute of that name; ``stamps`` (None for data that are not stored)
-        has one entry per chunk, made of the sizes and modification times, or ETags, of its files.
+        ``content`` (shape, dtype, and a hash of sampled rows and weights) does not depend on the
+        location and format of the data. ``chunk_rows`` is the run-length encoded chunk table, and
+        ``shuffled`` is the attribute of this name. ``stamps`` has one entry per chunk, made from
+        the sizes and modification times (or ETags) of its files, or is None for data that are not
+        stored.
         """
         return {
             "content": content_of(self),
@@ -263,19 +267,19 @@ class Rows(ABC):
         }
 
     def _stamps(self) -> list[str] | None:
-        """Return a short text per chunk that changes when the stored bytes are written again."""
+        """Return one short text per chunk, which changes whenever the chunk is written again."""
         return None
 
     def stored_statistics(self) -> dict[str, Any] | None:
-        """Return the statistics that ``ingest`` stored (unit weights), or None."""
+        """Return the statistics that ``ingest`` stored for unit weights, or None."""
         return None
 
     def describe_source(self, location: str | None) -> str:
-        """Return the name of this source in messages."""
+        """Return a name for this source, used in messages."""
         return location if location is not None else "the data"
 
     def name_chunk(self, i: int) -> str:
-        """Name chunk ``i`` in messages."""
+        """Return a name for chunk ``i``, used in messages."""
         start, stop = self.chunk_rows(i)
         where = self.describe_source(self.location)
         return f"chunk {i} (rows {start} to {stop - 1}) of {where}"
@@ -309,7 +313,7 @@ class Rows(ABC):
 
 
 def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
-    """Return the type that ``Rows.read`` returns for a stored type.
+    """Return the dtype in which ``Rows.read`` returns numbers of a stored dtype.
 
     The type has native byte order. bool becomes uint8, extended precision becomes float64, and
     types that ``ml_dtypes`` adds to numpy (bfloat16, float8, int4) become float32. Raises DataError
@@ -318,7 +322,7 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     dtype = np.dtype(dtype)
     if dtype.names:
         raise DataError(
-            f"{what} has named fields ({dtype}); give a plain (rows, columns) array, such as "
+            f"{what} has named fields ({dtype}); pass a plain (rows, columns) array, e.g. "
             "numpy.lib.recfunctions.structured_to_unstructured(x)."
         )
     if dtype.kind == "b":
@@ -331,7 +335,7 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
     if dtype.kind == "f":
         return np.dtype(np.float64)
     advice = {
-        "c": "Complex data not supported; stack real and imaginary parts as columns",
+        "c": "Complex data not supported; stack the real and imaginary parts as columns",
         "O": "an array of Python objects; convert it with .astype(float)",
         "U": "text; encode it as numbers first",
         "S": "text; encode it as numbers first",
@@ -340,56 +344,61 @@ def native_dtype(dtype: Any, what: str = "the data") -> np.dtype[Any]:
         "m": "time spans; convert them to numbers first",
         "V": "raw bytes; if numpy saved bfloat16, use x.view(ml_dtypes.bfloat16)",
     }.get(dtype.kind, "convert it to float32 first")
-    raise DataError(f"{what} has dtype {dtype}, not numbers to cluster: {advice}.")
+    raise DataError(f"{what} has dtype {dtype}, but real numbers are required: {advice}.")
 
 
 def is_added_type(dtype: np.dtype[Any]) -> bool:
-    """Return True if a type is an extension of numpy, such as bfloat16 of ``ml_dtypes``."""
+    """Return True if a dtype is not part of numpy itself, such as bfloat16 from ``ml_dtypes``."""
     return dtype.isbuiltin == 2
 
 
 def difference(x: NDArray[Any], shape: tuple[int, ...], dtype: np.dtype[Any]) -> str:
-    """Describe how rows differ from the declared shape and native type; "" if they do not."""
+    """Describe how an array differs from the declared shape and dtype; "" if it does not differ."""
     if x.shape != shape:
         return f"has shape {x.shape}, but {shape} was declared"
     if x.dtype != dtype and not np.can_cast(native_dtype(x.dtype, "a block"), dtype):
-        return f"holds {x.dtype}, but {dtype} was declared, which would change its numbers"
+        return (
+            f"has dtype {x.dtype}, which cannot be converted to the declared {dtype} without loss"
+        )
     return ""
 
 
 def refuse_masked(
-    values: Any, what: str = "the data are", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
+    values: Any, what: str = "the data", fill: str = "x.filled(np.nan) and on_bad_rows='skip'"
 ) -> None:
-    """Raise DataError for a masked array; ``fill`` is code that fills its masked values."""
+    """Raise DataError for a masked array; the message suggests the code ``fill``."""
     if isinstance(values, np.ma.MaskedArray):
-        raise DataError(f"{what} a masked array; fill it first, e.g. with {fill}.")
+        raise DataError(
+            f"{what} must not be a masked array; fill the masked values first, e.g. with {fill}."
+        )
 
 
 def check_table_shape(shape: tuple[int, ...], what: str, array: str = "x") -> None:
-    """Raise DataError, with advice, unless there are two dimensions.
+    """Raise DataError if a table does not have two dimensions.
 
-    ``array`` is code that converts the source ``what`` to an array with ``reshape``.
+    ``what`` names the source in messages, and ``array`` is code that converts the source to an
+    array.
     """
     if len(shape) == 2:
         return
     if len(shape) == 1:
         advice = (
-            f"one column of values? use {array}.reshape(-1, 1); "
-            f"one single row? {array}.reshape(1, -1)"
+            f"use {array}.reshape(-1, 1) for a single column, or {array}.reshape(1, -1) for a "
+            "single row"
         )
     elif len(shape) == 0:
-        advice = "give more than a single value"
+        advice = "pass more than a single value"
     else:
         length = "len(x)" if array == "x" else shape[0]
         advice = f"flatten each row: {array}.reshape({length}, -1)"
     raise DataError(
-        f"{what} has {len(shape)} dimensions (shape {tuple(shape)}), "
-        f"but rows are a (rows, columns) table; {advice}."
+        f"{what} has {len(shape)} dimensions (shape {tuple(shape)}), but a table of rows has two "
+        f"(rows, columns); {advice}."
     )
 
 
 def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
-    """Return the chunk table of chunks of equal length; the last chunk may be shorter."""
+    """Return a chunk table with chunks of equal length; the last chunk may be shorter."""
     n_chunks = -(-n_rows // chunk_rows)
     table = np.arange(n_chunks + 1, dtype=np.int64) * chunk_rows
     table[-1] = n_rows
@@ -397,5 +406,5 @@ def regular_table(n_rows: int, chunk_rows: int) -> NDArray[np.int64]:
 
 
 def table_from_lengths(lengths: Any) -> NDArray[np.int64]:
-    """Return the chunk table of chunks of these lengths, none of which is 0."""
+    """Return the chunk table for chunks of these lengths, which must be positive."""
     return np.concatenate([[0], np.cumsum(np.asarray(lengths, np.int64))]).astype(np.int64)

@@ -1,8 +1,9 @@
-"""Permute a stream of rows by a seed, in bounded memory.
+"""Shuffle a stream of rows by a seed, with bounded memory.
 
-Rows go to random buckets (unnamed files), which are then permuted and written one at a time; every
-permutation is equally likely (Rao 1961; Sanders 1998). One bucket (64 MB, or 1/256 of the data if
-that is more) and one block are in memory; the temporary disk space is the size of the data.
+Each row is written to a random bucket (an unnamed temporary file). Each bucket is then read,
+permuted and returned. All permutations are equally likely (Rao 1961; Sanders 1998). A bucket has 64
+MB, or 1/256 of the data if that is more; one bucket and one block are in memory. The temporary
+files are as large as the data.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ def shuffled(
 ) -> Iterator[NDArray[Any]]:
     """Yield the rows of all blocks in a permutation that depends on ``seed`` and ``n_buckets``.
 
-    The division into blocks does not matter. Temporary files go to ``folder`` (None: the system's).
+    The division into blocks does not affect the result. Temporary files are created in ``folder``,
+    or in the system's temporary folder if None.
     """
     choose = np.random.Generator(np.random.Philox(np.random.SeedSequence(seed, spawn_key=(0,))))
     with ExitStack() as stack:
@@ -37,7 +39,7 @@ def shuffled(
         width, dtype = 0, np.dtype(np.float32)
         for block in blocks:
             width, dtype = block.shape[1], block.dtype
-            # one random number per row, so that the result does not depend on the blocks
+            # Draw one number per row, so that the result does not depend on the blocks.
             bucket = (choose.random(len(block)) * n_buckets).astype(np.intp)
             order = np.argsort(bucket, kind="stable")
             ends = np.cumsum(np.bincount(bucket, minlength=n_buckets)).tolist()

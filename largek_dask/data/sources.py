@@ -1,4 +1,4 @@
-"""Open any source of rows that a user passes."""
+"""Open sources of rows of all supported kinds."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_rows(
     storage_options: Mapping[str, Any] | None = None,
     count_missing: bool = True,
 ) -> Rows:
-    """Open anything that holds a table of numbers, without reading it.
+    """Open a table of numbers in any supported form, without reading the data.
 
     Parameters
     ----------
@@ -58,20 +58,20 @@ def open_rows(
         xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch.
         :class:`Rows` are returned as they are. Names of columns are kept (``Rows.feature_names``).
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
-        One weight per row; None: weights of the source (such as a stored coreset), otherwise 1.
+        One weight per row; by default the weights of the source (such as a stored coreset), or 1.
     column : str, optional
         Array in a Zarr or HDF5 group, such as ``layers/NAME`` in a store of AnnData, or column of
-        a table. A table whose only column of lists stands beside ids and text needs no name.
+        a table. Not needed if a table has one column of lists, and otherwise only ids and text.
     ids : str or array-like, optional
-        Column of a table that holds the rows' ids, or one id per row. Ids are no features; they
-        are written with labels and may repeat.
+        Column of a table that holds the ids of the rows, or one id per row. Ids are not features;
+        ``predict`` writes them beside the labels.
     storage_options : mapping, optional
         Passed to fsspec with every URL.
     count_missing : bool
-        List the store once, and warn of chunks missing from a Zarr store, which Zarr reads as fill
-        values. Zarr does not store chunks of fill values by default, so only the user knows
-        whether some were lost. In a store that ``ingest`` wrote, a missing chunk is always an
-        error. A store that cannot be listed (HTTP) is not checked.
+        Warn of chunks that are missing from a Zarr store. Zarr reads missing chunks as fill values,
+        and by default does not store chunks of fill values, so only the user knows whether chunks
+        were lost. In a store that ``ingest`` wrote, a missing chunk is always an error. A store
+        that cannot be listed (HTTP) is not checked.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def open_rows(
         rows = _open(source, column, storage_options, weight)
     if ids is not None and name is None:
         rows = rows.with_ids(ids)
-    # A source that is already a Rows was checked when it was opened.
+    # If the source is already a Rows object, it was checked when it was opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
@@ -153,8 +153,8 @@ def _open(
         source, _ = find_table(source, column, str(source.store_path))
     elif column is not None:
         raise ParameterError(
-            f"column={column!r} names an array inside a store, "
-            f"but the source is a {type(source).__name__}: leave it out."
+            f"column={column!r} selects an array inside a store, but the source is a "
+            f"{type(source).__name__}; leave column out."
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
@@ -176,19 +176,19 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 def is_sparse(source: Any) -> bool:
     """Return True if a source is a sparse matrix in memory."""
-    # The attribute is looked up in the class, because a Delayed object has every attribute.
+    # Look up the attribute in the class, because a dask Delayed object has every attribute.
     return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Convert a source in memory to an array, or raise DataError; keep sparse matrices."""
+    """Convert a source in memory to an array, unless it is a sparse matrix."""
     if is_sparse(source):
         return source
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
-            f"cannot open a {type(source).__name__} as rows, which are read repeatedly; give an "
-            "array, a DataFrame, or the URL of a Zarr store."
+            f"an object of type {type(source).__name__} cannot be opened as rows; pass an array, a "
+            "DataFrame, or the URL of a Zarr store, because rows are read repeatedly."
         )
     return array
 
@@ -211,7 +211,7 @@ def _open_url(
 
 
 def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
-    """Return the rows of an open node; ``found`` is its URL, column and storage options."""
+    """``found`` contains the URL, the column and the storage options of the node."""
     names = ("location", "column", "storage_options")
     address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
@@ -252,8 +252,8 @@ def read_integers(
 ) -> NDArray[Any]:
     """Read one integer per row, such as labels, from a Zarr array or ``.npy`` file.
 
-    ``what`` names the integers in messages. Raises DataError if they are missing or damaged, have
-    another shape or are not integers.
+    ``what`` names the array in messages. Raises DataError if the array is missing or damaged, or if
+    it does not contain one integer per row.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False
@@ -264,21 +264,21 @@ def read_integers(
         is_complete = bool(check_complete(array, where).get("complete"))
         if isinstance(array, zarr.Group):
             raise DataError(
-                f"{named} is a Zarr group (it holds {members_of(array)}); give the path of one "
+                f"{named} is a Zarr group (it contains {members_of(array)}); pass the path of one "
                 f"array, such as {where}/NAME."
             )
     if len(array.shape) != 1:
         raise DataError(f"{named} has shape {tuple(array.shape)}; give one integer per row.")
     if array.shape[0] != n_rows:
         raise DataError(
-            f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows: give one "
-            "integer for each."
+            f"{named} has {array.shape[0]:,} entries, but the data have {n_rows:,} rows; give one "
+            "integer per row."
         )
     refuse_encoded(array, named)
     if array.dtype.kind not in "iu":
         raise DataError(
-            f"{named} holds {array.dtype}, not integers: convert numbers with .astype(int), and "
-            "names to numbers from 0 on."
+            f"{named} has dtype {array.dtype}, but integers are required; convert numbers with "
+            ".astype(int), and replace names by numbers."
         )
     if isinstance(array, zarr.Array) and not is_complete:
         warn_of_missing(array, named)

@@ -1,8 +1,9 @@
-"""Classify errors of storage, and retry single reads and writes.
+"""Classify storage errors, and retry single reads and writes.
 
-There are three layers of retries. :func:`retry_io` repeats a single read or write for some seconds.
-``BasePasses.retry`` repeats a pass or a write of results for longer, in the driver, and reports the
-retries. After that, the service puts the job aside (``service/runner.py``).
+There are three layers of retries. :func:`retry_io` repeats a single read or write for a few
+seconds. ``BasePasses.retry`` repeats a pass or a write of results for a longer time, and reports
+the retries. If both fail, the service interrupts the job and tries again later
+(``service/runner.py``).
 """
 
 from __future__ import annotations
@@ -19,30 +20,30 @@ from largek_dask.retry import retry
 T = TypeVar("T")
 
 Trouble = Literal["away", "lacking"]
-"""Kind of error: storage does not answer ("away"), or something is missing, forbidden or full
-("lacking"), so that a retry does not help."""
+"""Kind of storage error: "away" if storage does not respond; "lacking" if something is missing,
+forbidden or full, so that a retry does not help."""
 NO_TROUBLE = (FileExistsError, IsADirectoryError)
 LACKING = (FileNotFoundError, NotADirectoryError, PermissionError)
 LACKING_NUMBERS = frozenset([errno.ENOSPC, errno.EDQUOT, errno.EROFS])
 LACKING_ANSWERS = {401: errno.EACCES, 403: errno.EACCES, 404: errno.ENOENT, 410: errno.ENOENT}
-"""Error numbers of a file system by the status code of HTTP that means the same."""
+"""Error numbers that correspond to HTTP status codes."""
 DRIVERS = (
     "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs", "urllib3",
 )  # fmt: skip
-"""Packages that raise their own classes of errors."""
+"""Packages that define their own error classes for storage."""
 RETRY_SECONDS = 5.0
-"""Maximum time for retries of a single call, in seconds; they do not notice a cancel."""
+"""Maximum time for retries of a single call, in seconds; a cancellation does not end them early."""
 
 
 def trouble(error: BaseException) -> Trouble | None:
-    """Classify an error of storage by the error or its causes; None for other errors."""
+    """Classify a storage error by the error or its causes; return None for other errors."""
     return next((kind for found in _causes(error) if (kind := _kind(found)) is not None), None)
 
 
 def unanswered(error: BaseException) -> bool:
     """Return True if a failed read says nothing about the stored data.
 
-    This is so if storage is away or refuses access (an expired key), as the data may be intact.
+    This is the case if storage does not respond or denies access, e.g. because a key has expired.
     """
     return trouble(error) == "away" or any(
         isinstance(found, PermissionError) for found in _causes(error)
@@ -82,11 +83,11 @@ def _kind(error: BaseException) -> Trouble | None:
 
 
 def retry_io(call: Callable[[], T]) -> T:
-    """Return the result of a read or write, retrying it while storage is away.
+    """Return the result of a read or write, which is retried while storage does not respond.
 
-    ``call`` must be safe to repeat. Errors about the files (missing, forbidden, disk full) are
-    raised at once. A driver's own error is raised as an ``OSError``, since other processes may fail
-    to unpickle its class.
+    ``call`` must be safe to repeat. Errors that retries cannot fix (missing file, no permission,
+    full disk) are raised at once. An error of a storage driver is raised as an ``OSError``, because
+    other processes may be unable to unpickle the driver's class.
     """
     pause = float(config.get("stores.pause-seconds"))
     try:
@@ -101,7 +102,7 @@ def retry_io(call: Callable[[], T]) -> T:
         if type(error).__module__.partition(".")[0] not in DRIVERS:
             raise
         plain = _plain(error)
-    # raised outside the handler, so that the driver's own error is not its context
+    # Raised outside the handler, so that the driver's error does not become the context.
     raise plain
 
 
@@ -115,7 +116,7 @@ def _plain(error: Exception) -> OSError:
 
 @contextmanager
 def reading(what: str, advice: str = "check that it is complete and readable.") -> Iterator[None]:
-    """Raise a ``DataError`` that names ``what`` for errors of codecs and drivers, of any class."""
+    """Convert errors of codecs and drivers to a ``DataError`` that names ``what``."""
     try:
         yield
     except MemoryError:
@@ -127,12 +128,12 @@ def reading(what: str, advice: str = "check that it is complete and readable.") 
 
 @contextmanager
 def writing(what: str) -> Iterator[None]:
-    """Raise an ``OutputError`` that names ``what`` for errors of drivers, of any class."""
+    """Convert errors of codecs and drivers to an ``OutputError`` that names ``what``."""
     try:
         yield
     except OutputError:
         raise
     except Exception as error:
         raise OutputError(
-            f"{what} cannot be written: {error}; check its free space and permissions."
+            f"{what} cannot be written: {error}; check free space and permissions."
         ) from error

@@ -1,7 +1,7 @@
-"""Write stores of rows: dense, sparse (CSR, in the layout of AnnData), and rows with weights.
+"""Write stores of dense rows, sparse rows (CSR, as in AnnData), and rows with weights.
 
-A store cannot be opened as data before it is complete: its attribute ``largek.complete`` is false
-from the first write on, and becomes true with the last write, of a single small file.
+A store cannot be opened as data before it is complete. Its attribute ``largek.complete`` is false
+at first. The last write, of a single small file, sets the attribute to true.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FILES = (
     ".csv", ".feather", ".gz", ".h5", ".h5ad", ".hdf5", ".joblib", ".json", ".npy", ".npz",
     ".parquet", ".pickle", ".pkl", ".pq", ".pt", ".safetensors", ".tsv", ".txt", ".xlsx", ".zip",
 )  # fmt: skip
-"""Suffixes of other file formats."""
+"""Suffixes that the name of a store must not have."""
 
 
 def refuse_file(out: str) -> None:
@@ -46,7 +46,7 @@ def refuse_file(out: str) -> None:
     stem, suffix = os.path.splitext(out)
     if suffix.lower() in FILES:
         raise ParameterError(
-            f"{out} would be a Zarr store, which is a folder, not a {suffix} file; call it "
+            f"{out} has the suffix {suffix}, but a Zarr store is a folder; use a name such as "
             f"{stem}.zarr."
         )
 
@@ -57,7 +57,7 @@ def check_output(
     *,
     force: bool = False,
 ) -> str:
-    """Return the normalized URL of a new store, which must not exist.
+    """Return the normalized URL of a new store, after checking that nothing exists there.
 
     Raises OutputError if it exists, or with ``force`` if it is not a Zarr store.
     """
@@ -65,7 +65,7 @@ def check_output(
     refuse_file(out)
     try:
         fs, path = filesystem(out, storage_options)
-        # another process may have written to the folder since it was listed here
+        # Another process may have changed the folder since it was last listed.
         fs.invalidate_cache()
         exists = is_there(fs, path)
         names = (
@@ -96,14 +96,14 @@ def check_output(
 
 @contextmanager
 def unfinished(out: str, storage_options: Mapping[str, Any] | None = None) -> Iterator[None]:
-    """Remove a store that a writer has just begun, unless it is finished inside the block."""
+    """Remove a new store if an error is raised inside the ``with`` block."""
     try:
         yield
     except BaseException as error:
         try:
             remove_store(out, storage_options)
         except Exception as failed:
-            # Both most likely failed for the same reason, so the first error is raised.
+            # The removal most likely failed for the same reason, so only the first error is raised.
             error.add_note(f"The incomplete store {out} could not be removed: {failed}")
         raise
 
@@ -113,7 +113,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
     fs, path = filesystem(out, storage_options)
     if not is_there(fs, path):
         return
-    # metadata first: an interrupted removal must not leave a store that looks complete
+    # Remove metadata first, so that an interrupted removal leaves no store that looks complete.
     for name in _ZARR_FILES:
         if is_there(fs, f"{path}/{name}"):
             fs.rm(f"{path}/{name}")
@@ -124,7 +124,7 @@ def remove_store(out: str, storage_options: Mapping[str, Any] | None = None) -> 
 
 
 def fresh_store(out: str, storage_options: Mapping[str, Any] | None = None) -> Any:
-    """Remove the Zarr store at ``out``, if there is one, and return where to create a new store."""
+    """Remove any Zarr store at ``out``, and return the location for a new store."""
     remove_store(out, storage_options)
     if not is_local(out):
         return remote_store(out, storage_options, read_only=False)
@@ -135,10 +135,11 @@ def fresh_store(out: str, storage_options: Mapping[str, Any] | None = None) -> A
 def publish_store(
     node: Any, out: str, notes: Mapping[str, Any], *, is_scratch: bool = False
 ) -> None:
-    """Declare a store complete, in one write, after all of its data are on the disk.
+    """Mark a store as complete, in one write, after syncing all of its data to the disk.
 
-    ``notes`` are its attributes, among which :data:`ATTRIBUTE` holds this package's notes. A
-    scratch store is not synced. Raises OutputError if the attributes cannot be written.
+    ``notes`` are the attributes of the store, which contain the metadata of this package under the
+    key :data:`ATTRIBUTE`. A scratch store is not synced. Raises OutputError if the attributes
+    cannot be written.
     """
     own = {"format": 1, "complete": True, **notes.get(ATTRIBUTE, {})}
     with writing(out):
@@ -155,21 +156,19 @@ def _new_group(out: str, storage_options: Mapping[str, Any] | None) -> zarr.Grou
 
 def _refuse_no_rows(n_written: int, out: str) -> None:
     if n_written == 0:
-        raise DataError(
-            f"the source of {out} has no rows, so there is nothing to cluster: give another one."
-        )
+        raise DataError(f"the source of {out} has no rows; choose a source with at least one row.")
 
 
 class StoreWriter:
     """Write rows in order into a new Zarr v3 array.
 
-    Floats are stored uncompressed, as compression hardly shrinks them and plain bytes are read at
-    the speed of the disk. Integers are compressed by blosc-lz4. Both have a checksum (crc32c).
-    Raises OutputError if the store cannot be written.
+    Floats are stored uncompressed, because compression hardly reduces their size and would slow
+    down reading. Integers are compressed by blosc-lz4. All chunks have a checksum (crc32c). Raises
+    OutputError if the store cannot be written.
 
-    An existing Zarr store at ``out``, a normalized path or URL, is removed. ``n_rows`` is None if
-    it is known only at the end. With ``inner_rows``, which divides ``chunk_rows``, chunks are
-    shards of smaller chunks.
+    ``out`` is a normalized path or URL; an existing Zarr store there is removed. ``n_rows`` is None
+    if the number of rows is not known in advance. If ``inner_rows`` is given, each chunk is a shard
+    of smaller chunks; ``inner_rows`` must divide ``chunk_rows``.
     """
 
     def __init__(
@@ -220,11 +219,11 @@ class StoreWriter:
         return self._written + self._filled
 
     def append(self, block: NDArray[Any]) -> None:
-        """Append rows; whole chunks are written."""
+        """Append rows, and write all chunks that are full."""
         at = 0
         while at < len(block):
             take = min(len(block) - at, self._chunk_rows - self._filled)
-            # float64 beyond float32's range becomes inf, which the statistics count as bad rows
+            # float64 values too large for float32 become inf, and their rows count as bad rows.
             with np.errstate(over="ignore"):
                 self._buffer[self._filled : self._filled + take] = block[at : at + take]
             self._filled += take
@@ -244,7 +243,7 @@ class StoreWriter:
         self._written, self._filled = stop, 0
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Write the remaining rows, then declare the store complete with these notes, in one write.
+        """Write the remaining rows, and mark the store as complete with the metadata ``notes``.
 
         Raises DataError if there are no rows, or if their number is not ``n_rows``.
         """
@@ -252,8 +251,8 @@ class StoreWriter:
         _refuse_no_rows(self._written, self.out)
         if self._n_rows is not None and self._written != self._n_rows:
             raise DataError(
-                f"the source of {self.out} gave {self._written} rows instead of {self._n_rows}; "
-                "it has changed since it was opened: ingest it again."
+                f"the source of {self.out} has {self._written} rows instead of {self._n_rows}, so "
+                "it has changed since it was opened; ingest it again."
             )
         publish_store(self._array, self.out, {ATTRIBUTE: notes})
 
@@ -261,8 +260,8 @@ class StoreWriter:
 class CSRWriter:
     """Write blocks of sparse rows in order into a new CSR group (Zarr v3, with checksums).
 
-    An existing Zarr store at ``out``, a normalized path or URL, is removed. ``dtype`` is the type
-    of the stored numbers; column indices are int32. Raises OutputError if the store cannot be
+    ``out`` is a normalized path or URL; an existing Zarr store there is removed. ``dtype`` is the
+    type of the stored numbers; column indices are int32. Raises OutputError if the store cannot be
     written.
     """
 
@@ -285,7 +284,7 @@ class CSRWriter:
             self._arrays["indptr"].append(np.zeros(1, np.int64))
 
     def append(self, block: SparseBlock) -> None:
-        """Append rows; whole chunks are written."""
+        """Append rows, and write all chunks that are full."""
         stored = block.stored
         offsets = self._n_stored + block.indptr[1:] - block.indptr[0]
         parts = {"data": block.data[stored], "indices": block.indices[stored], "indptr": offsets}
@@ -300,7 +299,7 @@ class CSRWriter:
                 self._arrays[name].flush(whole=whole)
 
     def finish(self, notes: Mapping[str, Any], *, is_scratch: bool = False) -> None:
-        """Write the remaining rows, then declare the store complete with these notes."""
+        """Write the remaining rows, and mark the store as complete with the metadata ``notes``."""
         _refuse_no_rows(self.n_written, self.out)
         self._write({name: np.empty(0, a.dtype) for name, a in self._arrays.items()}, whole=False)
         attributes = {
@@ -328,12 +327,12 @@ class _Grown:
         self._n_waiting = 0
 
     def append(self, values: NDArray[Any]) -> None:
-        """Append a copy of values, since the caller may reuse its array."""
+        """Append a copy of the values, because the caller may reuse the array."""
         self._waiting.append(np.array(values, self.dtype))
         self._n_waiting += len(values)
 
     def flush(self, *, whole: bool) -> None:
-        """Write the waiting values; with ``whole``, only full chunks."""
+        """Write the buffered values; if ``whole`` is True, write only full chunks."""
         if whole and self._n_waiting < CHUNK_VALUES:
             return
         values = np.concatenate(self._waiting)
@@ -355,11 +354,11 @@ def write_weighted_rows(
     storage_options: Mapping[str, Any] | None = None,
     force: bool = False,
 ) -> None:
-    """Write a store of rows and their weights, which :func:`~largek_dask.open_rows` opens.
+    """Write rows and their weights to a store that :func:`~largek_dask.open_rows` can open.
 
-    The store is a group of the rows ``X``, their ``weights``, and their indices ``rows`` in the
-    original table. Its note ``largek.weights`` names the array of weights. Raises OutputError if
-    ``out`` exists (unless ``force``) or cannot be written.
+    The store is a group with the arrays ``X`` (the rows), ``weights``, and ``rows`` (indices in the
+    original table). Its attribute ``largek.weights`` names the array of weights. Raises OutputError
+    if ``out`` cannot be written, or if ``out`` exists and ``force`` is False.
     """
     target = check_output(out, storage_options, force=force)
     with writing(target):

@@ -1,4 +1,4 @@
-"""Rows in a Zarr store, pickled as their address."""
+"""Rows in a Zarr store, which are pickled as an address without the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from largek_dask.errors import DataError
 
 
 def name_node(kind: str, location: str | None, column: str | None) -> str:
-    """Name a node of a store by URL and column, for messages."""
+    """Return a name for a node, made from the URL and the column, for messages."""
     where = kind if location is None else location
     return f"{where}/{column}" if column else where
 
@@ -34,13 +34,14 @@ class Address(TypedDict, total=False):
 class StoredRows(Rows):
     """Rows of an array or group in a Zarr store, read in chunks of ``chunk_rows`` rows.
 
-    ``node`` is an open array or group; the last four parameters form an :class:`Address`.
+    ``node`` is an open array or group. The last four parameters are the fields of an
+    :class:`Address`.
     """
 
     _notes: Mapping[str, Any]
-    """This package's notes in the node's attributes."""
+    """Metadata that this package stored in the attributes of the node."""
     kind: ClassVar[str]
-    """Name of a node without a location, for messages."""
+    """Name of a node without a location, used in messages."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class StoredRows(Rows):
         return bool(self._notes.get("complete"))
 
     def warn_of_missing(self) -> None:
-        """Warn of missing chunks, unless the writer has noted that all are stored."""
+        """Warn of missing chunks, unless the metadata mark the store as complete."""
         # Single chunks of an HDF5 file cannot be missing.
         is_zarr = isinstance(self._node, (zarr.Array, zarr.Group))
         if is_zarr and not self._is_complete:
@@ -92,7 +93,8 @@ class StoredRows(Rows):
             if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
                 where = self.describe_source(self.location)
                 raise DataError(
-                    f"the column names stored in {where} are not a list of strings: write it again."
+                    f"the column names stored in {where} are not a list of strings; write the "
+                    "store again."
                 )
             return names
         above, _, own = str(getattr(self._node, "path", "")).rpartition("/")
@@ -128,7 +130,7 @@ def _group_at(store: Any, path: str) -> Any:
 
 
 def names_in_anndata(group: Any) -> list[str] | None:
-    """Return the names of variables in a group written by AnnData; None for other groups."""
+    """Return the names of the variables in an AnnData group; None for other groups."""
     variables = group.get("var")
     if not hasattr(variables, "attrs"):
         return None
@@ -136,7 +138,7 @@ def names_in_anndata(group: Any) -> list[str] | None:
     if index is None or index not in variables:
         return None
     names = variables[index]
-    # newer versions may store the names with a mask of missing values
+    # Newer AnnData versions may store the names together with a mask of missing values.
     names = names["values"] if "values" in getattr(names, "keys", tuple)() else names
     names = names.asstr()[:] if hasattr(names, "asstr") else names[:]
     return [str(name) for name in np.asarray(names).tolist()]

@@ -31,9 +31,9 @@ from largek_dask.kernels.rows import compute_dtype
 from largek_dask.version import __version__, check_format
 
 ATTRIBUTE = "largek"
-"""Attribute that holds this package's notes on a store."""
+"""Attribute that contains the metadata of this package in a store."""
 FORMAT = 1
-"""Format number of these notes, which include the statistics."""
+"""Format number of the metadata and statistics that this package writes to a store."""
 MOST_NAMED = 20
 """Maximum number of names in a message."""
 
@@ -47,17 +47,17 @@ _QUERY = re.compile(
 
 
 def check_no_secret(url: str) -> None:
-    """Raise ValueError if an address contains a secret, as models and logs contain addresses."""
+    """Raise ValueError if an address, which models and logs contain, has a secret."""
     for protocol, user in _USER.findall(url):
         if protocol.lower() not in _CONTAINERS or ":" in user:
             raise ValueError(
-                f"has a user name or a password before the '@' ({protocol}://...@), and addresses "
-                "are written into models, logs and events; give them in storage_options"
+                f"has a user name or a password before the '@' ({protocol}://...@), but addresses "
+                "are written into models, logs and events; pass both in storage_options"
             )
     if split_protocol(url)[0] is not None and (found := _QUERY.search(url)):
         raise ValueError(
-            f"has a secret in its query ({found[1]}=...), and addresses are written into models, "
-            "logs and events; give it in storage_options"
+            f"has a secret in its query ({found[1]}=...), but addresses are written into models, "
+            "logs and events; pass the secret in storage_options"
         )
 
 
@@ -69,7 +69,7 @@ def normalize(url: str | os.PathLike[str]) -> str:
     text = os.fspath(url)
     if not text.strip():
         raise DataError(
-            f"the address {text!r} is empty: give the URL or path of a file or store, or '.' for "
+            f"the address {text!r} is empty; pass the URL or path of a file or store, or '.' for "
             "the current folder."
         )
     try:
@@ -98,7 +98,7 @@ def require(package: str, extra: str, what: str) -> Any:
 
 
 def disk_usage(path: str) -> Any:
-    """Return ``shutil.disk_usage`` of a folder, which need not exist."""
+    """Return ``shutil.disk_usage`` of a folder, or of its nearest parent that exists."""
     while not os.path.isdir(path) and path != os.path.dirname(path):
         path = os.path.dirname(path)
     return shutil.disk_usage(path)
@@ -109,8 +109,8 @@ def check_space(path: str, n_bytes: int, what: str, advice: str = "choose anothe
     if n_bytes > (free := disk_usage(path).free):
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         raise OutputError(
-            f"{what} take about {format_bytes(n_bytes)}, and {path} has {format_bytes(free)} free. "
-            f"Make room, or {advice}."
+            f"{what} take about {format_bytes(n_bytes)}, but {path} has only {format_bytes(free)} "
+            f"free; free some space, or {advice}."
         ) from full
 
 
@@ -129,20 +129,20 @@ S3_CALLS: dict[str, Any] = {
     "read_timeout": 8,
     "retries": {"total_max_attempts": 1},
 }
-"""Default ``config_kwargs`` of botocore: short timeouts, and no retries. Its own retries, 25 times
-15 s, would ignore a cancel, but the retries of this package (``retry.py``) notice it."""
+"""Default ``config_kwargs`` of botocore, with short timeouts and no retries. The retries of
+botocore (25 times 15 s) cannot be cancelled, but the retries in ``retry.py`` can."""
 HTTP_CALLS = {"sock_connect": 4.0, "sock_read": 8.0}
 """Timeouts for aiohttp, in seconds; by default, aiohttp ends any request after five minutes."""
 GCS_SECONDS = 300.0
-"""Timeout of a request of gcsfs, in seconds. By default gcsfs has no timeout; it sends up to 50 MiB
-per request, and tries each request six times."""
+"""Timeout of one gcsfs request, in seconds. By default, gcsfs has no timeout. It sends up to 50
+MiB per request, and tries each request six times."""
 AZURE_CALLS = {"connection_timeout": 4, "read_timeout": 8}
-"""Timeouts for adlfs, in seconds, which it applies only to reads and writes: other requests may
-take 300 s. It tries each request four times, and does not time out an upload that stops midway."""
+"""Timeouts of adlfs for reads and writes, in seconds; other requests may take 300 s. adlfs tries
+each request four times, and does not time out an upload that stalls."""
 
 
 def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the options of a file system: the user's, and default timeouts."""
+    """Return the user's storage options together with default timeouts."""
     options = dict(storage_options or {})
     protocol = split_protocol(url)[0]
     if protocol in S3:
@@ -155,7 +155,7 @@ def options_for(url: str, storage_options: Mapping[str, Any] | None) -> dict[str
         client = dict(options.get("client_kwargs") or {})
         silence = client.get("timeout", HTTP_CALLS["sock_read"])
         if isinstance(silence, (int, float)):
-            # jobs give a number, because they are stored as JSON
+            # Jobs give the timeout as a number, because their options are stored as JSON.
             client["timeout"] = ClientTimeout(**{**HTTP_CALLS, "sock_read": silence})
         options["client_kwargs"] = client
     elif protocol in GCS:
@@ -173,9 +173,10 @@ def protocols_of(fs: Any) -> frozenset[str]:
 
 
 def limited(fs: Any) -> Any:
-    """Return a file system; for S3, set timeouts of uploads and turn off its retries.
+    """Return a file system; for S3, set timeouts of uploads and turn off the retries of s3fs.
 
-    Options cannot do this: Zarr requires them to be JSON, and s3fs has no option for retries.
+    Storage options cannot change timeouts and retries, because Zarr requires JSON options, and s3fs
+    has no option for retries.
     """
     if not protocols_of(fs).isdisjoint(S3):
         from largek_dask.data.uploads import UploadSession
@@ -186,7 +187,7 @@ def limited(fs: Any) -> Any:
 
 
 def is_there(fs: Any, path: str) -> bool:
-    """Return True if a path exists; raise all errors except that it is missing.
+    """Return True if a path exists; raise all errors other than a missing path.
 
     In most file systems, ``exists`` returns False for any error, including timeouts.
     """
@@ -196,7 +197,7 @@ def is_there(fs: Any, path: str) -> bool:
         else:
             fs.info(path)
     except (FileNotFoundError, NotADirectoryError) as error:
-        # fsspec raises this error for any failure of HTTP
+        # fsspec raises FileNotFoundError for all HTTP failures.
         behind = error.__cause__
         if behind is not None and trouble(behind) == "away" and protocols_of(fs) & {*HTTP}:
             raise behind from None
@@ -246,7 +247,7 @@ def open_node(
             raise DataError(f"{url} does not exist: check the address.") from gone
         if not os.path.isdir(url):
             raise DataError(
-                f"{url} is a file, but a Zarr store is a folder: give the folder's address."
+                f"{url} is a file, but a Zarr store is a folder; pass the address of the folder."
             )
     else:
         filesystem(url, storage_options)
@@ -260,11 +261,12 @@ def open_node(
         raise DataError(f"{what}; check the address.") from error
     except json.JSONDecodeError as error:
         raise IncompleteStoreError(
-            f"{where} cannot be opened: its metadata are not complete JSON ({error}), as after a "
-            "power failure during writing. Write it again (largek ingest --force) or remove it."
+            f"{where} cannot be opened: its metadata are not valid JSON ({error}), perhaps because "
+            "of a power failure during writing. Write the store again (largek ingest --force), or "
+            "remove it."
         ) from error
     except Exception as error:
-        # drivers raise their own classes of errors (no access, no such bucket)
+        # Storage drivers raise their own error classes (no access, no such bucket).
         raise DataError(
             f"{where} cannot be opened: {type(error).__name__}: {error}; check the address and "
             "storage_options."
@@ -275,12 +277,12 @@ def _those_in(store: Any) -> str:
     try:
         return f", only {members_of(zarr.open_group(store, mode='r'))}"
     except Exception:
-        # the missing column is the error to report
+        # Report the missing column instead of this error.
         return ""
 
 
 def members_of(group: Any) -> str:
-    """List the names of the arrays and groups in a group of Zarr or HDF5, for messages."""
+    """List the names of the arrays and groups in a Zarr or HDF5 group, for messages."""
     names: list[str] = []
     if isinstance(group, zarr.Group):
         names += [name for name, _ in group.members()]
@@ -291,21 +293,21 @@ def members_of(group: Any) -> str:
 
 
 def fill_value(array: Any) -> Any:
-    """Return the value that Zarr reads for a missing chunk; 0 if it is ``null`` in the metadata."""
+    """Return the value that Zarr reads for a missing chunk; 0 if the metadata contain ``null``."""
     return 0 if array.fill_value is None else array.fill_value
 
 
 def metadata_key(array: Any) -> str:
-    """Return the key of an array's metadata, which exists as long as the store does."""
+    """Return the key of an array's metadata, which every store contains."""
     return "zarr.json" if array.metadata.zarr_format == 3 else ".zarray"
 
 
 def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray[Any]:
     """Return rows ``start`` to ``stop`` of an array, and verify that they are stored.
 
-    Zarr reads a missing chunk as fill values, even if the whole store is unreachable. So each chunk
-    that was read as fill values is looked up by a request. With ``complete``, all chunks must be
-    stored. An HDF5 dataset has no missing chunks.
+    Zarr reads a missing chunk as fill values, even if the whole store is unreachable. Therefore, a
+    request checks whether each chunk that was read as fill values exists. If ``complete`` is True,
+    all chunks must exist. An HDF5 dataset has no missing chunks.
 
     Raises FileNotFoundError if the store is gone, and ValueError, whose message names the chunk, if
     a chunk is damaged, or is missing from a complete array.
@@ -315,7 +317,7 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
     try:
         x = np.asarray(array[start:stop])
     except Exception as error:
-        # Codecs raise errors of any class; gzip's is an OSError.
+        # Codecs raise errors of any class, and gzip raises an OSError.
         is_damage = trouble(error) is None or isinstance(error, gzip.BadGzipFile)
         if isinstance(error, MemoryError) or not is_damage:
             raise
@@ -332,12 +334,12 @@ def read_stored(array: Any, start: int, stop: int, *, complete: bool) -> NDArray
             raise FileNotFoundError(errno.ENOENT, "the store is gone", str(array.store_path))
         if complete:
             raise ValueError(f"{name_chunk(array, filled[are_stored.index(False)])} is missing")
-    # read again, because chunks that are stored now may have been missing before
+    # Read again, because chunks that exist now may have been missing before.
     return np.asarray(array[start:stop]) if any(are_stored) else x
 
 
 def name_chunk(array: Any, key: str) -> str:
-    """Name a stored chunk and its location, for messages."""
+    """Return the key and the location of a stored chunk, for messages."""
     found = location_of(array)
     if found is None:
         return f"the stored chunk {key!r}"
@@ -350,17 +352,17 @@ def _first_damaged(array: Any, start: int, stop: int) -> str | None:
         try:
             array[(slice(begin, end), *inner)]
         except Exception:
-            # the caller has already caught the first error
+            # The caller reports the first error, so this error can be ignored.
             return key
     return None
 
 
 def _filled(array: Any, x: NDArray[Any], start: int, stop: int) -> Iterator[str]:
-    """Yield the keys of chunks that were read as nothing but fill values."""
+    """Yield the keys of chunks that were read entirely as fill values."""
     fill = fill_value(array)
     for key, begin, end, inner in _stored_pieces(array, start, stop):
         part = x[(slice(begin - start, end - start), *inner)]
-        # a fill value of NaN does not equal itself
+        # A fill value of NaN does not equal itself.
         if (part == fill if fill == fill else part != part).all():
             yield key
 
@@ -373,7 +375,7 @@ def stored_keys(array: Any, start: int, stop: int) -> Iterator[str]:
 def _stored_pieces(
     array: Any, start: int, stop: int
 ) -> Iterator[tuple[str, int, int, tuple[slice, ...]]]:
-    """Yield the key, first and last row, and columns of each stored chunk with these rows."""
+    """Yield the key, row range and column slices of each stored chunk that contains these rows."""
     sizes = array.shards or array.chunks
     if start >= stop:
         return
@@ -408,23 +410,27 @@ def location_of(node: Any) -> tuple[str, str | None, dict[str, Any] | None] | No
 def read_statistics(
     notes: Any, shape: tuple[int, int], dtype: np.dtype[Any], where: str
 ) -> Statistics:
-    """Parse a store's statistics of rows of this shape and type; raise DataError if invalid."""
+    """Parse stored statistics; raise DataError if they do not fit rows of this shape and dtype."""
     try:
         found = Statistics.from_dict(notes)
         if (found.n_total, found.n_features) != shape:
-            raise ValueError(f"they are of {found.n_total} rows with {found.n_features} features")
+            raise ValueError(
+                f"the statistics are for {found.n_total} rows with {found.n_features} features"
+            )
         if {found.mean.shape, found.shift.shape} != {shape[1:]}:
-            raise ValueError(f"a mean of shape {found.mean.shape}")
+            raise ValueError(f"the mean has the wrong shape {found.mean.shape}")
         if np.promote_types(found.dtype, compute_dtype(dtype)) != found.dtype:
-            raise ValueError(f"they are of {found.dtype} features, and the rows are {dtype}")
+            raise ValueError(
+                f"the statistics are for {found.dtype} features, but the rows are {dtype}"
+            )
         return found
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         is_explained = isinstance(error, (ValueError, OverflowError))
-        why = error if is_explained else "they are incomplete or have another form"
+        why = error if is_explained else "they are incomplete or have an unknown form"
         raise DataError(
-            f"the statistics in {where} cannot be read by largek_dask {__version__} ({why}): a "
-            "newer largek_dask wrote them, or they are damaged; upgrade, or write the store again "
-            "with this version (largek ingest)."
+            f"the statistics in {where} cannot be read by largek_dask {__version__} ({why}). They "
+            "are damaged, or a newer largek_dask wrote them; upgrade largek_dask, or write the "
+            "store again with this version (largek ingest)."
         ) from None
 
 
@@ -438,7 +444,7 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
     if not isinstance(notes, dict):
         return {}
     if "kind" not in notes:
-        # (models and labels have formats of their own)
+        # Models and labels have their own format numbers.
         check_format(notes, where, DataError, FORMAT)
     if isinstance(statistics := notes.get("statistics"), dict):
         versioned = {"version": notes.get("version", ""), **statistics}
@@ -452,9 +458,10 @@ def check_complete(node: Any, where: str) -> dict[str, Any]:
 
 
 def _found(fs: Any, root: str) -> dict[str, Any]:
-    """Return everything below a folder; raise if a folder cannot be listed.
+    """Return all files below a folder; raise an error if a folder cannot be listed.
 
-    fsspec's own ``find`` omits such folders, except for the first one with ``on_error="raise"``.
+    fsspec's ``find`` skips folders that cannot be listed; ``on_error="raise"`` affects only the top
+    folder.
     """
     found: dict[str, Any] = {}
     is_async = isinstance(fs, AsyncFileSystem)
@@ -494,7 +501,7 @@ def list_stamps(
         return stamps
     fs, path = filesystem(location, storage_options)
     root = f"{path}/{column}" if column else path
-    # another process may have written to the folder since it was listed here
+    # Another process may have changed the folder since it was last listed.
     fs.invalidate_cache()
     for name, entry in _found(fs, root).items():
         fields = (entry.get(k) for k in ("ETag", "etag", "LastModified", "mtime", "created"))

@@ -40,7 +40,7 @@ class SvmlightTable:
                 highest = max(highest, int(matrix.indices.max()))
         if highest < 0:
             what = "rows" if n_rows == 0 else "columns"
-            raise DataError(f"{url} has no {what}: give a file with values.")
+            raise DataError(f"{url} has no {what}; pass a file with at least one value.")
         self._first = min(lowest, 1)
         self.n_features = highest + 1 - self._first
         self.n_rows: int | None = n_rows
@@ -69,8 +69,8 @@ class SvmlightTable:
                     yield matrix
         except (ValueError, IndexError, OverflowError) as error:
             raise DataError(
-                f"{self.where} is not in svmlight format: {error}; write lines of 'label "
-                "index:value ...'."
+                f"{self.where} is not in svmlight format: {error}; each line must have the form "
+                "'label index:value ...'."
             ) from error
         except OSError as error:
             raise DataError(

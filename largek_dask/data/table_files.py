@@ -1,4 +1,4 @@
-"""Find the table files of a path, pattern, folder or list of paths."""
+"""Find the table files given by a path, pattern, folder or list of paths."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from largek_dask.errors import DataError
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
-"""Suffixes of text files; in folders, only files with a suffix in ``CSV`` are found."""
+"""Suffixes of text files. In a folder, only files with a suffix in ``CSV`` are read."""
 PARQUET = (".parquet", ".pq")
 HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
 ONE_FILE = (*TEXT, *PARQUET, *HDF5, *SVMLIGHT)
@@ -33,21 +33,25 @@ class TableFiles:
 
     where: str
     location: str | None
-    """The folder that contains them, if that is the source."""
+    """Folder that contains the files, if the source is a folder."""
     urls: tuple[str, ...]
     ends: tuple[str, ...]
 
 
 def check_readable(url: str) -> None:
-    """Raise DataError for a local file of an unknown format."""
+    """Raise DataError if a local file has an unknown format."""
     if not (is_local(url) and os.path.isfile(url)):
         return
     problem = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
     if url.lower().endswith(".zip"):
-        raise DataError(f"{problem} Open a store in an archive as zip://::{url}, or unpack it.")
+        raise DataError(
+            f"{problem} To open a store in a zip archive, pass zip://::{url}, or unpack the "
+            "archive."
+        )
     raise DataError(
-        f"{problem} Files are read by their suffix: .npy; with largek ingest also {TEXTS}; "
-        f"{' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert it."
+        f"{problem} The suffix determines the format of a file: .npy, or, with largek ingest, "
+        f"{TEXTS}; {' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert "
+        "the file."
     )
 
 
@@ -62,11 +66,11 @@ def is_paths(source: Any) -> bool:
 def find_table_files(
     source: Any, storage_options: Mapping[str, Any] | None = None
 ) -> TableFiles | None:
-    """Return the files of a list of paths, a pattern or a folder; None for anything else.
+    """Return the files of a list of paths, a pattern or a folder; None for other sources.
 
-    Files of a pattern or a folder (with subfolders) are sorted by path. Names that begin with a dot
-    or an underscore are skipped, and so are files of other formats in a folder. Raises DataError if
-    a pattern matches no file, or if files have different formats.
+    The files of a pattern, or of a folder and its subfolders, are sorted by path. Names that begin
+    with a dot or an underscore are skipped; in folders, files of other formats are skipped as well.
+    Raises DataError if a pattern matches no file, or if files have different formats.
     """
     if is_paths(source):
         urls = [normalize(path) for path in source]
@@ -75,13 +79,13 @@ def find_table_files(
         return None
     url = normalize(source)
     if split_protocol(url)[0] in ("http", "https"):
-        return None  # such URLs cannot be listed
+        return None  # Files on HTTP servers cannot be listed.
     if any(sign in url for sign in WILD) and not (is_local(url) and os.path.exists(url)):
         fs, path = filesystem(url, storage_options)
         names = [name for name in sorted(fs.glob(path)) if not _is_hidden(name.split("/")[-1:])]
         found = [str(fs.unstrip_protocol(name)) for name in names]
         if not found:
-            raise DataError(f"no file matches {url}; give a pattern such as folder/*.parquet.")
+            raise DataError(f"no file matches {url}; use a pattern such as folder/*.parquet.")
         return _of_one_format(url, None, [normalize(name) for name in found])
     return _in_folder(url, storage_options)
 
@@ -99,7 +103,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
             return None
         names = sorted(fs.find(path))
     except (OSError, NotImplementedError, ValueError):
-        # opening it as a store will report the problem
+        # The error is reported when the source is opened as a store.
         return None
     inside = [(name, name.removeprefix(path).strip("/").split("/")) for name in names]
     kept = [
@@ -119,14 +123,14 @@ def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> Tab
     for url in urls:
         if not url.lower().endswith((*TEXT, *PARQUET)):
             raise DataError(
-                f"{where}: {url} is not named like a CSV or Parquet file ({TEXTS}; "
-                f"{', '.join(PARQUET)}); only these can be read together."
+                f"{where}: {url} does not have the suffix of a CSV or Parquet file ({TEXTS}; "
+                f"{', '.join(PARQUET)}); only such files can be read together."
             )
     parquet = [url for url in urls if url.lower().endswith(PARQUET)]
     if parquet and len(parquet) < len(urls):
         other = next(url for url in urls if url not in parquet)
         raise DataError(
-            f"{where} holds both CSV and Parquet files ({other}, {parquet[0]}): select one format, "
-            "e.g. by a pattern such as folder/*.parquet."
+            f"{where} contains both CSV and Parquet files ({other}, {parquet[0]}); select one "
+            "format, e.g. by a pattern such as folder/*.parquet."
         )
     return TableFiles(where, location, tuple(urls), PARQUET if parquet else TEXT)

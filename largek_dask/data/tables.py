@@ -1,4 +1,4 @@
-"""Streams of rows for ``ingest``, from table files and all sources that ``open_rows`` takes."""
+"""Streams of rows for ``ingest``, from table files and all sources that ``open_rows`` accepts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from largek_dask.errors import DataError, LargekError, ParameterError
 HEAD_ROWS = 1_000
 """Number of rows at the start of a CSV file that determine its columns."""
 BLOCK_BYTES = 32 << 20
-"""Approximate size of a block of a stream."""
+"""Approximate size in bytes of a block of a stream."""
 
 
 class RowStream(Protocol):
@@ -44,7 +44,7 @@ class RowStream(Protocol):
     """URL or path; None if only this process can open the data."""
     n_features: int
     names: tuple[str, ...] | None
-    """Names of the features, if they have any."""
+    """Names of the features; None if the features have no names."""
     dtype: np.dtype[Any]
     n_rows: int | None
     """Number of rows; None if unknown before reading."""
@@ -63,7 +63,7 @@ def open_table(
     selection: Selection | None = None,
     header: bool | None = None,
 ) -> RowStream:
-    """Open a source for one sequential read; only its beginning is read here.
+    """Open a source for sequential reading, and read only the beginning of the source.
 
     Raises DataError if the source is not a table of numbers, and ParameterError if it lacks a
     selected column. Warns (DataWarning) if an index is dropped.
@@ -77,8 +77,7 @@ def open_table(
     ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
     if header is not None and ends is not TEXT:
         raise ParameterError(
-            f"header={header} says whether the first line of a CSV file names the columns; leave "
-            "it out for other sources."
+            f"header={header} applies only to CSV files; leave it out for other sources."
         )
     if parquet is not None:
         return RowsTable(parquet)
@@ -97,8 +96,9 @@ def open_table(
     rows = open_rows(source, column=column, storage_options=storage_options)
     if rows.weight is not None and rows is not source:
         raise DataError(
-            f"the rows of {rows.location or source} have weights, which would be lost: fit the "
-            "store itself, or pass column= the array of rows, to write these without weights."
+            f"the rows of {rows.location or source} have weights, which ingest does not write; fit "
+            "the store directly, or set column to the array of rows to write the rows without "
+            "weights."
         )
     return _with_columns(rows, selection)
 
@@ -115,7 +115,8 @@ def _open_file(
         return CSVTable(url, storage_options, selection, like, header)
     if selection:
         raise ParameterError(
-            f"columns and drop do not apply to {url}: in svmlight files columns have no names."
+            f"columns and drop do not apply to {url}, because columns of svmlight files have no "
+            "names."
         )
     return SvmlightTable(url, storage_options)
 
@@ -179,8 +180,8 @@ def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:
 class CSVTable:
     """Stream of the rows of a text file of numbers (float64), read by pandas.
 
-    If there is no header, or one that only numbers the columns, columns are numbered from 0 instead
-    of named. See ``data.text_files`` for the layout.
+    If the file has no header, or a header that only numbers the columns, the columns have no names
+    and are numbered from 0. See ``data.text_files`` for the layout.
     """
 
     is_sparse = False
@@ -210,7 +211,7 @@ class CSVTable:
             "header": 0 if layout.has_header else None,
         }
         if tuple(map(int, self._pandas.__version__.split(".")[:2])) < (3, 1):
-            # later versions always round-trip and do not have this option
+            # Later pandas versions always use this precision and do not have the option.
             self._options["float_precision"] = "round_trip"
         head = self._read(nrows=HEAD_ROWS)
         self.all_columns = self.compared = tuple(map(str, head.columns))
@@ -234,7 +235,7 @@ class CSVTable:
         except LargekError:
             raise
         except self._pandas.errors.EmptyDataError as error:
-            raise DataError(f"{self.where} has no rows: give a table of numbers.") from error
+            raise DataError(f"{self.where} has no rows; pass a table of numbers.") from error
         except self._pandas.errors.ParserError as error:
             raise DataError(
                 f"{self.where} is not a table: {error}; give all rows the same number of fields."

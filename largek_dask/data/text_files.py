@@ -38,7 +38,8 @@ ENCODINGS = {
     b"\xff\xfe": "utf-16",
     b"\xfe\xff": "utf-16",
 }
-"""Encodings by byte-order mark. The mark of UTF-32 begins with that of UTF-16, so it is first."""
+"""Encodings by byte-order mark. UTF-32 is first, because its mark begins with the mark of
+UTF-16."""
 BUFFER_BYTES = 1 << 20
 HEAD_LINES = 100
 HEAD_CHARACTERS = 4 << 20
@@ -49,7 +50,7 @@ COMMENT = re.compile(r"[#%]|sep=.$", re.IGNORECASE)
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 WITH_COMMA = re.compile(r"[+-]?\d*,\d+([eE][+-]?\d+)?")
 GROUPED = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-"""Ambiguous numbers: the comma may be a decimal sign or a separator of thousands."""
+"""Numbers whose comma may be either a decimal sign or a thousands separator."""
 BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "-", "*", "."))
 
 
@@ -57,7 +58,7 @@ BLANK = frozenset(("", "nan", "na", "n/a", "null", "none", "inf", "-inf", "?", "
 def open_text(fs: Any, path: str, where: str) -> Iterator[TextIO]:
     """Open a text file; its compression and encoding are detected from its first bytes.
 
-    Bytes that are not UTF-8 are replaced, as numbers are the same in all encodings that extend
+    Bytes that are not UTF-8 are replaced, because numbers are the same in all encodings that extend
     ASCII. Raises DataError if the file is not text, or is an archive of several files.
     """
     with ExitStack() as stack:
@@ -90,8 +91,8 @@ def _unpacked(packed: io.BufferedReader, where: str, stack: ExitStack) -> Any:
         ]
         if len(names) != 1:
             raise DataError(
-                f"{where} is an archive of {len(names)} files ({', '.join(names[:5])}): unpack it, "
-                "and pass a file or the folder."
+                f"{where} is an archive of {len(names)} files ({', '.join(names[:5])}); unpack the "
+                "archive, and pass one file or the folder."
             )
         return stack.enter_context(archive.open(names[0]))
     for start, kind in PACKED.items():
@@ -105,17 +106,17 @@ class TextLayout:
     """Layout of the lines of a text file."""
 
     separator: str
-    """One character, or the regular expression of white space."""
+    """A single character, or a regular expression for white space."""
     decimal: str
     skip: int
-    """Number of comments and blank lines before the header or the first row."""
+    """Number of comment lines and blank lines before the header or the first row."""
     has_header: bool
 
 
 def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     """Find the layout of a text file from its first lines.
 
-    ``header`` is True if the first line names the columns; None means to detect the header. Raises
+    ``header`` is True if the first line names the columns; if None, the header is detected. Raises
     DataError if there are no rows, or if the header is not UTF-8 or has fewer fields than a row.
     """
     lines: list[str] = []
@@ -130,7 +131,7 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     )
     body = [line for line in lines[skip:] if line.strip()]
     if not body:
-        raise DataError(f"{where} has no rows: give a table of numbers.")
+        raise DataError(f"{where} has no rows; pass a table of numbers.")
     separator, rows = max(
         ((separator, _cut(body, separator)) for separator in SEPARATORS),
         key=lambda pair: _fitness(pair[1]),
@@ -141,11 +142,11 @@ def find_layout(text: TextIO, where: str, header: bool | None) -> TextLayout:
     wrong = next((name for name in rows[0] if "\ufffd" in name), None)
     if header and wrong is not None:
         raise DataError(
-            f"{where} names a column {wrong!r} in an encoding that is not UTF-8 (Latin-1, perhaps, "
-            f"or Windows-1252): convert it first, e.g. iconv -f LATIN1 -t UTF-8 {where}."
+            f"the header of {where} is not UTF-8 (column {wrong!r}); convert the file first, e.g. "
+            f"from Latin-1 with iconv -f LATIN1 -t UTF-8 {where}."
         )
     if header and len(rows) == 1:
-        raise DataError(f"{where} has no rows after the header: give a table of numbers.")
+        raise DataError(f"{where} has no rows after the header; pass a table of numbers.")
     if header and any(len(row) > len(rows[0]) for row in rows):
         raise DataError(
             f"{where} has rows with more fields than the header: give every column a name, or "
@@ -160,13 +161,13 @@ def _cut(lines: Sequence[str], separator: str) -> list[list[str]]:
     try:
         rows = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error:
-        # a field is longer than the csv module allows
+        # A field exceeds the limit of the csv module.
         return [[line] for line in lines]
     return [[field.strip() for field in row] for row in rows]
 
 
 def _fitness(rows: list[list[str]]) -> tuple[float, int]:
-    """Score a separator; with the right one, rows have equal length and consist of numbers."""
+    """Score how well a separator splits rows into equal numbers of numeric fields."""
     data = rows[1:] or rows
     widths = [len(row) for row in data]
     width = max(set(widths), key=widths.count)
@@ -182,7 +183,7 @@ def _is_number(field: str) -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> str:
-    """Return the decimal sign; a point if in doubt."""
+    """Return the decimal sign, which is a point by default."""
     fields = [field for row in rows for field in row]
     commas = [field for field in fields if WITH_COMMA.fullmatch(field)]
     points = any("." in field and NUMBER.fullmatch(field) for field in fields)
@@ -190,7 +191,7 @@ def _decimal(rows: list[list[str]]) -> str:
 
 
 def _is_header(first: list[str]) -> bool:
-    """Return True if a first row names columns, by text or by pandas' numbers from 0 on."""
+    """Return True if the first row is a header: text, or the numbers 0, 1, 2, ... from pandas."""
     if any(field and not _is_number(field) for field in first):
         return True
     names = first[1:] if first[0] == "" else first

@@ -1,8 +1,8 @@
 """Time out uploads to S3 that make no progress.
 
-botocore's ``read_timeout`` starts when the whole request has been written. It never starts if the
-server stalls before the body (botocore asks for ``100 Continue`` first) or in the middle of it.
-Here the timeout restarts with each piece that the server accepts, so slow uploads still succeed.
+botocore's ``read_timeout`` starts only after the whole request has been written, so it does not
+apply if the server stalls before or during the upload of the body. Here, the timeout restarts with
+each piece that the server accepts, so slow uploads still succeed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from aiobotocore.httpsession import AIOHTTPSession
 from botocore.exceptions import ReadTimeoutError
 
 BLOCK = 1 << 20
-"""Number of bytes read from a body at once."""
+"""Number of bytes that are read from a body at a time."""
 PIECE = 1 << 16
-"""Number of bytes sent at once; each such piece restarts the timeout."""
+"""Number of bytes that are sent at a time; each piece restarts the timeout."""
 
 
 class UploadSession(AIOHTTPSession):  # type: ignore[misc]
@@ -35,7 +35,7 @@ class UploadSession(AIOHTTPSession):  # type: ignore[misc]
         self._silence = None if None in limits else float(sum(limits))
 
     async def send(self, request: Any) -> Any:
-        # only file-like bodies are long and wait for 100 Continue
+        # Only file-like bodies are large and wait for 100 Continue.
         if self._silence is None or not hasattr(request.body, "read"):
             return await super().send(request)
         silence, now = self._silence, asyncio.get_running_loop().time

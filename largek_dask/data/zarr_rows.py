@@ -22,10 +22,10 @@ DAMAGED = "the chunk is damaged or its storage is unreachable: write it again, o
 
 
 def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = None) -> int:
-    """Return the number of rows of a reading chunk, which is a group of whole stored chunks.
+    """Return the number of rows of a group of stored chunks that are read together.
 
-    A reading chunk has up to ``largek.data.read-chunk-bytes`` and 65,536 rows, or is one stored
-    chunk if that is larger. Groups divide shards evenly, so that no read straddles two shards.
+    A group has up to ``largek.data.read-chunk-bytes`` bytes and 65,536 rows, but at least one
+    stored chunk. Groups are aligned with shards, so that no group spans parts of two shards.
     """
     budget = int(config.get("data.read-chunk-bytes"))
     group = max(1, min(budget // max(1, storage_rows * row_bytes), MAX_CHUNK_ROWS // storage_rows))
@@ -41,9 +41,10 @@ def group_chunks(storage_rows: int, row_bytes: int, shard_rows: int | None = Non
 class ZarrRows(StoredRows):
     """Rows of a two-dimensional Zarr array (v2 or v3) in any storage that fsspec supports.
 
-    Small stored chunks are grouped on reading (:func:`group_chunks`). A missing chunk is read as
-    fill values, as Zarr defines it, but is an error in a store that ``ingest`` wrote. A store
-    written with ``shuffle`` is :attr:`shuffled`. ``address`` is a ``stored_rows.Address``.
+    Small stored chunks are read in groups (:func:`group_chunks`). A missing chunk is read as fill
+    values, as the Zarr format defines, but is an error in a store that ``ingest`` wrote.
+    ``shuffled`` is True for stores written with ``shuffle``. ``address`` locates the array (see
+    ``stored_rows.Address``).
     """
 
     kind = "the Zarr array"
@@ -75,7 +76,7 @@ class ZarrRows(StoredRows):
         return read_stored(self._array, start, stop, complete=self._is_complete)
 
     def stretch(self, i: int, begin: int, end: int) -> tuple[int, int]:
-        # whole stored chunks (inner chunks in shards) are the smallest parts that Zarr reads
+        # Zarr cannot read less than a stored chunk (in shards, an inner chunk).
         start, stop = self.chunk_rows(i)
         size = max(1, self._array.chunks[0])
         first = (start + begin) // size * size
@@ -98,8 +99,7 @@ class ZarrRows(StoredRows):
             begin, end = max(row * size, start), min((row + 1) * size, stop)
             if stored is not None:
                 stored = stored[begin - row * size : end - row * size]
-                # A view of a part would keep the whole chunk in memory; the last chunk may be
-                # padded.
+                # A view keeps its whole chunk in memory, so return a view only of a whole chunk.
                 if first == last and (begin == row * size and end in (begin + size, self.n_rows)):
                     return stored
             if out is None:
@@ -141,7 +141,7 @@ class ZarrColumn:
         self.n_rows = int(shape[0])
 
     def warn_of_missing(self) -> None:
-        """Warn of missing chunks, unless the writer has noted that all are stored."""
+        """Warn of missing chunks, unless the metadata mark the store as complete."""
         if not self._is_complete:
             warn_of_missing(self._array, f"sample_weight {self._where}")
 
@@ -154,13 +154,13 @@ class ZarrColumn:
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
-    """Return the array of weights that the notes of a group name; None if there is no such note."""
-    # without such a note, an array called "weights" may have another meaning
+    """Return the row weights that a group's metadata name; None if no weights are named."""
+    # Without this entry, an array called "weights" may have another meaning.
     name = check_complete(group, where).get("weights")
     if name is None:
         return None
     if name not in group:
         raise DataError(
-            f"{where} lacks its array {name!r}, the weights of its rows: write it again."
+            f"{where} does not contain {name!r}, the array of row weights; write the store again."
         )
     return ZarrColumn(group[name], f"{where}/{name}")

@@ -7,11 +7,11 @@ A job's folder::
     checkpoints/000012.json     written last: the rest of the state, the checksum of each array
     starts/01/checkpoints/...   the same for each further start of ``n_init``
 
-A checkpoint is valid once its JSON file exists, which is written atomically. Reading verifies all
-bytes; if a checkpoint is damaged, the one before is used.
+A checkpoint is valid once its JSON file exists; this file is written atomically. Reading verifies
+all checksums, and falls back to the previous checkpoint if one is damaged.
 
-States are plain JSON with named arrays, without pickles. Names in a file are never imported: only
-dataclasses in the type hints of the expected class are created.
+States are stored as JSON and named arrays, never as pickles. No class named in a file is imported:
+only dataclasses in the type hints of the expected class are instantiated.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.version import check_format
 
 FORMAT = 2
-"""Files of format 1 contain former names of algorithms."""
+"""Version of the file format; files of format 1 contain former names of algorithms."""
 KINDS = "biuf"
-"""Kinds of numpy dtypes that may be stored: bool, integers, floats."""
+"""Kinds of numpy dtypes that may be stored: boolean, integer and float."""
 PUBLISHED = re.compile(r"(\d{6,12})\.json")
 RESUMED = ("checkpoints", "starts", "counted.json")
 """Files that are needed only to resume a fit."""
@@ -55,23 +55,23 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Progress(Generic[State]):
-    """State of a fit between two steps, which is all that a resume needs."""
+    """State of a fit between two steps, sufficient to resume the fit."""
 
     state: State
     n_iter: int
     history: Sequence[StepRecord]
-    """Records after step ``n_iter`` are to be ignored; the first records may be missing."""
+    """Step records. Ignore records after step ``n_iter``; the oldest records may be missing."""
     seconds: float
-    """Time used so far, including earlier runs."""
+    """Seconds used so far, including earlier runs."""
 
     def records(self) -> list[StepRecord]:
         return last_steps(self.history, self.n_iter)
 
 
 class Checkpoints(Generic[State]):
-    """Checkpoints of one start of a fit, in ``checkpoints/`` of a folder.
+    """Checkpoints of one start of a fit, stored in the subfolder ``checkpoints/``.
 
-    ``expected`` is the algorithm's state class, or a union of several.
+    ``expected`` is the algorithm's state class, or a union of state classes.
     """
 
     def __init__(self, folder: Folder, expected: type[State] | UnionType) -> None:
@@ -123,24 +123,24 @@ class Checkpoints(Generic[State]):
         name = f"{n:06d}"
         try:
             record = json.loads(self.folder.read(f"{name}.json"))
-            # Check the format first, as another one may compute the digest differently.
+            # Check the format first, because other formats may compute the digest differently.
             check_format(record, f"{self.folder.url}/{name}.json", CheckpointError, FORMAT)
             digest = record.pop("sha256")
             intact = digest == hashlib.sha256(canonical_json(record)).hexdigest()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"{name}.json is not a valid record: {error!r}") from error
         if not intact:
-            raise DamagedError(f"{name}.json has changed since it was written (sha256)")
+            raise DamagedError(f"{name}.json does not match its recorded SHA-256 hash")
         arrays = self.folder.read_arrays(f"{name}.zarr", record["arrays"])
         state = decode(current_state(record["state"]), arrays, self._expected)
         return Progress(state, record["n_iter"], record["history"], record["seconds"])
 
     def due(self) -> bool:
-        """Return whether it is time for the next checkpoint."""
+        """Return whether the next checkpoint is due."""
         return bool(time.monotonic() - self._written_at >= self._every)
 
     def save(self, progress: Progress[State]) -> bool:
-        """Write a checkpoint unless the newest is of this step; return whether it was written.
+        """Write a checkpoint unless this step already has one; return whether it was written.
 
         A failed write raises OSError, and is not retried before the next checkpoint is due.
         """
@@ -157,7 +157,7 @@ class Checkpoints(Generic[State]):
         n, name = progress.n_iter, f"{progress.n_iter:06d}"
         arrays: dict[str, NDArray[Any]] = {}
         tree = encode(progress.state, arrays)
-        # Unpublish a damaged checkpoint of this step before its arrays are replaced.
+        # Remove the record of a damaged checkpoint before its arrays are replaced.
         self.folder.remove(f"{name}.json")
         record = {
             "format": FORMAT,
@@ -174,15 +174,15 @@ class Checkpoints(Generic[State]):
         self._prune(n, self._keep)
 
     def keep_last(self) -> None:
-        """Remove all but the last intact checkpoint; raises the same errors as :meth:`latest`."""
+        """Remove all checkpoints except the newest intact one; raise errors like :meth:`latest`."""
         if len(self._published()) > 1 and (last := self.latest()) is not None:
             self._prune(last.n_iter, keep=1)
 
     def _prune(self, newest: int, keep: int) -> None:
-        """Remove old or damaged checkpoints, and arrays that were never published."""
+        """Remove old and damaged checkpoints, and arrays left by unfinished writes."""
         whole = sorted(n for n in self._published() if n <= newest and n not in self._damaged)
         kept = {f"{n:06d}{end}" for n in whole[-keep:] for end in (".json", ".zarr")}
-        # Sorting removes records first; a record without arrays would be a damaged checkpoint.
+        # Sorted order removes each record (.json) before its arrays (.zarr).
         for name in sorted(set(self.folder.names()) - kept):
             self.folder.remove(name)
 
@@ -190,8 +190,8 @@ class Checkpoints(Generic[State]):
 def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") -> Any:
     """Encode ``value`` as JSON that refers to arrays by name, and add the arrays to ``arrays``.
 
-    A value may consist of None, bool, int, float, str, numpy scalars and arrays of numbers, tuples
-    and dataclasses. Anything else raises TypeError; the message begins with ``where``.
+    Supported values are None, bool, int, float, str, numpy scalars, numeric arrays, tuples and
+    dataclasses. Other values raise TypeError with a message that begins with ``where``.
     """
     if value is None or type(value) in (bool, int, str):
         return value
@@ -201,7 +201,7 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
         number = np.asarray(value, value.dtype.newbyteorder("<"))
         return {"scalar": number.dtype.str, "hex": number.tobytes().hex()}
     if isinstance(value, np.ndarray) and value.dtype.kind in KINDS:
-        # Write an array once, however often it occurs.
+        # Store each array once, even if the state contains it several times.
         known = (name for name, array in arrays.items() if array is value)
         name = next(known, f"a{len(arrays)}")
         arrays[name] = np.atleast_1d(value)
@@ -218,16 +218,16 @@ def encode(value: Any, arrays: dict[str, NDArray[Any]], where: str = "state") ->
             },
         }
     raise TypeError(
-        f"{where} is a {type(value).__name__}; a state holds arrays of numbers, numbers, strings, "
-        "None, tuples and dataclasses of these."
+        f"{where} is a {type(value).__name__}; a state may contain numeric arrays, numbers, "
+        "strings, None, tuples and dataclasses."
     )
 
 
 def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | UnionType) -> Any:
     """Decode the result of :func:`encode`; equal arrays and dataclasses become one object.
 
-    Creates instances only of ``expected`` (a class or union) and of dataclasses in its type hints.
-    Raises DamagedError if ``tree`` does not encode such a value.
+    Only instances of ``expected`` (a class or union) and of dataclasses in its type hints are
+    created. Raises DamagedError if ``tree`` is not a valid encoding.
     """
     known = _dataclasses_of(expected)
     made: dict[str, Any] = {}
@@ -264,23 +264,23 @@ def decode(tree: Any, arrays: Mapping[str, NDArray[Any]], expected: type | Union
         return walk(tree)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         name = expected.__name__ if isinstance(expected, type) else str(expected)
-        raise DamagedError(f"a {name} cannot be read back: {error!r}") from error
+        raise DamagedError(f"the stored {name} cannot be decoded: {error!r}") from error
 
 
 def _numeric(text: str) -> np.dtype[Any]:
     dtype = np.dtype(text)
     if dtype.kind not in KINDS:
-        raise ValueError(f"dtype {text} is not one of numbers")
+        raise ValueError(f"dtype {text} is not numeric")
     return dtype
 
 
 def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]:
-    """Return the dataclasses in a class and its type hints, by qualified name."""
+    """Return all dataclasses found in a type and its type hints, by qualified name."""
     found: dict[str, Callable[..., Any]] = {}
     waiting: list[Any] = [expected]
     while waiting:
         kind = waiting.pop()
-        # A generic class and its parameters.
+        # Also visit a generic class and its type arguments.
         waiting.extend(part for part in (get_origin(kind), *get_args(kind)) if part is not None)
         if isinstance(kind, type) and is_dataclass(kind) and kind.__qualname__ not in found:
             found[kind.__qualname__] = kind
@@ -290,23 +290,23 @@ def _dataclasses_of(expected: type | UnionType) -> dict[str, Callable[..., Any]]
 
 
 def check_output_folder(folder: Folder, advice: str, *, may_be_begun: bool = True) -> None:
-    """Raise OutputError if a folder contains anything but a fit to resume.
+    """Raise OutputError unless the folder is empty or contains a fit that can be resumed.
 
-    With ``may_be_begun=False``, a fit is refused too. The message ends with ``advice``.
-    :class:`FitFolder` checks whether it is the *same* job.
+    With ``may_be_begun=False``, the folder must be empty. The error message ends with ``advice``.
+    :class:`FitFolder` checks whether the folder belongs to the same job.
     """
     names = folder.names()
-    # A fit that was killed before it had scanned its rows has only events.
+    # A fit that was killed before its rows were scanned has written only events.
     is_begun = "job.json" in names or (names == [EVENTS] and JsonLines.is_in(folder))
     if names and not (may_be_begun and is_begun):
-        holds = "holds a job already" if is_begun else "is not empty and holds no job"
+        holds = "already contains a job" if is_begun else "is not empty and contains no job"
         raise OutputError(
             f"{folder.url} {holds} (it contains {names[0]!r}); nothing was changed. {advice}"
         )
 
 
 def description_in(folder: Folder) -> dict[str, Any] | None:
-    """Read ``job.json``; None if no fit has begun in the folder.
+    """Return the content of ``job.json``, or None if the folder contains no fit.
 
     Raises CheckpointError if it is unreadable, or missing although there are checkpoints.
     """
@@ -324,35 +324,35 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
     except FileNotFoundError:
         if folder.sub("checkpoints").names():
             raise CheckpointError(
-                f"{folder.url} has checkpoints, but no job.json that describes their job; give "
+                f"{folder.url} contains checkpoints, but no job.json that describes their job; use "
                 "another folder."
             ) from None
         return None
     except (ValueError, KeyError, TypeError, DamagedError) as error:
         raise CheckpointError(
-            f"{folder.url}/job.json cannot be read ({error!r}); give another folder."
+            f"{folder.url}/job.json cannot be read ({error!r}); use another folder."
         ) from error
 
 
 def remove_torn_job(folder: Folder) -> None:
-    """Remove an empty or torn ``job.json`` and all checkpoints, with a RecoveryWarning."""
+    """Remove an empty or truncated ``job.json`` and all checkpoints, with a RecoveryWarning."""
     try:
         if not is_torn(folder.read("job.json")):
             return
     except (FileNotFoundError, DamagedError):
         return
     warn(
-        f"{folder.url}/job.json is empty or torn, as after a power failure: it is removed with all "
-        "checkpoints, and the fit starts again.",
+        f"{folder.url}/job.json is empty or truncated, as after a power failure: it is "
+        "removed with all checkpoints, and the fit starts again.",
         RecoveryWarning,
     )
-    # Checkpoints first, because without job.json they would block every fit.
+    # Remove job.json last, because checkpoints without job.json would block every fit.
     for name in (*RESUMED, "job.json"):
         folder.remove(name)
 
 
 def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
-    """Return the name of the first differing field of two values, and both of its values."""
+    """Return the name of the first field that differs, and both values of the field."""
     if isinstance(theirs, Mapping) and isinstance(mine, Mapping):
         for name in sorted({*theirs, *mine}, key=lambda name: (name != "name", name)):
             if theirs.get(name) != mine.get(name):
@@ -361,11 +361,12 @@ def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
 
 
 class FitFolder:
-    """Folder of one fit, which only the same job can open again.
+    """Folder of one fit, which only the same job can reopen.
 
-    ``identity`` (algorithm, parameters, seed) and ``data`` (``Rows.fingerprint()`` and names of
-    columns) must be equal on a resume, otherwise CheckpointError or DataChangedError is raised.
-    If ``versions`` of packages differ, a RecoveryWarning says that the last bits may change.
+    When a fit is resumed, ``identity`` (algorithm, parameters, seed) and ``data``
+    (``Rows.fingerprint()`` and column names) must be unchanged; otherwise CheckpointError or
+    DataChangedError is raised. If package versions (``versions``) differ, a RecoveryWarning says
+    that results may differ in their last bits.
     """
 
     def __init__(
@@ -376,7 +377,7 @@ class FitFolder:
         versions: Mapping[str, str],
     ) -> None:
         self.folder = folder
-        # A round trip through JSON makes this comparable to a record that was read.
+        # A round trip through JSON makes this record comparable to stored records.
         self._record: dict[str, Any] = json.loads(
             canonical_json(
                 {"format": FORMAT, "job": identity, "data": data, "versions": dict(versions)}
@@ -392,14 +393,14 @@ class FitFolder:
             if mine.get(key) != theirs.get(key):
                 what, old, new = _difference(key, theirs.get(key), mine.get(key))
                 raise CheckpointError(
-                    f"{self.folder.url} holds another job: its {what} is {old!r}, not {new!r}. "
-                    f"Give the same {key}, or another folder."
+                    f"{self.folder.url} contains another job: its {what} is {old!r}, not {new!r}. "
+                    f"Use the same {key} or another folder."
                 )
         changed = same_data(before["data"], self._record["data"])
         if changed is not None:
             raise DataChangedError(
-                f"{self.folder.url} was started with other data. {changed} "
-                "Restore the data, or give another folder."
+                f"{self.folder.url} contains a fit of other data. {changed} "
+                "Restore the data, or use another folder."
             )
         versions = self._record["versions"]
         other = [
@@ -420,21 +421,21 @@ class FitFolder:
 
     @property
     def begun_with(self) -> dict[str, str]:
-        """Versions at the start of the job if they differ from the current ones, else empty."""
+        """Package versions at the start of the job; empty if they equal the current versions."""
         before = {} if self._before is None else dict(self._before["versions"])
         return {} if before == self._record["versions"] else before
 
     def statistics(self) -> Statistics | None:
-        """Return the statistics of the rows from an earlier run; None in a new job."""
+        """Return the row statistics that an earlier run stored, or None for a new job."""
         if self._before is None:
             return None
         try:
             return Statistics.from_dict(self._before["statistics"])
         except (KeyError, TypeError, ValueError, AttributeError):
-            return None  # written by another version: the rows are scanned again
+            return None  # Another version wrote these statistics, so the rows are scanned again.
 
     def begin(self, statistics: Statistics) -> None:
-        """Write ``job.json`` unless an earlier run has written it."""
+        """Write ``job.json`` if it does not exist yet."""
         if self._before is None:
             record = {**self._record, "statistics": statistics.to_dict()}
             self.folder.publish("job.json", json.dumps(record, indent=1).encode())

@@ -1,14 +1,14 @@
-"""Report kernels that a fit compiles, exclude their time from rates, and compile in two processes.
+"""Report kernel compilation during a fit, and speed up compilation with a second process.
 
-A kernel is compiled once per machine if the cache folder is writable, so compile time says nothing
-about the rest of a fit, although a time limit includes it. Once per process, a line on standard
-error reports a long compilation, even without ``verbose``, because a silent call seems to hang.
+If the cache folder is writable, each kernel is compiled only once per machine. So compile time is
+excluded from rates, but time limits include it. A long compilation is reported on standard error,
+once per process and even without ``verbose``, because a silent call seems to hang.
 
 Numba compiles one function at a time per process. So if a fit has to compile and there is more than
 one core, a second process compiles the same functions in reverse order
-(:mod:`largek_dask.kernels.parallel_compile`), and the fit loads them from the cache: 10.5 instead
-of 19 s for ``KMeans(8)`` on two cores. The result is the same, because the fit compiles whatever is
-not in the cache. The second process ends when its list is done or the fit ends.
+(:mod:`largek_dask.kernels.parallel_compile`), and the fit loads them from the cache: ``KMeans(8)``
+takes 10.5 instead of 19 s on two cores. The result is the same, because the fit compiles all
+functions that are not in the cache. The second process ends when its list is done or the fit ends.
 """
 
 from __future__ import annotations
@@ -39,28 +39,29 @@ from largek_dask.passes.local import available_cpus
 log = logging.getLogger(__name__)
 
 COMMAND = f"import sys; from {kernels_in_parallel.__name__} import main; main(*sys.argv[1:])"
-"""Code of the second process, which takes arguments."""
+"""Code that the second process runs with command-line arguments."""
 FIRST = 3
-"""Number of functions compiled before the second process starts if the cache is not empty. After a
-similar fit only a few functions are missing, which do not justify a process."""
+"""Number of functions compiled before the second process starts, if the cache is not empty. After a
+similar fit, only a few functions are missing, and a second process is not worthwhile."""
 NOTICE_SECONDS = 2.0
-"""Compile time after which a line on standard error reports it, in seconds."""
+"""Compile time in seconds after which a message is printed to standard error."""
 FUNCTIONS_LABELS, FUNCTIONS_FEW, FUNCTIONS_MANY = 23, 52, 67
-"""Number of functions that are compiled by a first ``predict``, by a first fit with at most
-`FEW_CLUSTERS` clusters, and by a first fit with more."""
+"""Number of functions compiled by a first ``predict``, by a first fit with at most `FEW_CLUSTERS`
+clusters, and by a first fit with more clusters."""
 LEAST_FUNCTIONS = 5
-"""Minimum number of compiled functions for an estimate of the rest."""
+"""Minimum number of compiled functions before the remaining time is estimated."""
 SILENT_SECONDS = 0.5
-"""Do not report compile times below this, in seconds."""
+"""Shortest compile time that is reported, in seconds."""
 EVERY_SECONDS = 1.0
-"""Minimum time between two events."""
+"""Minimum time between two events, in seconds."""
 
 
 def _estimate(functions: int | None, *, is_helped: bool = False) -> Callable[[], float | None]:
     """Return a function that estimates the remaining compile time in seconds, or None if unknown.
 
-    The estimate assumes ``functions`` functions in total (None if unknown), an empty cache at the
-    start, and the mean time so far for each. ``is_helped``: a second process compiles as well.
+    The estimate assumes that the cache was empty at the start, that ``functions`` functions are
+    needed in total (None if unknown), and that each takes the mean time so far. ``is_helped`` is
+    True if a second process compiles as well.
     """
     before = compiled()
 
@@ -78,7 +79,7 @@ def _estimate(functions: int | None, *, is_helped: bool = False) -> Callable[[],
 
 
 class _Notice:
-    """Write one line on standard error, once per process, when compiling takes long."""
+    """Print one message to standard error, once per process, if compilation takes long."""
 
     def __init__(self) -> None:
         self.seconds_left = _estimate(FUNCTIONS_LABELS)
@@ -101,9 +102,9 @@ call_after_each(_notice)
 
 
 class CompileWatch:
-    """Track the functions that this process compiles during a fit of ``n_clusters``; send events.
+    """Track compilation in this process during a fit of ``n_clusters`` clusters, and send events.
 
-    ``is_helped``: a second process compiles into the same folder.
+    ``is_helped`` is True if a second process compiles into the same cache folder.
     """
 
     def __init__(
@@ -119,11 +120,11 @@ class CompileWatch:
         self._lock = threading.Lock()
 
     def report(self) -> bool:
-        """Send an event if functions are being compiled; called often, by any thread of the fit.
+        """Send an event if functions are being compiled; any thread of the fit may call this often.
 
         Returns False, so that it can serve as a cancel condition that is never met.
         """
-        # Called before each piece of work, so the usual case comes first.
+        # Test the usual case first, because this method is called very often.
         if not is_compiling() or not self._lock.acquire(blocking=False):
             return False
         try:
@@ -142,7 +143,7 @@ class CompileWatch:
         return False
 
     def seconds(self, passes: BasePasses) -> float:
-        """Return the compile time so far, here plus on the slowest worker, in wall seconds."""
+        """Return wall seconds of compilation so far: in this process plus on the slowest worker."""
         there = max((report.compiled for report in passes.by_worker.values()), default=0.0)
         return compiled().since(self._before).seconds + there
 
@@ -150,8 +151,8 @@ class CompileWatch:
 def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
     """Return whether a second process could compile kernels for this fit on another core.
 
-    The load of the machine is ignored: it is an average over a minute, and two processes get a
-    larger share than one.
+    The load of the machine is ignored: the load average lags behind by a minute, and on a busy
+    machine two processes get a larger share than one.
     """
     if not isinstance(algorithm, Truncated) or rows.is_sparse:
         return False
@@ -171,12 +172,12 @@ def is_worth_it(rows: Rows, algorithm: object, n_threads: int | None) -> bool:
 def compiles_in_parallel(dtype: np.dtype[np.floating], n_features: int, k: int) -> Iterator[None]:
     """Compile kernels for a compute dtype in a second process until the block ends.
 
-    The process starts at once if the cache is empty, otherwise once this process has compiled
+    The process starts at once if the cache is empty, otherwise after this process has compiled
     `FIRST` functions.
     """
     lock, before = threading.Lock(), compiled()
     started: list[subprocess.Popen[bytes] | None] = []
-    """Contains at most one process, or None if it could not start or the block has ended."""
+    """Contains the process, or None if the process could not start or the block has ended."""
 
     def start_if_needed(least: int = FIRST) -> None:
         if compiled().since(before).functions >= least:
@@ -215,7 +216,7 @@ def _start(arguments: list[str]) -> subprocess.Popen[bytes] | None:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment with this process's settings for kernels."""
+    """Return environment variables with this process's kernel settings."""
     found = os.environ | {"DASK_LARGEK__KERNELS__TILE": str(config.get("kernels.tile"))}
     folder = config.get("kernels.cache-dir")
     if folder is not None:

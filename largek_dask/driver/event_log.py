@@ -1,12 +1,13 @@
-"""Write and read events in a folder, as parts of JSON lines.
+"""Write and read the events of a fit as JSON lines in numbered files.
 
 A job's folder::
 
-    events/000001.jsonl     the first part
-    events/000002.jsonl     the next part; each run begins a new one
+    events/000001.jsonl     the first file
+    events/000002.jsonl     the next file; each run begins a new file
 
-Parts limit the size of reads, and of rewrites on a store that cannot append. A local part is synced
-after a checkpoint, after the last step and on closing; a power failure may lose later events.
+Splitting events into several files limits the size of reads, and of rewrites on stores that cannot
+append. A local file is synced to disk after a checkpoint, after the last step and on closing; a
+power failure may lose events since the last sync.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ from largek_dask.errors import OutputError
 from largek_dask.version import check_format
 
 PART_BYTES = 1 << 20
-"""Maximum size of a local part, unless a single event is larger."""
+"""Maximum size of a local event file in bytes, unless a single event is larger."""
 STORE_PART_BYTES = 1 << 17
-"""Maximum size of a part on a store that cannot append."""
+"""Maximum size of an event file on a store that cannot append, in bytes."""
 MOST_UNSAVED = 128
-"""Maximum number of parts that wait to be written to a store; the oldest are dropped."""
+"""Maximum number of event files waiting to be written to a store; the oldest files are dropped."""
 UNSTORED = "progress"
 """Kind of event that is not stored."""
 SYNCED = ("checkpoint", "stopped")
-"""Kinds of events after which a local part is synced."""
+"""Kinds of events after which a local event file is synced to disk."""
 NAME = "events"
 HEADS = ("running", "started")
 """Kinds of events that declare the format of the events after them."""
@@ -44,12 +45,12 @@ PART = re.compile(r"(\d{6,12})\.jsonl")
 
 
 class JsonLines:
-    """Sink that writes events as lines of JSON to a folder at any fsspec URL.
+    """Sink that writes events as JSON lines to a folder at any fsspec URL.
 
-    Events are appended to local parts. Object stores cannot append, so the open part is rewritten
-    at most once per ``every`` seconds and on closing, and a failed write is retried after this
-    time. As JSON escapes line ends, no text can forge an event. Raises OutputError if the folder
-    cannot be written.
+    Events are appended to local files. Object stores cannot append, so there the last file is
+    rewritten at most once per ``every`` seconds and on closing; a failed write is retried after
+    this time. JSON escapes line breaks, so text in an event cannot forge another event. Raises
+    OutputError if the folder cannot be written.
     """
 
     def __init__(
@@ -58,15 +59,15 @@ class JsonLines:
         self._folder, self._every = folder.sub(NAME), every
         self._part_bytes = PART_BYTES if folder.is_local else min(PART_BYTES, STORE_PART_BYTES)
         self._lock = threading.Lock()
-        """Needed because events may come from the thread of a client's event loop."""
+        """A lock is needed because a client's event loop may send events from another thread."""
         folder.check_writable()
         self._number = max(_parts(self._folder), default=0) + 1
         self._text = bytearray()
-        """Lines that are not yet in a local file."""
+        """Lines that are not yet written to a local file."""
         self._size = 0
         self._file: int | None = None
         self._unsaved: deque[tuple[int, bytes]] = deque(maxlen=MOST_UNSAVED)
-        """Full parts that are not yet written."""
+        """Numbers and contents of full event files that are not yet written."""
         self._clock = clock
         self._tried = clock()
         self._failed = False
@@ -75,7 +76,7 @@ class JsonLines:
         return self._folder.url
 
     def __call__(self, event: Event) -> None:
-        """Write an event; after an OSError, the event is written together with a later one."""
+        """Write an event; an event that fails with OSError is written by a later call."""
         if event.get("event") == UNSTORED:
             return
         text = json.dumps(plain(event), allow_nan=False, separators=(",", ":"))
@@ -96,7 +97,7 @@ class JsonLines:
             self._close_file()
             self._number += 1
         if self._text:
-            # Lines that could not be appended to a local part become a part of their own.
+            # Lines that could not be appended to a local file are written to a new file.
             self._unsaved.append((self._number, bytes(self._text)))
             self._text.clear()
             self._number += 1
@@ -118,7 +119,7 @@ class JsonLines:
 
     def _append(self) -> None:
         if self._file is None and self._text:
-            # A scheduler that has lost the job may still write, so writers never share a part.
+            # Another scheduler may still write events of this job, so writers never share a file.
             while not self._folder.create(_name(self._number), b""):
                 self._number += 1
             path = self._folder.path(_name(self._number))
@@ -149,13 +150,13 @@ class JsonLines:
 
     @staticmethod
     def read(folder: Folder) -> Iterator[dict[str, Any]]:
-        """Yield the events in a folder, oldest first, without torn lines."""
+        """Yield the events in a folder, oldest first; skip incomplete lines."""
         with contextlib.suppress(FileNotFoundError):
             yield from Tail(folder).new()
 
     @staticmethod
     def last(folder: Folder, most: int, most_bytes: float = math.inf) -> list[dict[str, Any]]:
-        """Return at most the ``most`` last events; read no more parts after ``most_bytes``."""
+        """Return at most ``most`` of the latest events; stop after reading ``most_bytes`` bytes."""
         found: deque[dict[str, Any]] = deque()
         parts, n_bytes = folder.sub(NAME), 0
         for number in sorted(_parts(parts), reverse=True):
@@ -169,24 +170,24 @@ class JsonLines:
 
 
 class Tail:
-    """Follow the events in the folder of a fit."""
+    """Reader that follows the events of a fit while they are written."""
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._number = self._offset = 0
-        """Last part that was read, and the offset in it in bytes."""
+        """Number of the file that was read last, and the byte offset in this file."""
 
     def new(self) -> Iterator[dict[str, Any]]:
-        """Yield the events since the last call, or all events at first; skip incomplete lines.
+        """Yield all events since the last call, or all events at first; skip incomplete lines.
 
         Raises FileNotFoundError if there are no events or they have been removed.
         """
         parts = sorted(_parts(self._folder.sub(NAME)))
         if not parts:
-            raise FileNotFoundError(f"{self._folder.url} holds no events.")
+            raise FileNotFoundError(f"{self._folder.url} contains no events.")
         for number in (number for number in parts if number >= self._number):
             if number != self._number:
-                # A torn line at the end of the last part is skipped.
+                # Skip an incomplete line at the end of the previous file.
                 self._number, self._offset = number, 0
             text = self._folder.read_from(f"{NAME}/{_name(number)}", self._offset)
             whole = text.rfind(b"\n") + 1
@@ -205,7 +206,7 @@ def _parts(folder: Folder) -> list[int]:
 
 
 def _events_in(line: bytes, folder: Folder) -> Iterator[dict[str, Any]]:
-    """Yield the event in a complete line; raise OutputError if it declares a newer format."""
+    """Yield the event in a complete line; raise OutputError if the event has a newer format."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

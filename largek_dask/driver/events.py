@@ -1,4 +1,4 @@
-"""Emit the events of a fit as JSON, and print its progress.
+"""Emit the events of a fit as JSON, and print the progress of the fit.
 
 An event is a flat mapping of JSON values with ``event`` (its kind), ``time`` (UTC) and the fields
 of its kind:
@@ -7,8 +7,8 @@ of its kind:
 chosen     the choice of ``algorithm="auto"``: ``name``, its parameters, ``starts``, ``reason``
 started    ``format`` of the following events, ``version`` of the package, ``n_rows``,
            ``n_features``, ``n_chunks``, ``n_workers`` (0: this process computes), ``workers``
-           (their addresses), ``n_iter`` (more than 0 on a resume), and unless it is k-means
-           ``objective``: its ``name``, ``of_step``, ``unit`` and ``sense``
+           (their addresses), ``n_iter`` (positive if the fit is resumed), and (except for
+           k-means) ``objective`` with ``name``, ``of_step``, ``unit`` and ``sense``
 progress   during a pass of more than a second, at most once per second: number of chunks ``done``,
            of ``n_chunks``; jobs keep only the latest of these events, and files keep none
 compiling  kernels are being compiled: ``functions`` so far in this fit, their ``seconds``, and
@@ -49,7 +49,7 @@ from largek_dask.driver.formatting import human_count, human_seconds, printable
 from largek_dask.errors import RecoveryWarning, warn
 
 FORMAT = 1
-"""Format of events; the earliest versions did not write it."""
+"""Version of the event format; the earliest versions of the package did not record it."""
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ Sink = Callable[[Event], None]
 class Events:
     """Send each event to all sinks, with the fields of ``context``.
 
-    A sink that fails is not removed; it gives one warning until it succeeds again.
+    A failing sink is kept; only the first failure is reported until the sink succeeds again.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Events:
 
     @property
     def start(self) -> tuple[int, int]:
-        """Number of the start, from 0, and the number of starts."""
+        """Index of the current start, from 0, and the total number of starts."""
         return self._context.get("start", 0), self._context.get("starts", 1)
 
     def with_context(self, **context: Any) -> Events:
-        """Return an object with the same sinks that adds more fields to each event."""
+        """Return an ``Events`` with the same sinks that adds these fields to each event."""
         inner = Events((), {**self._context, **context})
         inner._sinks, inner._failing = self._sinks, self._failing
         return inner
@@ -106,7 +106,7 @@ class Events:
                     self._failing.remove(sink)
 
     def close(self) -> None:
-        """Close all sinks that have ``close``; warn of lost events."""
+        """Close all sinks that have a ``close`` method; warn about lost events."""
         for sink in self._sinks:
             close = getattr(sink, "close", None)
             if close is None:
@@ -144,11 +144,11 @@ def seconds_of(event: Event) -> float:
 
 
 LINE_SECONDS = 10.0
-"""Minimum time between two lines of steps."""
+"""Minimum time between two printed steps, in seconds."""
 
 
 class ProgressLine:
-    """Sink that prints the progress of a fit: at most one step per ten seconds, and the last."""
+    """Sink that prints at most one step per ten seconds, and always the last step."""
 
     def __init__(
         self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -157,7 +157,7 @@ class ProgressLine:
         self._clock = clock
         self._shown_at = -math.inf
         self._line = ""
-        """Line of the last step; empty if it has been printed."""
+        """Text that describes the last step; empty if the text has been printed."""
         self._objective = INERTIA
 
     def __call__(self, event: Event) -> None:
@@ -180,7 +180,7 @@ class ProgressLine:
         self._line, self._shown_at = "", self._clock()
 
     def _end(self, event: Event) -> None:
-        """Print a summary; with several starts, only after the last one."""
+        """Print a summary; if a fit has several starts, print it only after the last start."""
         self._show_step()
         if event["event"] == "stopped" and "start" in event:
             return
@@ -196,13 +196,13 @@ class ProgressLine:
 
 
 def compiling_words(left: float | None) -> str:
-    """Describe the wait for compiling kernels; ``left`` is the remaining time in seconds."""
+    """Describe the wait while kernels are compiled; ``left`` is the remaining time in seconds."""
     text = "compiling kernels, once on this machine"
     return text if left is None else f"{text}: about {human_seconds(math.ceil(left))} left"
 
 
 def step_words(event: Event, objective: Objective) -> str:
-    """Describe a step by its number and all of its valid figures."""
+    """Describe a step by its number and all valid values."""
     extra, sample = event.get("extra"), event.get("sample")
     where = f" on a sample of {sample:,.0f} rows" if is_number(sample) else ""
     figures = {**event, "energy": extra.get("energy") if isinstance(extra, Mapping) else None}

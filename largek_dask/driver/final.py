@@ -26,17 +26,17 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import ChunkView
 
 TRIAL_ROWS = 2_048
-"""Number of rows in a trial of the last pass; the fastest of several trials counts."""
+"""Number of rows in a timing trial of the last pass; the fastest of several trials is used."""
 TRIALS = 3
 BINS = 32
 """Number of bins in a histogram of cluster sizes."""
 MORE = 1.25
-"""Factor that allows for reading rows and storing labels in the estimate; not tuned."""
+"""Factor in the time estimate that allows for reading rows and storing labels; not tuned."""
 
 
 @dataclass
 class LabelTotal(Additive):
-    """Labels by chunk, and sums of the labelling by name."""
+    """Labels of each chunk, and named sums of a labelling."""
 
     labels: dict[int, NDArray[Any]]
     sums: dict[str, ExactSums]
@@ -78,8 +78,9 @@ def label_rows(
 ) -> Labelled:
     """Label all rows in one pass; with ``labels=False``, compute only the sums.
 
-    Labels are written to ``out``, continuing an interrupted run, or returned if it is None.
-    ``report`` is called with the number of rows done after each group of chunks.
+    If ``out`` is given, labels are written to it and an interrupted run is continued; otherwise
+    labels are returned. ``report`` is called after each group of chunks with the number of rows
+    done.
     """
     table = passes.rows.chunk_table
     done, first = LabelTotal.of(labelling.sums), 0
@@ -123,7 +124,7 @@ def model_hashes(labelling: Labelling) -> dict[str, str]:
 
 
 def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
-    """Return the fields of the event "sizes" for the counts per cluster; {} if all are 0.
+    """Return the fields of the event "sizes"; empty if all counts are 0.
 
     Examples
     --------
@@ -156,7 +157,8 @@ def sizes_of(counts: NDArray[np.float64]) -> dict[str, Any]:
 def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
     """Estimate the time of :func:`label_rows` by trials on a few rows.
 
-    The fastest trial counts, as the first one also prepares ``kernels.bounds.pruned``.
+    The fastest of several trials is used, because the first also prepares
+    ``kernels.bounds.pruned``.
     """
     if labelling.expect is not None:
         labelling.expect(passes.n_rows, *labelling.broadcast)
@@ -172,7 +174,7 @@ def seconds_of_last_pass(passes: BasePasses, labelling: Labelling) -> float:
 
 
 def _rows_of_trial(passes: BasePasses) -> NDArray[np.int64]:
-    """Return evenly spaced rows in memory, or in the first chunk, which is read anyway."""
+    """Return indices of rows for a timing trial; stored rows are taken from the first chunk."""
     here = passes.n_rows if passes.in_one_piece() is not None else int(passes.chunk_table[1])
     here = min(max(here, TRIAL_ROWS), passes.n_rows)
     n = min(here, TRIAL_ROWS)

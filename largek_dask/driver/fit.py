@@ -59,15 +59,16 @@ class FitResult:
     """(n,) labels, -1 for skipped rows; None if they were not requested in memory."""
     objective: Objective
     value: float | None
-    """Exact objective over all rows with the returned model; None after a cancel."""
+    """Exact objective over all rows with the returned model; None if the fit was cancelled."""
     n_iter: int
     history: tuple[StepRecord, ...]
     stop_reason: StopReason
     statistics: Statistics
     n_distinct: int | None
-    """Number of distinct rows if it is below the number of clusters, else None."""
+    """Number of distinct rows if it is smaller than the number of clusters, else None."""
     seconds: float
-    """Time from the first access to the rows until the model was found, including earlier runs."""
+    """Seconds from the first access to the rows until the model was found, including earlier
+    runs."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
 
@@ -81,7 +82,7 @@ def open_passes(
     memory_limit: int | None = None,
     **options: Unpack[PassOptions],
 ) -> Iterator[BasePasses]:
-    """Open passes on the client's cluster, or on threads of this process without one."""
+    """Open passes on the client's cluster or, without a client, on threads of this process."""
     if client is None:
         passes: BasePasses = LocalPasses(
             rows, n_threads=n_threads, memory_limit=memory_limit, **options
@@ -109,9 +110,9 @@ def fit(
     cancelled: Callable[[], bool] | None = None,
     suspended: Callable[[], bool] | None = None,
 ) -> FitResult:
-    """Cluster rows, on a Dask client's cluster or on threads of this process.
+    """Cluster rows on a Dask cluster, or on threads of this process if there is no client.
 
-    After Ctrl-C or a time limit the result is that of the last complete step.
+    After Ctrl-C or a time limit, the result of the last complete step is returned.
 
     Parameters
     ----------
@@ -169,10 +170,10 @@ def _open_job(
     identity: dict[str, Any],
     fingerprint: dict[str, Any],
 ) -> FitFolder:
-    """Open the folder of checkpoints; check the free space for a new job."""
+    """Open the checkpoint folder; for a new job, check the free disk space."""
     folder.check_writable()
     remove_torn_job(folder)
-    # Names are not part of the fingerprint: they may change between two runs.
+    # Column names are not part of the fingerprint, because they may change between two runs.
     data = {**fingerprint, "feature_names": rows.feature_names}
     job = FitFolder(folder, identity, data, versions())
     if job.is_new:
@@ -184,7 +185,7 @@ def _open_job(
 
 @dataclass(frozen=True, slots=True)
 class _FitRun:
-    """A fit with checked options and open outputs."""
+    """A fit with validated options and open outputs."""
 
     rows: Rows
     options: FitOptions
@@ -221,7 +222,7 @@ class _FitRun:
             else nullcontext()
         )
         try:
-            # Cancelling must work from the beginning, as the cluster may have no workers yet.
+            # Check for a cancel from the beginning, as the cluster may have no workers yet.
             def is_late() -> bool:
                 return clock.is_over() and clock.seconds() > ANSWER_SECONDS
 
@@ -244,10 +245,10 @@ class _FitRun:
                 with checked_by(passes.raise_if_stopped):
                     return passes, starts.best(self.choice.n_init, clock.seconds())
         except CancelledFit as cut:
-            # The step loop handles later cancels, as it has a model to return.
+            # Later cancels are handled in the step loop, where there is a model to return.
             raise no_model(clock, stop) from cut
         except KeyboardInterrupt:
-            # A long traceback would not help.
+            # Suppress the long traceback, which would not help users.
             raise KeyboardInterrupt("The fit was stopped before there was a model.") from None
         finally:
             self.events.close()
@@ -268,7 +269,6 @@ class _FitRun:
         )
 
     def _check(self, statistics: Statistics) -> None:
-        """Check conditions that depend on the statistics of the rows."""
         k = self.options.n_clusters
         check_rows_that_count(k, statistics)
         check_scale(statistics)
@@ -276,7 +276,7 @@ class _FitRun:
             check_memory(k, self.rows, self.n_threads, self.client, wide=True)
 
     def finish(self, passes: BasePasses, best: StartResult) -> FitResult:
-        """Declare stored labels complete, and return the result."""
+        """Mark stored labels as complete, and return the result of the fit."""
         final, store = best.final, self.store
         if final is not None:
             had_time = best.reason != "max_time_without_last_pass"
@@ -313,7 +313,7 @@ class _FitRun:
             "stop": stop_rules_of(self.options),
             "data": data,
             "versions": versions(),
-            # Equal bits are guaranteed only within one version.
+            # Bit-identical results are guaranteed only within one version of the package.
             **({"begun_with": before, "same_bits": False} if before else {}),
             "n_iter": best.run.n_iter,
             "stop_reason": best.reason,
@@ -327,7 +327,7 @@ class _FitRun:
 def prepare_fit(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice, Footprint]:
-    """Return the rows of a fit, its algorithm with the problem, and its footprint; reads no rows.
+    """Return the table, the algorithm and the memory footprint of a fit, without reading rows.
 
     Raises ParameterError or NotEnoughMemoryError if these rows cannot be fitted.
     """
@@ -342,23 +342,23 @@ def prepare_fit(
 
 
 def choose_algorithm(rows: Rows, options: FitOptions) -> Choice:
-    """Return the algorithm and number of starts; "auto" depends on the rows."""
+    """Return the algorithm and the number of starts; for "auto", both depend on the rows."""
     algorithm, n_init = options.make_algorithm(), options.n_init
     if not isinstance(algorithm, Auto):
         if not algorithm.takes_starts and n_init > 1:
             raise ParameterError(
-                f"n_init={n_init}: {type(algorithm).__name__} makes its own starts. Use n_init=1, "
-                "and effort='best' if it has this parameter."
+                f"n_init={n_init}: {type(algorithm).__name__} runs several starts itself. Use "
+                "n_init=1, and effort='best' if the algorithm has this parameter."
             )
         return Choice(algorithm, n_init, "")
     choice = algorithm.choose(rows, options.n_clusters, options.init)
-    # With given centres all starts are equal.
+    # With given initial centres, all starts would be identical.
     least = choice.n_init if isinstance(options.init, str) else 1
     return choice._replace(n_init=max(n_init, least))
 
 
 def problem_of(algorithm: Algorithm[Any, Any], options: FitOptions) -> Problem:
-    """Return the problem; its fields are taken from the options of the same names."""
+    """Return the problem; each field is set from the option of the same name."""
     kind = kind_of_problem(algorithm, options.mixture)
     asked = [f.name for f in fields(kind) if f.name in OPTIONS]
     return kind(**{name: getattr(options, name) for name in asked})

@@ -1,12 +1,12 @@
-"""Format numbers and texts for people."""
+"""Format numbers and text for people."""
 
 from __future__ import annotations
 
 
 def printable(text: object) -> str:
-    """Replace control characters, which could forge a line or control a terminal, by blanks."""
+    """Replace control characters, which could forge a line or control a terminal, by spaces."""
     words = str(text)
-    # Fast path, as a page has thousands of texts.
+    # This is a fast path, because a page contains thousands of texts.
     return words if words.isprintable() else "".join(c if c.isprintable() else " " for c in words)
 
 
@@ -17,7 +17,7 @@ def short_number(value: float, digits: int = 6) -> float:
 
 
 def count_of(n: int, noun: str) -> str:
-    """Format ``1 chunk``, ``1,234 chunks``."""
+    """Format a count with its noun, such as ``1 chunk`` or ``1,234 chunks``."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 

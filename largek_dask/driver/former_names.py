@@ -1,9 +1,10 @@
 """Convert former names and settings of algorithms in stored jobs and models.
 
-In jobs of format 1, and in models of formats 1 and 2, ``vrkm`` was two algorithms by its parameter
-``table``, and ``dcdbundle`` two by ``metric``; ``nmbatch`` and ``vc-gmm`` were also their published
-forms; and ``dcclust`` was a separate algorithm. In jobs of formats 1 and 2 ``nmbatch``
-and ``lloyd`` had a parameter ``bounds``, on which no result depends.
+In jobs of format 1 and models of formats 1 and 2, some names stood for two algorithms, depending on
+a parameter: ``vrkm`` (``table``) and ``dcdbundle`` (``metric``). The names ``nmbatch`` and
+``vc-gmm`` also stood for the published algorithms, and ``dcclust`` was a separate algorithm. In
+jobs of formats 1 and 2, ``nmbatch`` and ``lloyd`` had a parameter ``bounds`` that did not affect
+results.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ACCURACY = {
     "tolerance": "eps", "descent": "eps_L", "null": "eps_R", "escape": "eps_T",
     "distance": "gamma", "corrections": "m_c", "lowest": "mu_min", "highest": "mu_max",
 }  # fmt: skip
-"""Parameters of Algorithms 5.1 and 5.2 of DCD-Bundle."""
+"""Maps current to former parameter names of Algorithms 5.1 and 5.2 of DCD-Bundle."""
 
 
 def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -55,7 +56,7 @@ def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, d
 
 
 def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the settings of an algorithm from format 2."""
+    """Convert the settings of an algorithm from format 2 to the current format."""
     given = dict(parameters)
     if name in ("lloyd", "nmbatch"):
         given.pop("bounds", None)
@@ -63,7 +64,7 @@ def current_settings(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]
 
 
 def current_description(described: Mapping[str, Any], number: int = 1) -> dict[str, Any]:
-    """Convert the result of ``parameters_of`` in a job of format ``number``."""
+    """Convert an algorithm's description from job format ``number`` to the current format."""
     given = dict(described)
     former = given.pop("name").lower()
     if number > 1:
@@ -75,7 +76,7 @@ def current_description(described: Mapping[str, Any], number: int = 1) -> dict[s
 
 
 def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert the provenance of a model from a former format."""
+    """Convert the provenance of a model from a former format to the current format."""
     found = dict(provenance)
     if "engine" in found:
         found["engine"] = current_description(found["engine"])
@@ -88,10 +89,10 @@ def current_provenance(provenance: Mapping[str, Any]) -> dict[str, Any]:
 def current_state(tree: Any) -> Any:
     """Convert the encoded state of a former class to the state of the class that replaced it.
 
-    An epoch of ``vrkm`` used to end with a partition (``SnapshotState``); now it begins with the
-    partition by the same centres. States of ``dcd-bundle`` had a count of evaluations and an extra
-    last step; those of ``nmbatch``, ``lloyd`` and ``incremental`` had bounds; and those of
-    ``vc-gmm`` had a second coreset.
+    An epoch of ``vrkm`` formerly ended with a partition (``SnapshotState``), and now begins with
+    the partition by the same centres. Some algorithms stored more in their states: ``dcd-bundle``
+    an evaluation count and an extra last step; ``nmbatch``, ``lloyd`` and ``incremental`` bounds;
+    and ``vc-gmm`` a second coreset.
     """
     match tree:
         case {"class": "VCGMMState" | "EMState", "fields": dict(old)}:

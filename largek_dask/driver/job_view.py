@@ -1,8 +1,7 @@
-"""Derive the state of a job or fit from its events: status, totals, and series to draw.
+"""Derive the status, totals and time series of a job or fit from its events.
 
-This module uses no clock and no I/O. Events may come from untrusted files, or from a newer version.
-Unknown kinds, and fields that are unknown, of another type or not finite, are ignored; no event
-raises an error.
+This module uses neither a clock nor I/O. Events may come from untrusted files or newer versions, so
+unknown events and invalid fields are ignored, and no event raises an error.
 """
 
 from __future__ import annotations
@@ -28,14 +27,14 @@ OF_SIZES = ("n_empty", "least", "median", "mean", "most", "edges", "counts")
 KINDS = ("compute", "read", "wait", "reduce", "driver", "compile")
 """Kinds of work whose seconds a step reports, in addition to their total."""
 EXTRA = ("distances", "gain")
-"""Figures in ``StepRecord.extra`` that have a series."""
+"""Values in ``StepRecord.extra`` that are plotted over time."""
 PASS_ENDS = frozenset({"step", "started", "stopped", "interrupted", *ENDS})
-"""Kinds of events that end the progress of a pass."""
+"""Kinds of events that end the progress display of a pass."""
 
 MOST_SUMMED = 1e18
-"""Maximum figure that is added to a sum, so that sums fit in floats and JSON."""
+"""Largest value that is added to a sum, so that sums fit in floats and JSON."""
 MOST_STARTS = 12
-"""Maximum number of starts with curves; the latest starts are kept."""
+"""Maximum number of starts for which curves are kept; the latest starts are kept."""
 MOST_MARKS = 60
 """Maximum number of marks of one kind; the latest marks are kept."""
 MOST_TEXT = 240
@@ -45,14 +44,14 @@ MOST_WARNINGS = 3
 MOST_WORKERS = 100_000
 """Maximum number of workers whose addresses are kept."""
 MOST_POINTS = 512
-"""Maximum number of regular points of a series; the lowest, highest and last point are added."""
+"""Maximum number of regular points of a series; the lowest, highest and last points are added."""
 A_START, MOST_KEY = float(2**32), float(2**53)
-"""Number of keys reserved for each start, and the largest key."""
+"""Number of step keys reserved for each start, and the largest key."""
 
 Points = NDArray[np.float64]
-"""One point per row."""
+"""Array with one point per row."""
 Point = tuple[float, ...]
-"""``(key, x, y)``; keys ascend with starts and steps."""
+"""Tuple ``(key, x, y)``; keys increase with starts and steps."""
 KEY, X, Y = range(3)
 
 FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback": None}
@@ -60,9 +59,9 @@ FAILED = {"error": "FailedJobError", "message": "no reason is given", "traceback
 
 
 class Series:
-    """A figure over time: every s-th point, the lowest, the highest and the last.
+    """Values over time, thinned to every ``s``-th point plus the lowest, highest and last points.
 
-    s is the smallest power of two that leaves at most ``MOST_POINTS`` (an even number) points.
+    The stride ``s`` is the smallest power of two that leaves at most ``MOST_POINTS`` points.
 
     Examples
     --------
@@ -78,11 +77,11 @@ class Series:
 
     def __init__(self) -> None:
         self._kept = array("d")
-        """Every s-th point, concatenated."""
+        """Coordinates of every s-th point, concatenated."""
         self._n, self._stride = 0, 1
 
     def add(self, point: Point) -> None:
-        """Append a point, whose numbers must be finite."""
+        """Append a point of finite numbers."""
         if self._n == 0:
             self.lowest = self.highest = point
         if self._n % self._stride == 0:
@@ -112,10 +111,10 @@ class Series:
 
 
 class CurveKey(NamedTuple):
-    """Key of a curve of the cost: the start, and whether costs are of samples or of all rows."""
+    """Key of a cost curve: its start, and whether costs are computed on samples or on all rows."""
 
     start: int | None
-    """None if there is only one start."""
+    """Index of the start; None if there is only one start."""
     on_sample: bool
 
 
@@ -126,17 +125,18 @@ class Mark:
     elapsed: float
     """Seconds used by the fit until the event."""
     seconds: float
-    """Seconds since 1970; 0 if unknown."""
+    """Time of the event in seconds since 1970; 0 if unknown."""
     kind: str
     """Kind of the event, such as "worker" or "checkpoint"."""
     text: str
 
 
 class JobView:
-    """State of a job or fit according to its status and events.
+    """State of a job or fit, derived from its status and events.
 
-    Memory is bounded: series are thinned (see :class:`Series`), and all lists have a maximum.
-    ``status`` is the result of ``Job.status``, or contains what is known of a fit before it begins.
+    Memory is bounded: series are thinned (see :class:`Series`), and lists have a maximum length.
+    ``status`` is the result of ``Job.status``, or contains the known properties of a fit before it
+    begins.
 
     Attributes
     ----------
@@ -168,10 +168,10 @@ class JobView:
         """Time of the last event, in seconds since 1970."""
         self._given = dict(status or {})
         self._from_events: dict[str, Any] = {}
-        """State and result from events, used if the status has none."""
+        """State and result from events, used if the status contains neither."""
         self._status: dict[str, Any] | None = None
         self._is_job = False
-        """Whether a scheduler runs the job, which then ends after its fit."""
+        """Whether a scheduler runs the fit as a job; a job ends after its fit."""
         self._last: dict[str, Any] = {}
         self._about: dict[str, Any] = {}
         """Contains ``n_rows``, ``start``, ``starts`` and ``sizes``, as far as they are known."""
@@ -181,13 +181,12 @@ class JobView:
         self.seconds: dict[str, float] = {}
         self.n_steps = 0
         self.most_work = 0.0
-        """Seconds of computing and reading in the longest step."""
+        """Seconds of computing and reading in the most expensive step."""
         self.step_seconds: float | None = None
-        """Seconds of the last step."""
         self.drop_series()
 
     def drop_series(self) -> None:
-        """Drop everything whose size grows with steps or workers; keep status and sums."""
+        """Drop all data that grow with the number of steps or workers; keep status and sums."""
         self.costs: dict[CurveKey, Series] = {}
         self.series: dict[str, Series] = {}
         self._workers: dict[str, None] = {}
@@ -198,7 +197,7 @@ class JobView:
         self._status = None
 
     def set_status(self, status: Mapping[str, Any]) -> None:
-        """Set a newer status; keep figures of the last step that a new scheduler does not have."""
+        """Replace the status, but keep values of the last step that the new status lacks."""
         known = self.status
         kept = {n: known[n] for n in (*STEP_FIGURES, "energy", "objective") if n in known}
         self._given, self._status = {**kept, **status}, None
@@ -223,11 +222,9 @@ class JobView:
             self.update(event)
         return self
 
-    # --- status -----------------------------------------------------------------------------------
-
     @property
     def status(self) -> Mapping[str, Any]:
-        """The latest status, with the figures of later events."""
+        """The latest status, updated with values of later events."""
         if self._status is None:
             # Keep keys in the order of the given status.
             found = {**self.figures(), **self._from_events, **self._given}
@@ -255,7 +252,7 @@ class JobView:
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        """Fields of the last event "sizes"; empty before it."""
+        """Fields of the latest event "sizes"; empty if there is none."""
         found: Mapping[str, Any] = self._about.get("sizes", {})
         return found
 
@@ -264,14 +261,14 @@ class JobView:
         return [mark.text for mark in self._marks.get("warning", ())][-MOST_WARNINGS:]
 
     def share_done(self) -> float | None:
-        """Return the used fraction of ``max_time`` or ``max_iter``; None without such a limit."""
+        """Return the used fraction of ``max_time`` or ``max_iter``; None if there is no limit."""
         if self.state == "finished":
             return 1.0
         share = number_in(self.status, "share")
         return None if share is None else min(1.0, max(0.0, share))
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of the last step, sums over all steps, and the addresses of workers."""
+        """Return values of the last step, sums over all steps, and worker addresses."""
         return {
             **self._last,
             **self._about,
@@ -282,7 +279,7 @@ class JobView:
         }
 
     def metrics(self) -> dict[str, float]:
-        """Return the known figures by their names in ``service.metrics``."""
+        """Return the known metrics, named as in ``service.metrics``."""
         last = self._last
         known = {"state_bytes": last.get("state_bytes"), "eta_seconds": last.get("eta_s")}
         return {
@@ -294,13 +291,13 @@ class JobView:
         }
 
     def metric_seconds(self) -> dict[str, float]:
-        """Return the positive sums of seconds over all steps by kind, rounded to hundredths."""
+        """Return the positive totals of seconds by kind of work, rounded to hundredths."""
         spent = {kind: short_number(round(n, 2), 7) for kind, n in self.seconds.items()}
         return {kind: seconds for kind, seconds in spent.items() if seconds}
 
     @property
     def n_chunks(self) -> int:
-        """Number of chunks of the rows; 1 while unknown."""
+        """Number of chunks of the table; 1 while unknown."""
         return max(1, int(number_in(self.started, "n_chunks") or 1))
 
     def marks(self) -> list[Mark]:
@@ -309,8 +306,6 @@ class JobView:
             (mark for kept in self._marks.values() for mark in kept),
             key=lambda mark: (mark.seconds, mark.elapsed),
         )
-
-    # --- events by kind ---------------------------------------------------------------------------
 
     def _update_state(self, kind: str, event: Event) -> None:
         found = self._from_events
@@ -357,7 +352,7 @@ class JobView:
     def _on_step(self, event: Event) -> None:
         self.compiling = None
         last = {name: _stored(event[name]) for name in STEP_FIGURES if name in event}
-        # A resumed run repeats steps; the fraction done never decreases.
+        # A resumed run repeats steps, but the fraction must not decrease.
         if (share := number_in(event, "share")) is not None:
             self._share = last["share"] = max(self._share, share)
         if (energy := number_in(event.get("extra"), "energy")) is not None:
@@ -409,17 +404,14 @@ class JobView:
         had = "" if chunks is None else f", {count_of(int(chunks), 'chunk')}"
         self._mark("worker", f"worker {event.get('address')} {change}{had}", event)
 
-    # --- series -----------------------------------------------------------------------------------
-
     def _add_step(self, event: Event) -> None:
-        """Add a point to each series for which the step has a figure."""
         step, elapsed = number_in(event, "step"), number_in(event, "elapsed")
         if step is None or step < 0 or (elapsed is not None and elapsed < 0):
             return
         self._elapsed = max(self._elapsed, elapsed or 0.0)
         start = max(0.0, number_in(event, "start") or 0.0)
         key = min(MOST_KEY, start * A_START + min(step, A_START - 1))
-        # A resumed run repeats steps, with equal figures.
+        # A resumed run repeats earlier steps with equal values.
         if key <= self._key:
             return
         self._key = key
@@ -466,7 +458,7 @@ def number_in(about: object, name: str) -> float | None:
 
 
 def _stored(value: object) -> Any:
-    """Return a number, a short text or a list of numbers; None for anything else."""
+    """Return the value if it is a number, a short text or a list of numbers, else None."""
     if isinstance(value, list):
         return [item if is_number(item) else None for item in value[:MOST_VALUES]]
     if isinstance(value, str):
@@ -475,5 +467,5 @@ def _stored(value: object) -> Any:
 
 
 def _is_summed(value: object) -> TypeGuard[float]:
-    """Return whether a figure can be added to a counter, which never decreases."""
+    """Return whether a value can be added to a counter, which never decreases."""
     return is_number(value) and 0 <= value <= MOST_SUMMED

@@ -1,8 +1,9 @@
 """Store labels in a Zarr array that grows group by group and can be resumed.
 
-While ``labels.zarr`` is incomplete, ``labels.zarr.progress.json`` next to it has the owner of the
-labels, the number of chunks done, and the exact sums over them. ``labels.npy``, ``.csv`` or
-``.parquet`` is made atomically at the end, from an array ``labels.npy.partial.zarr``.
+While ``labels.zarr`` is incomplete, the file ``labels.zarr.progress.json`` in the same folder
+contains the owner of the labels, the number of finished chunks, and exact sums over these chunks. A
+file such as ``labels.npy`` is written atomically at the end, from an array
+``labels.npy.partial.zarr``.
 """
 
 from __future__ import annotations
@@ -30,18 +31,19 @@ from largek_dask.version import check_format
 
 FORMAT = 1
 GROUP_ROWS = 1 << 22
-"""Number of rows per group. A killed run may lose a group; the driver may hold one in memory."""
+"""Number of rows per group. A killed run loses at most one group, and the driver may hold one group
+in memory."""
 LABEL_BYTES = 4
 PIECE_ROWS = 1 << 20
-"""Number of rows per stored chunk if the chunk table is irregular, and per write to a file."""
+"""Number of rows per stored chunk if the table's chunks are irregular, and per write to a file."""
 SUFFIX = re.compile(r"[^/]\.([A-Za-z][A-Za-z0-9]*)$")
-"""A suffix begins with a letter, unlike a version or a date in a name."""
+"""Pattern of a file suffix, which begins with a letter, unlike a version or a date in a name."""
 TEXT_BYTES = {"i": 12, "f": 26}
-"""Maximum bytes of a number in a CSV file, by the kind of its type."""
+"""Maximum bytes of a number in a CSV file, by the kind of the number's dtype."""
 
 
 def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Iterator[range]:
-    """Yield ranges of at least one chunk and about ``most`` (``GROUP_ROWS``) rows each."""
+    """Yield ranges of chunks with about ``most`` rows (default ``GROUP_ROWS``) per range."""
     most = GROUP_ROWS if most is None else most
     n_chunks, begin = len(chunk_table) - 1, 0
     while begin < n_chunks:
@@ -81,7 +83,7 @@ def _opened(parent: Folder, name: str) -> zarr.Array[Any] | None:
 
 
 def are_whole(place: Folder) -> bool:
-    """Return whether the labels of all rows exist, are declared complete and are not torn."""
+    """Return whether all labels are stored, marked complete and intact."""
     array = _opened(*place.parent())
     if array is None or torn_chunk(array) is not None:
         return False
@@ -91,13 +93,13 @@ def are_whole(place: Folder) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LabelWriter:
-    """Writer of labels, sent to the workers that compute them."""
+    """Writer of labels, which is sent to the workers that compute labels."""
 
     url: str
     storage_options: Mapping[str, Any] = field(default_factory=dict)
 
     def write(self, start: int, labels: NDArray[Any]) -> None:
-        """Write the labels of the rows from ``start`` on, or raise OutputError."""
+        """Write labels of consecutive rows, beginning with row ``start``, or raise OutputError."""
         what = f"{self.url} (labels of rows {start} to {start + len(labels) - 1})"
         with writing(what), at("labels"):
             retry_io(lambda: self._write(start, labels))
@@ -164,11 +166,11 @@ def _suffix_of(url: str) -> str | None:
 
 
 class LabelStore:
-    """Zarr array, or file, of one number per row, such as its label.
+    """Zarr array or file with one number per row, such as a label.
 
-    ``owner`` is JSON that identifies model and data: unfinished labels of the same owner are
-    resumed. Raises OutputError if ``place`` contains anything else or cannot be written, and
-    ParameterError if its suffix is not supported.
+    ``owner`` is JSON text that identifies the model and the data; unfinished labels of the same
+    owner are resumed. Raises OutputError if ``place`` contains other files or cannot be written,
+    and ParameterError if the suffix is not supported.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class LabelStore:
         lengths = np.diff(chunk_table)
         regular = bool((lengths[:-1] == lengths[0]).all()) and lengths[-1] <= lengths[0]
         self._piece = int(lengths[0]) if regular else min(PIECE_ROWS, self.n_rows)
-        # Workers write only if no two chunks of rows share a stored chunk.
+        # Workers may write only if no two chunks of rows share a stored chunk.
         reachable = not self.url.startswith("memory://")
         self.local_writer = LabelWriter(self.url, place.storage_options)
         self.writer = self.local_writer if regular and reachable else None
@@ -217,7 +219,7 @@ class LabelStore:
             self._parent.check_space(row_bytes * self.n_rows, what)
 
     def _unfinished(self) -> dict[str, Any] | None:
-        """Return the record of an unfinished run of the same owner, or None."""
+        """Return the record of an unfinished run with the same owner, or None."""
         try:
             record = json.loads(self._parent.read(self._progress))
             check_format(record, f"{self.url}.progress.json", OutputError, FORMAT)
@@ -237,9 +239,9 @@ class LabelStore:
         return record  # type: ignore[no-any-return]
 
     def begin(self, model: str) -> tuple[int, dict[str, ExactSums]]:
-        """Return the number of chunks done and the sums over them; create the array if needed.
+        """Return the number of finished chunks and their sums; create the array if needed.
 
-        ``model`` is a hash; labelling resumes only if the stored labels have the same.
+        ``model`` is a hash of the model; labelling resumes only if the stored hash is equal.
         """
         record = self._unfinished()
         self._model = model
@@ -251,14 +253,14 @@ class LabelStore:
         ):
             sums = {name: sums_from_json(packed) for name, packed in record["sums"].items()}
             return record["done"], sums
-        # Write the record first, because an array without one would be refused.
+        # Write the record first, because an array without a record would be refused.
         self.record(0, {})
         with writing(self.url):
             retry_io(self._make)
         return 0, {}
 
     def _are_there(self, done: int) -> bool:
-        """Return whether the labels of these chunks are intact."""
+        """Return whether the stored labels of the first ``done`` chunks are intact."""
         array = _opened(self._parent, self._name)
         return (
             array is not None
@@ -285,12 +287,12 @@ class LabelStore:
         return {"format": FORMAT, "kind": self._values.name, "complete": complete}
 
     def record(self, done: int, sums: Mapping[str, ExactSums]) -> None:
-        """Record that the first ``done`` chunks are written, and the sums over them."""
+        """Record the sums over the first ``done`` chunks, whose labels have been written."""
         packed = {name: sums_to_json(value) for name, value in sums.items()}
         record = {
             "format": FORMAT,
             "owner": self._owner,
-            # This name dates from when all models had centres.
+            # The key is "centers" because all models formerly had centres.
             "centers": self._model,
             "done": done,
             "sums": packed,
@@ -298,7 +300,7 @@ class LabelStore:
         self._parent.publish(self._progress, json.dumps(record).encode())
 
     def finish(self, notes: Mapping[str, Any]) -> None:
-        """Declare the labels complete, or make their file, which cannot contain notes.
+        """Mark the labels complete and store ``notes``, or write the final file without ``notes``.
 
         Raises OutputError.
         """

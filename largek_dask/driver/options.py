@@ -1,14 +1,14 @@
-"""Options of a fit, each defined once with its default, bounds and meaning.
+"""Options of a fit, each defined once with its default, bounds and description.
 
-``KMeans``, ``fit``, the document of a job and the command line are made from these fields or tested
+``KMeans``, ``fit``, job documents and the command line are generated from these fields or tested
 against them (``tests/driver/test_options.py``). ``driver.fit.fit`` has further parameters for
 resources and outputs: client, threads, checkpoint, labels, events and callbacks.
 
-Imports at the top are light, because ``largek --help`` imports this module.
+Imports at the top of this module are cheap, because ``largek --help`` imports the module.
 """
 
 # ruff: noqa: RUF009
-# `_option` returns a field.
+# RUF009 is disabled because `_option` returns a dataclass field.
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.base import Algorithm
 
 Kind = Literal["algorithm", "init", "array", "integer", "number", "choice", "seconds", "bytes"]
-"""Type of an option's values; "seconds" and "bytes" are numbers or texts with a unit. Options of
-type "array" exist neither on the command line nor in the document of a job.
+"""Type of an option's values; "seconds" and "bytes" are numbers, or texts with a unit. Options of
+type "array" cannot be set on the command line or in a job document.
 """
 Part = Literal["job", "mixture", "algorithm", "stop", "means"]
 """Role of an option.
 
 job
-    Part of the identity of a job: a checkpoint is resumed only with equal values.
+    Part of the identity of a job; a checkpoint is resumed only with equal values.
 mixture
     Part of the identity of a job, for mixtures only.
 algorithm
     Part of the identity of a job, as a parameter of the algorithm object.
 stop
-    Stop rule: a checkpoint may be resumed with another value.
+    Stop rule, which may change when a checkpoint is resumed.
 means
-    Resource, which does not affect results and is not recorded.
+    Setting of resources, which does not affect results and is not recorded.
 """
 
 
@@ -67,7 +67,7 @@ class Option:
     kind: Kind
     part: Part
     help: str
-    """Whole sentences, for ``--help`` and docstrings."""
+    """Description in full sentences, for ``--help`` and docstrings."""
     default: Any
     """Default value, or ``dataclasses.MISSING``."""
     least: int | None = None
@@ -105,7 +105,7 @@ class FitOptions:
     (3600.0, 2147483648, Auto(effort='balanced'))
     """
 
-    # A plain field, so that type checkers know that it is required.
+    # This is a plain field, so that type checkers know that n_clusters is required.
     n_clusters: int = field(
         metadata={"option": Option("integer", "job", "Number of clusters.", MISSING, least=1)}
     )
@@ -228,19 +228,19 @@ class FitOptions:
             value = _checked(name, getattr(self, name), option)
             object.__setattr__(self, name, value)
             if self.mixture is None and option.part == "mixture" and value is not None:
-                raise ParameterError(f"{name} is an option of mixtures: give mixture as well.")
+                raise ParameterError(f"{name} is an option of mixtures; set mixture as well.")
         object.__setattr__(self, "max_time", self.stop.max_time)
         init = self.init
         if not isinstance(init, str) and init.ndim == 3 and len(init) != self.n_init:
             raise ParameterError(
-                f"init has the centres of {len(init)} starts (its shape is {init.shape}), but "
-                f"n_init={self.n_init}: give n_init={len(init)}."
+                f"init has centres for {len(init)} starts (shape {init.shape}), but "
+                f"n_init={self.n_init}; use n_init={len(init)}."
             )
-        # This raises an error if the algorithm is invalid.
+        # Making the algorithm raises an error if its parameters are invalid.
         self.make_algorithm()
 
     def make_algorithm(self) -> Algorithm[Any, Any] | Auto:
-        """Return the algorithm object, without a problem."""
+        """Return the algorithm object, not yet bound to a problem."""
         from largek_dask.algorithms.names import algorithm_of, algorithm_of_mixture
 
         if self.mixture is not None:
@@ -305,7 +305,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str | None]) -> None:
 
 
 def parse_memory(value: Any, name: str = "memory_limit") -> int:
-    """Return the bytes of a number, or of a text such as "2GiB"; at least one.
+    """Parse a memory size: a number of bytes, or a text such as "2GiB"; at least one byte.
 
     Examples
     --------

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 def check_problem(
     rows: Rows, problem: Problem, *, n_threads: int | None, client: Client | None
 ) -> None:
-    """Raise ParameterError or NotEnoughMemoryError if these rows cannot be fitted."""
+    """Raise ParameterError or NotEnoughMemoryError if a fit of these rows is impossible."""
     k = problem.n_clusters
     if k > rows.n_rows:
         raise ParameterError(
-            f"n_clusters={k} is more than the number of rows (n_samples={rows.n_rows}): ask for "
-            "fewer."
+            f"n_clusters={k} is more than the number of rows (n_samples={rows.n_rows}); use "
+            "fewer clusters."
         )
     problem.check(rows)
     check_memory(k, rows, n_threads, client)
@@ -46,26 +46,27 @@ def check_rows_that_count(n_clusters: int, statistics: Statistics) -> None:
     if n_clusters > statistics.n_rows:
         raise ParameterError(
             f"n_clusters={n_clusters} is more than the number of rows of positive weight without "
-            f"NaN or infinity (n_samples={statistics.n_rows}): ask for fewer."
+            f"NaN or infinity (n_samples={statistics.n_rows}); use fewer clusters."
         )
 
 
 def check_scale(statistics: Statistics) -> None:
-    """Raise DataError if rows lie so close together that their squared distances underflow."""
+    """Raise DataError if rows are so close together that squared distances underflow."""
     kind, extent = np.finfo(statistics.dtype), statistics.max_abs
-    # The squares of differences that are a thousand times smaller must be normal numbers as well.
+    # Squares of differences a thousand times smaller must still be normal numbers.
     if 0 < extent < np.sqrt(float(kind.smallest_normal) / float(kind.eps)):
         exponent = -int(np.frexp(extent)[1])
         # Sparse rows are not shifted.
         origin = "the mean of its column" if statistics.shift.any() else "0"
         raise DataError(
-            f"no value is farther than {extent:.3g} from {origin}: squared distances underflow "
-            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, and divide the result by it"
+            f"all values are within {extent:.3g} of {origin}, so squared distances underflow "
+            f"{statistics.dtype}; multiply the data by 2.0**{exponent}, "
+            "and divide the centres by this factor"
         )
 
 
 def check_reach(passes: BasePasses, centers: NDArray[Any]) -> None:
-    """Raise DataError if rows lie so far from centres that squared distances overflow."""
+    """Raise DataError if rows are so far from centres that squared distances overflow."""
     statistics = passes.statistics
     apart = np.abs(centers.astype(np.float64) / 2 - statistics.shift.astype(np.float64) / 2).max()
     if not 2 * apart + statistics.max_abs < _reach(centers):
@@ -90,9 +91,10 @@ def memory_needed(
 ) -> int:
     """Return the bytes of centres and sums in one process, without rows and row state.
 
-    Counts six copies of the centres (the model before and after a step, packed, sent, written), and
-    64-bit sums and weights: one copy per thread, one retained and one merged. Wide sums (see
-    ``kernels.exact.fixed_point``) have two limbs, and a copy that combines the limbs.
+    The estimate includes six copies of the centres (the model before and after a step, packed,
+    sent, written), and 64-bit sums and weights: one copy per thread, one retained copy and one
+    merged copy. Wide sums (see ``kernels.exact.fixed_point``) have two limbs, and need another copy
+    to combine the limbs.
     """
     sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
     return n_clusters * (n_features * 6 * itemsize + sums)
@@ -110,8 +112,8 @@ def check_memory(
             raise NotEnoughMemoryError(
                 f"{n_clusters} clusters of {rows.n_features} features need about "
                 f"{format_bytes(needed)} with {threads} threads{why}, but {where} has "
-                f"{format_bytes(available)}. Ask for fewer clusters, or use fewer threads or a "
-                "machine with more memory."
+                f"{format_bytes(available)}. Use fewer clusters, fewer threads or a machine "
+                "with more memory."
             )
 
 
@@ -120,11 +122,11 @@ class ProcessMemory:
     """Memory of a fit in one computing process, in bytes."""
 
     model: int
-    """Centres, packed centres and exact sums."""
+    """Bytes of centres, packed centres and exact sums."""
     chunks: int
-    """Chunks being read and computed."""
+    """Bytes of chunks that are being read or computed."""
     cached: int
-    """Cached chunks; all jobs of a process share one cache."""
+    """Bytes of cached chunks; all jobs of a process share one cache."""
     row_state: int
     available: int
 
@@ -139,21 +141,21 @@ class FitMemory:
     """Memory of a fit in bytes, independent of the number of processes."""
 
     model: int
-    """Centres and sums, without the sums of threads."""
+    """Bytes of centres and sums, excluding the sums of each thread."""
     sums: int
-    """Sums of one thread."""
+    """Bytes of the sums of one thread."""
     chunk: int
-    """Size of the largest chunk; each thread has one chunk, and two are prefetched."""
+    """Bytes of the largest chunk; each thread has one chunk, and two chunks are prefetched."""
     data: int
     row_state: int
-    """Row state of all rows, if it fits in memory."""
+    """Bytes of the row state of all rows, if all of it fits in memory."""
 
     def per_process(
         self, n_processes: int, n_threads: int, available: int, memory_limit: int | None
     ) -> ProcessMemory:
-        """Return the memory of one of the processes, which may use ``available`` bytes.
+        """Estimate the memory of one process, which may use ``available`` bytes.
 
-        ``memory_limit`` is the maximum row state per process in bytes; None for the default.
+        ``memory_limit`` is the maximum row state per process in bytes; None means the default.
         """
         return ProcessMemory(
             model=self.model + n_threads * self.sums,
@@ -177,9 +179,9 @@ def footprint_of(
 
 
 def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
-    """Compute the memory of a fit; each pass keeps the previous row state for retries."""
+    """Estimate the memory of a fit, including the previous row state kept for retries."""
     d, itemsize = rows.n_features, compute_dtype(rows.dtype).itemsize
-    # Weights may need wide sums; only a scan of the rows can decide.
+    # Assume wide sums for weighted rows, as only a scan shows whether they are needed.
     wide = rows.weight is not None
     model = memory_needed(n_clusters, d, itemsize, 0, wide)
     own = footprint.row_bytes
@@ -187,7 +189,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
     return FitMemory(
         model=model,
         sums=memory_needed(n_clusters, d, itemsize, 1, wide) - model,
-        # For sparse rows, these are the bytes of stored values only.
+        # For sparse rows, this counts only the bytes of stored values.
         chunk=-(-int(np.diff(rows.chunk_table).max()) * rows.nbytes // rows.n_rows),
         data=rows.nbytes,
         row_state=both * (rows.n_rows if footprint.held_rows is None else footprint.held_rows),
@@ -195,7 +197,7 @@ def fit_memory(rows: Rows, n_clusters: int, footprint: Footprint) -> FitMemory:
 
 
 FILES = 1 << 20
-"""Estimated bytes of all small files; not tuned."""
+"""Estimated total bytes of all small files; not tuned."""
 
 
 def state_needed(rows: Rows, n_clusters: int, footprint: Footprint) -> int:
@@ -210,9 +212,9 @@ def _center_bytes(rows: Rows, n_clusters: int) -> int:
 def space_needed(
     rows: Rows, n_clusters: int, footprint: Footprint, *, n_init: int, labels: bool
 ) -> int:
-    """Estimate the bytes that a fit writes: checkpoints of each start, a model, perhaps labels.
+    """Estimate the bytes that a fit writes: checkpoints of each start, a model, and any labels.
 
-    Counts one checkpoint more than are kept, because an old one is removed only when the next is
+    One extra checkpoint is counted, because an old checkpoint is removed only after the next one is
     complete.
     """
     # While a model is replaced, both versions take space.

@@ -31,14 +31,15 @@ _version_of = cache(version)
 
 
 def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
-    """Return the fields of a model's dataclass by name."""
+    """Return the fields of a model, which is a dataclass, by name."""
     return {f.name: getattr(arrays, f.name) for f in fields(arrays)}
 
 
 def digest_of(arrays: Any) -> str:
-    """Return the sha256 of a model's arrays: their types, shapes and little-endian bytes.
+    """Return a SHA-256 hash of the dtypes, shapes and little-endian bytes of a model's arrays.
 
-    Equal digests mean equal bits. ``shift``, the origin of the kernels' coordinates, is excluded.
+    Models with equal digests are bit-identical. ``shift``, the origin of the kernels' coordinates,
+    is not part of the digest.
     """
     digest = hashlib.sha256()
     for name, array in sorted(named_arrays(arrays).items()):
@@ -49,7 +50,7 @@ def digest_of(arrays: Any) -> str:
 
 
 def describe(value: Any) -> Any:
-    """Convert a parameter to JSON, and an array to its shape, dtype and hash."""
+    """Convert a parameter to JSON; an array becomes its shape, dtype and hash."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, np.generic):
@@ -73,9 +74,9 @@ def parameters_of(algorithm: Any) -> dict[str, Any]:
 
 
 def identity_of(options: FitOptions) -> dict[str, Any]:
-    """Return, as JSON, the parameters that must be equal for a resume.
+    """Return the parameters that must be equal when a fit is resumed, as JSON.
 
-    ``effort`` is one of the parameters of the algorithm.
+    ``effort`` is included as a parameter of the algorithm.
     """
     found = _described(options, "job")
     if options.mixture is not None:

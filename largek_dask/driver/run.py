@@ -1,4 +1,4 @@
-"""The step loop, with history, checkpoints, events and stop rules, for any algorithm."""
+"""Step loop for any algorithm, with history, checkpoints, events and stop rules."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """State after a step, for callbacks."""
+    """State after a step, passed to callbacks."""
 
     record: StepRecord
     history: Sequence[StepRecord]
-    """History that grows with later steps; :meth:`steps` ends with this step."""
+    """History that grows during later steps; :meth:`steps` ends with this step."""
     model: Callable[[], ModelArrays]
     objective: Objective
 
@@ -48,16 +48,17 @@ class Snapshot:
 
 
 Callback = Callable[[Snapshot], object]
-"""Called after every step; a true result stops the fit."""
+"""Function called after every step; a true result stops the fit."""
 
 
 class Reserve(NamedTuple):
     """Part of a time limit that is reserved for the last pass, in seconds."""
 
     last_pass: float = 0.0
-    """Estimated time."""
+    """Estimated seconds of the last pass."""
     kept_back: float = 0.0
-    """Time by which steps end earlier; shorter if the pass does not fit but can be skipped."""
+    """Seconds before the time limit at which steps end; reduced if the last pass is too long but
+    can be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +69,9 @@ class RunResult(Generic[State]):
     stop_reason: StopReason
     state: State
     seconds: float
-    """Time used, including earlier runs."""
+    """Seconds used, including earlier runs."""
     begun: float
-    """Time of ``time.monotonic()`` from which ``seconds`` are counted."""
+    """Start of ``seconds``, as a value of ``time.monotonic()``."""
     reserve: Reserve
 
 
@@ -80,19 +81,18 @@ def state_class(algorithm: Algorithm[State, Any]) -> type[State]:
 
 
 def never() -> bool:
-    """Return False, as the default of ``cancelled``."""
     return False
 
 
 @dataclass(slots=True)
 class Run(Generic[State]):
-    """Step an algorithm until a stop rule applies, from the newest checkpoint if there is one.
+    """Run the steps of an algorithm until a stop rule applies, resuming from a saved checkpoint.
 
-    ``algorithm`` contains its problem. ``stop`` may differ from the rules of the run that wrote the
-    checkpoint. ``cancelled`` is called between steps and inside them. ``seconds_used`` is the time
-    before this run (a scan of the rows, other starts). If there is a time limit, ``last_pass`` is
-    called once with a model and the seconds left, and returns the time to reserve. ``watch`` tracks
-    compiling in the whole fit.
+    ``algorithm`` is bound to a problem. The ``stop`` rules may differ from those of the run that
+    wrote the checkpoint. ``cancelled`` is called between and during steps. ``seconds_used`` is the
+    time spent before this run, such as on a scan of the rows or on other starts. If there is a time
+    limit, ``last_pass`` is called once with a model and the remaining seconds, and returns the time
+    to reserve. ``watch`` tracks compilation during the whole fit.
     """
 
     algorithm: Algorithm[State, Any]
@@ -109,9 +109,8 @@ class Run(Generic[State]):
     watch: CompileWatch = field(default_factory=lambda: CompileWatch(Events()))
     clock: Clock = field(init=False)
     progress: Progress[State] | None = field(init=False)
-    """Progress after the last complete step; None before the first state. Replaced atomically, so
-    that an interrupt finds either the new or the previous object.
-    """
+    """Progress after the last complete step; None before the first state. The object is replaced
+    atomically, so that an interrupt finds either the old or the new object."""
     reserve: Reserve = field(default_factory=Reserve, init=False)
     meter: _Meter = field(init=False)
 
@@ -127,7 +126,7 @@ class Run(Generic[State]):
         return self.progress
 
     def result(self) -> RunResult[State]:
-        """Run, and return the result of the last complete step; an interrupted step is discarded.
+        """Run all steps and return the result of the last complete step.
 
         Raises NoModelError or KeyboardInterrupt if a time limit, a cancel or Ctrl-C stops the run
         before there is any state, and KeyboardInterrupt at a second Ctrl-C.
@@ -139,7 +138,7 @@ class Run(Generic[State]):
             self.watch.report() or self.cancelled() or self.clock.is_over()
         )
         try:
-            # Nothing is compiled after the time limit.
+            # Do not compile kernels after the time limit.
             with checked_by(self.passes.raise_if_stopped):
                 self._begin()
                 reason = self._loop()
@@ -171,7 +170,7 @@ class Run(Generic[State]):
         )
 
     def _begin(self) -> None:
-        """Make the first state if there is none, and reserve time for the last pass."""
+        """Create the first state if there is none, and reserve time for the last pass."""
         if self.progress is None:
             state = self.algorithm.init(self.passes, self.rng)
             self.progress = Progress(state, 0, [], self.clock.seconds())
@@ -194,7 +193,6 @@ class Run(Generic[State]):
         return reason
 
     def _reason(self) -> StopReason | None:
-        """Return the reason to stop between two steps, or None."""
         now, seconds = self._now, self.clock.seconds() + self.clock.kept_back
         last = now.history[-1] if now.history else None
         reason = self.stop.reason(last, now.n_iter, seconds, self.algorithm.change)
@@ -203,8 +201,8 @@ class Run(Generic[State]):
     def _advance(self, state: State, info: Info) -> Progress[State]:
         """Return the progress after a step.
 
-        Successive objects share one growing history and ignore records after their own steps. The
-        history is shortened when it reaches twice its maximum length.
+        Successive ``Progress`` objects share one growing history, and each ignores records of later
+        steps. The history is shortened when it reaches twice its maximum length.
         """
         n_iter, seconds, history = self._now.n_iter + 1, self.clock.seconds(), self._now.history
         assert isinstance(history, list)
@@ -224,7 +222,7 @@ class Run(Generic[State]):
         return any(answers)
 
     def _save_if_due(self, *, always: bool = False) -> None:
-        """Write a checkpoint if it is time for one; warn if it cannot be written."""
+        """Write a checkpoint if one is due; warn if writing fails."""
         checkpoints, n_iter = self.checkpoints, self._now.n_iter
         if checkpoints is None or not (always or checkpoints.due()):
             return
@@ -232,7 +230,7 @@ class Run(Generic[State]):
         try:
             is_new = checkpoints.save(self._now)
         except OSError as error:
-            # The fit continues without checkpoints.
+            # A failed checkpoint does not stop the fit.
             if always or not checkpoints.has_failed:
                 then = "" if always else "; it will be retried"
                 message = f"the checkpoint after step {n_iter} is not written: {error}{then}"
@@ -266,10 +264,10 @@ class Run(Generic[State]):
     def _share_and_left(
         self, now: Progress[State], sample: int | None
     ) -> tuple[float, float | None]:
-        """Return the used fraction of the limits, and the maximum time left in seconds.
+        """Return the fraction of the limit that is used, and the maximum remaining seconds.
 
-        The fraction never decreases. The time left is unknown while samples grow, because later
-        steps take longer; mini-batches have a fixed size.
+        The fraction never decreases. The remaining time is unknown while samples grow, because
+        later steps take longer, but it is known for mini-batches of a fixed size.
         """
         start, starts = self.events.start
         by_time = now.seconds / self.stop.seconds
@@ -296,7 +294,7 @@ class Run(Generic[State]):
 
 
 def no_model(clock: Clock, stop: StopRules) -> NoModelError:
-    """Return the error for a stop before there was a model."""
+    """Return the error to raise if a fit stops before it has a model."""
     if clock.is_over():
         return NoModelError(
             f"The time limit (max_time={stop.seconds:g} s) passed before there was a model; "
@@ -308,22 +306,22 @@ def no_model(clock: Clock, stop: StopRules) -> NoModelError:
 
 
 class Clock:
-    """Seconds used so far, with a limit."""
+    """Clock that measures the time used so far, and checks it against a limit."""
 
     def __init__(self, used_before: float, stop: StopRules) -> None:
         self.begun = time.monotonic() - used_before
         self._limit = stop.seconds
         self._was_over = False
         self.kept_back = 0.0
-        """Seconds reserved after the last step."""
+        """Seconds reserved for the work after the last step."""
 
     def seconds(self) -> float:
         return time.monotonic() - self.begun
 
     def is_over(self) -> bool:
-        """Return whether the limit is reached, or would be reached by compiling a kernel.
+        """Return whether the limit is reached, or would be reached by compiling the next kernel.
 
-        Once True, the result stays True, because the kernel that was not compiled is missing.
+        Once the result is True, it stays True, because a kernel may have been left uncompiled.
         """
         if not self._was_over and self._limit < math.inf:
             wanted = self.kept_back + seconds_ahead()
@@ -355,10 +353,10 @@ class _Meter:
         }
 
     def since_last(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Return seconds by kind, and counts by kind; see the event ``step`` in ``driver.events``.
+        """Return seconds and counts by kind; see the event ``step`` in ``driver.events``.
 
-        Seconds are summed over threads, except that ``total`` and ``compile``, which is part of it,
-        are wall time. On a cluster, ``driver`` includes the wall time between passes.
+        Seconds are summed over threads, but ``total`` and ``compile`` (a part of ``total``) are
+        wall time. On a cluster, ``driver`` includes the wall time between passes.
         """
         now, before = self._now(), self._before
         self._before = now

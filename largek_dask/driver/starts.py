@@ -1,4 +1,4 @@
-"""Run the starts of a fit (``n_init``) in turn and return the best, or read it from checkpoints."""
+"""Run the ``n_init`` starts of a fit and return the best, or read the best from checkpoints."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ ENDS_FIT = (
 SLACK, SLACK_SECONDS = 1.05, 0.05
 """Tolerated excess over the time limit, as a factor and in seconds; not tuned."""
 MOST_KEPT = 0.8
-"""Maximum fraction of the remaining time reserved for a last pass that does not fit; not tuned."""
+"""Maximum fraction of the remaining time reserved for a last pass that is too long; not tuned."""
 LONG = 60.0
 """Minimum duration of a last pass for a warning that the fit ends late; not tuned."""
 ROWS_SECONDS = 20.0
@@ -70,18 +70,18 @@ class StartResult:
     run: RunResult[Any]
     reason: StopReason
     value: float | None
-    """Exact objective over all rows; None after a cancel."""
+    """Exact objective over all rows; None if the fit was cancelled."""
     final: Final | None
-    """Result of the last pass; None after a cancel."""
+    """Result of the last pass; None if the fit was cancelled."""
     labelled: bool = False
     """Whether labels are in ``final`` or in storage."""
     seconds: float = 0.0
-    """Time used by all runs of the fit, including reading, compiling and the last pass."""
+    """Seconds used by all runs of the fit, including reading, compiling and the last pass."""
 
 
 @dataclass(frozen=True, slots=True)
 class Starts:
-    """Run the starts of a fit; ``algorithm`` contains its problem, and ``out`` stores labels."""
+    """Run the starts of a fit; ``algorithm`` is bound to a problem, and ``out`` stores labels."""
 
     passes: BasePasses
     algorithm: Algorithm[Any, Any]
@@ -95,7 +95,6 @@ class Starts:
     out: LabelStore | None
     watch: CompileWatch
     label_share: float | None
-    """``Footprint.label_share`` of the algorithm."""
 
     @property
     def _problem(self) -> Problem:
@@ -103,7 +102,7 @@ class Starts:
         return problem
 
     def best(self, n_init: int, seconds: float) -> StartResult:
-        """Run all starts, after ``seconds`` of other work, and return the best."""
+        """Run all starts and return the best; ``seconds`` were already used for other work."""
         best: StartResult | None = None
         begun = time.monotonic() - seconds
         objective = self._problem.objective
@@ -117,7 +116,7 @@ class Starts:
                 elif (best := self._fallback(stopped, stream, begun)) is None:
                     raise
                 break
-            # A resumed start began earlier.
+            # A resumed start includes the time of earlier runs.
             begun = min(begun, outcome.run.begun)
             seconds = time.monotonic() - begun
             if best is None or objective.is_better(outcome.value, best.value):
@@ -141,14 +140,14 @@ class Starts:
         return replace(best, seconds=time.monotonic() - begun)
 
     def _fallback(self, stopped: BaseException, stream: int, begun: float) -> StartResult | None:
-        """Return a fallback model if the time was over before there was a model, else None."""
+        """Return a fallback result if the time limit was reached before there was a model."""
         if not isinstance(stopped, NoModelError) or stopped.reason != "max_time":
             return None
         reason: StopReason = "max_time_without_search"
         seconds = time.monotonic() - begun
         self.events.emit("stopped", reason=reason, n_iter=0, cost=None, elapsed=seconds)
         draws = Rng(self.options.seed, stream).generator(0, "unsearched")
-        # Set a new deadline, as waiting for workers may have used up all the time.
+        # Set a new deadline, because waiting for workers may have used all the time.
         before, self.passes.deadline = self.passes.deadline, time.monotonic() + ROWS_SECONDS
         try:
             rows = sample_stored_rows(self.passes, self._problem.n_clusters, draws)
@@ -212,27 +211,27 @@ class Starts:
         return StartResult(stream, result, reason, final.value, final, labels)
 
     def _algorithm(self, stream: int) -> Algorithm[Any, Any]:
-        """Return the algorithm of one start, with its own centres if several were given."""
+        """Return the algorithm of one start, with the start's own initial centres if given."""
         init = self._problem.init
         if isinstance(init, str) or init.ndim != 3:
             return self.algorithm
         return self.algorithm.bind(replace(self._problem, init=init[stream]))
 
     def _reserve(self, arrays: ModelArrays, left: float) -> Reserve:
-        """Return the part of ``left`` to reserve for the last pass, or for labels without it."""
+        """Return how much of the remaining seconds ``left`` to reserve for the last pass."""
         full = seconds_of_last_pass(self.passes, self._problem.labelling(arrays))
         share, most = self._share_without(), MOST_KEPT * left
         if share is not None and full > most:
             return Reserve(full, min(share * full, most))
         if not 0 < left < full:
             return Reserve(full, full)
-        # The fit ends late in any case, so the steps keep their time and improve the labels.
+        # The fit exceeds its time limit anyway, so let the steps use their time.
         if full >= LONG:
             self._warn_late(full, left)
         return Reserve(full, most)
 
     def _warn_late(self, full: float, left: float) -> None:
-        """Warn that the last pass alone exceeds the time limit."""
+        """Warn that the last pass alone takes longer than the remaining time."""
         limit = self.options.stop.seconds
         warn(
             f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} are left, and "
@@ -242,7 +241,7 @@ class Starts:
         )
 
     def _share_without(self) -> float | None:
-        """Return the cost of labels without a last pass, relative to it; None if impossible."""
+        """Return the cost of labels relative to a last pass; None if labels need that pass."""
         if not self.labels or self.out is not None:
             return None
         return self.label_share
@@ -252,7 +251,7 @@ class Starts:
         return result.seconds + result.reserve.last_pass > most
 
     def _labels_of_search(self, stream: int, result: RunResult[Any]) -> Final:
-        """Return the labels of the search, which compared each row with few centres."""
+        """Return the labels from the search, which compared each row with only a few centres."""
         rng = Rng(self.options.seed, stream)
         algorithm = self._algorithm(stream)
         labels, value, counts = algorithm.labels(self.passes, rng, result.state)
@@ -272,7 +271,7 @@ class Starts:
 
 
 def sample_stored_rows(passes: BasePasses, k: int, draws: np.random.Generator) -> TakenRows:
-    """Draw rows of positive weight from few chunks, at least ``k`` if they exist."""
+    """Draw at least ``k`` rows of positive weight, if they exist, from a few chunks."""
     order, table = draws.permutation(passes.n_chunks), passes.chunk_table
     wanted, n_read = max(FALLBACK_ROWS, FALLBACK_ROWS_PER_CLUSTER * k), FALLBACK_CHUNKS
     while True:
@@ -300,14 +299,14 @@ class SavedStart:
     n_iter: int
     history: tuple[StepRecord, ...]
     seconds: float
-    """Time used so far, by all runs."""
+    """Seconds used so far by all runs."""
     objective: Objective
     value: float | None
-    """The objective over all rows; None unless the start has ended."""
+    """Exact objective over all rows; None unless the start has ended."""
 
 
 def best_saved(folder: Folder) -> SavedStart | None:
-    """Return the start that a fit would return if it were stopped now; None without a checkpoint.
+    """Return the start that a fit would return if stopped now, or None without a checkpoint.
 
     Returns the best start that has ended, otherwise the first start, as ``Starts.best`` does.
     Neither rows nor workers are needed. Damaged checkpoints are skipped with a RecoveryWarning.
@@ -334,7 +333,7 @@ def best_saved(folder: Folder) -> SavedStart | None:
 
 
 def keep_last_checkpoints(folder: Folder) -> None:
-    """Remove all checkpoints but the last intact one of each start, for a resume.
+    """Remove all checkpoints except the newest intact checkpoint of each start.
 
     Raises LostJobError if another scheduler has the job. Other failures only give a warning.
     """
@@ -343,12 +342,11 @@ def keep_last_checkpoints(folder: Folder) -> None:
             _checkpoints_in(place, _algorithms()).keep_last()
     except LostJobError:
         raise
-    except Exception as error:  # storage drivers raise errors of other classes
+    except Exception as error:  # Storage drivers raise various exception classes.
         warn(f"Old checkpoints in {folder.url} are not removed: {error}", RecoveryWarning)
 
 
 def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
-    """Yield the numbers and folders of the starts."""
     yield 0, folder
     for stream in itertools.count(1):
         if not (place := folder.sub(f"starts/{stream:02d}")).names():
@@ -357,7 +355,7 @@ def _starts_in(folder: Folder) -> Iterator[tuple[int, Folder]]:
 
 
 def _algorithms() -> dict[type[Any], Algorithm[Any, Any]]:
-    """Return algorithms by the class of their states."""
+    """Return all algorithms by the class of their state."""
     made = (kind() for kind in ALGORITHMS.values() if kind is not Auto)
     states = ((state_class(algorithm), algorithm) for algorithm in made)
     return {kind: algorithm for state, algorithm in states for kind in get_args(state) or (state,)}
@@ -375,4 +373,4 @@ def _counted_value(folder: Folder, n_iter: int, objective: Objective) -> float |
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError, DamagedError):
-        return None  # torn: it is computed again
+        return None  # The file is damaged, so the value is computed again.

@@ -1,7 +1,7 @@
 """Rules that end a fit, and records of its steps.
 
-A rule depends only on the record of the last step, the number of steps and the seconds used. So a
-resumed fit stops where an uninterrupted one does, unless it is given other rules.
+Stop rules depend only on the record of the last step, the number of steps and the seconds used. So
+a resumed fit stops where an uninterrupted fit would stop, unless the rules change.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from largek_dask.algorithms.base import Info
 
 MOST_STEPS = 10_000
-"""Maximum number of records of a history; older ones are dropped."""
+"""Maximum number of records in a history; older records are dropped."""
 
 End = Literal["finished", "failed", "cancelled"]
 ENDS: tuple[str, ...] = get_args(End)
@@ -35,47 +35,46 @@ StopReason = Literal[
     "cancelled",
     "interrupted",
 ]
-"""Reason why a fit ended; if several apply, the first in this order.
+"""Reason why a fit ended. If several reasons apply, the first in this list is used.
 
 converged
-    No label changed: a fixed point.
+    No label changed in a step.
 tol
-    The change is at most ``tol`` (of k-means, the movement of the centres; see
-    :class:`StopRules`).
+    The change in a step is at most ``tol`` (see :class:`StopRules`).
 max_iter, max_time
-    The budget of steps or of seconds is used up.
+    The limit on steps or time was reached.
 max_time_without_last_pass
-    A budget is used up, and there is no time for the last pass over all rows and centres. Labels
-    and objective come from a search that compared each row with few centres.
+    A limit was reached, and there is no time for the last pass over all rows and centres. Labels
+    and objective come from a search that compared each row with only a few centres.
 max_time_without_search
-    The time was over before there was any model. The centres (or means) are the ``init`` array, or
-    sampled rows, as with ``init="random"``.
+    The time limit was reached before there was a model. The centres (or means) are the ``init``
+    array, or sampled rows, as with ``init="random"``.
 callback
     A callback returned a true value.
 cancelled
     A stop was requested.
 interrupted
-    Ctrl-C.
+    Ctrl-C was pressed.
 """
 
 
 class StepRecord(TypedDict):
-    """Entry of the history: plain JSON values."""
+    """Record of one step in the history of a fit, as plain JSON values."""
 
     step: int
-    """1 for the first step."""
+    """Number of the step, from 1."""
     cost: float | None
-    """Objective in this step (of k-means: the inertia); None if it is not finite."""
+    """Objective in this step (the inertia for k-means); None if not finite."""
     rows: int
     seconds: float
-    """Time from the start of the fit to the end of this step, including earlier runs."""
+    """Seconds from the start of the fit to the end of this step, including earlier runs."""
     n_changed: int | None
     """Number of rows whose label changed; None if unknown."""
     shift: float | None
     """Squared movement of the centres relative to the mean variance of the features."""
     converged: bool
     extra: dict[str, float | None]
-    """Further figures of the algorithm; a figure that is not finite is None."""
+    """Additional values reported by the algorithm; a value that is not finite becomes None."""
 
 
 def record_of(step: int, info: Info, seconds: float) -> StepRecord:
@@ -101,10 +100,10 @@ def last_steps(history: Sequence[StepRecord], n_iter: int) -> list[StepRecord]:
 
 
 def sample_of(record: Mapping[str, Any], n_rows: int) -> int | None:
-    """Return the number of rows in a step's sample; None if the step was over all rows.
+    """Return the number of rows in a step's sample; None if the step used all rows.
 
-    The cost of such a step is scaled from the sample to all rows. It is lower than the cost on all
-    rows, because the centres are fitted to the sample.
+    A cost on a sample is scaled to all rows. It is lower than the cost on all rows, because the
+    centres are fitted to the sample.
     """
     extra = record.get("extra") or {}
     on_sample = extra.get("everywhere", 1) == 0 or extra.get("batch_rows", n_rows) < n_rows
@@ -153,8 +152,8 @@ class StopRules:
     ) -> Literal["converged", "tol", "max_iter", "max_time"] | None:
         """Return the reason to stop after a step, or None.
 
-        The record of the step is None before the first step. ``figure`` (``Algorithm.change``) is
-        compared with ``tol``.
+        ``record`` is None before the first step. ``figure`` (``Algorithm.change``) names the value
+        that is compared with ``tol``.
         """
         if record is not None:
             if record["converged"]:
@@ -170,7 +169,7 @@ class StopRules:
 
 
 def parse_duration(value: object, name: str = "duration") -> float:
-    """Return the seconds of ``90``, ``"90"``, ``"90s"``, ``"90m"``, ``"2d"`` or ``"1.5 h"``.
+    """Convert a duration such as ``90``, ``"90s"``, ``"30m"``, ``"2d"`` or ``"1.5 h"`` to seconds.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Read and write small files and arrays in a folder behind any fsspec URL.
+"""Read and write small files and arrays in a folder at any fsspec URL.
 
-A process killed at any moment leaves the old state or the new one: arrays are written first, then
-one small file that names them with their checksums. On a local disk this holds for a power failure
-too, because each call syncs everything before it returns.
+A process killed at any moment leaves either the old or the new state: arrays are written first,
+then a small file with their names and checksums. On a local disk this also holds for power
+failures, because each call syncs everything before it returns.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ from largek_dask.errors import LargekError, OutputError
 SMALL_FILE = 256 << 20
 """Maximum size of a small file, in bytes."""
 OBJECT_STORES = frozenset(["s3", "s3a", "gs", "gcs", "abfs", "abfss", "az"])
-"""Protocols without folders, or whose first folder is a bucket, which must not be created."""
+"""Protocols on which no folders are created: they have no folders, or top folders are buckets."""
 ARRAY_CHUNK = 64 << 20
-"""Bytes of a stored chunk of an array."""
+"""Size of a stored chunk of an array, in bytes."""
 LARGEST_ARRAY = 64 << 30
-"""Maximum bytes of an array to read."""
+"""Maximum size of an array to read, in bytes."""
 NO_LINKS = frozenset(
     [errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EMLINK]
 )
 PROBE = ".writable-"
 LEFTOVER = re.compile(rf"{re.escape(PROBE)}.*|.*\.[0-9a-f]{{32}}\.partial")
-"""Pattern of the names of files that a killed write leaves."""
+"""Pattern of file names that killed writes leave behind."""
 T = TypeVar("T")
 
 
@@ -65,7 +65,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def is_torn(document: bytes) -> bool:
-    """Return whether a JSON document is empty or cut off, as after a power failure."""
+    """Return whether a JSON document is empty or truncated, as after a power failure."""
     try:
         json.loads(document)
     except (ValueError, RecursionError) as error:
@@ -74,7 +74,7 @@ def is_torn(document: bytes) -> bool:
 
 
 def sha256_of(array: NDArray[Any]) -> str:
-    """Return the hash of an array's numbers in little-endian C order."""
+    """Return the SHA-256 hash of an array's values in little-endian C order."""
     canonical = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
     return hashlib.sha256(canonical.reshape(-1).view(np.uint8).data).hexdigest()
 
@@ -82,8 +82,8 @@ def sha256_of(array: NDArray[Any]) -> str:
 class Folder:
     """Folder on a file system that fsspec supports; the folder need not exist yet.
 
-    ``storage_options`` are passed to the file system. Raises MissingDependencyError if its driver
-    is not installed, and DataError if the protocol is unknown.
+    ``storage_options`` are passed to the file system. Raises MissingDependencyError if the required
+    driver is not installed, and DataError if the protocol is unknown.
     """
 
     def __init__(
@@ -119,20 +119,20 @@ class Folder:
         return self._with(url=f"{self.url}/{name}", root=self.path(name))
 
     def parent(self) -> tuple[Folder, str]:
-        """Return the parent folder, and the name of this folder in it."""
+        """Return the parent folder, and the name of this folder."""
         url, _, name = self.url.rpartition("/")
         root = self.root.rpartition("/")[0]
         return self._with(url=url or "/", root=root or "/"), name
 
     def guarded(self, may_write: Callable[[], None]) -> Folder:
-        """Return this folder with a check, which raises an error to forbid a write.
+        """Return this folder with a check that can forbid writes by raising an error.
 
-        The check is called before each write and removal, also in folders inside this one.
+        The check is called before each write and removal, also in subfolders.
         """
         return self._with(_may_write=may_write)
 
     def private(self) -> Folder:
-        """Return this folder, set to create local files that only their owner can access."""
+        """Return this folder, changed to create local files that only their owner can access."""
         return self._with(_is_private=True)
 
     def path(self, name: str) -> str:
@@ -158,7 +158,7 @@ class Folder:
         return list(self.fs.ls(self.root, detail=detail))
 
     def stamps(self) -> dict[str, int]:
-        """Return a hash for each name in this folder that changes when the file is replaced."""
+        """Return a hash for each file in this folder; a file that is replaced gets another hash."""
         try:
             found = retry_io(lambda: self._listed(detail=True))
         except (FileNotFoundError, NotADirectoryError):
@@ -172,7 +172,7 @@ class Folder:
         return stamps
 
     def exists(self, name: str = "") -> bool:
-        """Return whether ``name`` exists, as a file or folder, or raise OSError."""
+        """Return whether a file or folder ``name`` exists, or raise OSError."""
 
         def ask() -> bool:
             self.fs.invalidate_cache()
@@ -181,7 +181,7 @@ class Folder:
         return retry_io(ask)
 
     def remove(self, name: str) -> None:
-        """Remove a file or folder if it exists; raise OSError if that is impossible now.
+        """Remove a file or folder if it exists; raise OSError if removal fails.
 
         Raises OutputError if the disk does not sync the removal.
         """
@@ -197,7 +197,7 @@ class Folder:
                 ) from error
 
     def check_space(self, n_bytes: int, what: str) -> None:
-        """Raise OutputError if a local disk has not enough space for ``what``."""
+        """Raise OutputError if a local disk does not have enough space for ``what``."""
         if self.is_local:
             check_space(self.root, n_bytes, what)
 
@@ -206,7 +206,7 @@ class Folder:
         path = self.path(name)
         with contextlib.suppress(FileNotFoundError):
             if self.is_local and os.path.isfile(description := f"{path}/zarr.json"):
-                # Remove its description first: a partly removed array must not look complete.
+                # Remove metadata first, so that a partly removed array does not look complete.
                 os.remove(description)
                 sync_folder(path)
             if not self.exists(name):
@@ -219,7 +219,8 @@ class Folder:
     def _remove_emptied(self, path: str) -> None:
         """Remove the empty nested folders that a store such as SeaweedFS keeps for some minutes.
 
-        Recursive listings omit these folders, and a folder can be removed only if it is empty.
+        Recursive listings omit empty folders, so each level is listed separately, and inner folders
+        are removed first.
         """
         self.fs.invalidate_cache()
         folders, found = [], [path]
@@ -227,7 +228,7 @@ class Folder:
             folder = found.pop()
             with contextlib.suppress(FileNotFoundError):
                 entries = self.fs.ls(folder, detail=True)
-                # Skip a path that has become a file meanwhile.
+                # Skip a path that has become a file in the meantime.
                 if not any(entry["name"] == folder for entry in entries):
                     folders.append(folder)
                     found += [e["name"].rstrip("/") for e in entries if e["type"] == "directory"]
@@ -246,7 +247,7 @@ class Folder:
     def _unfinished(
         self, target: str, write: Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> Iterator[str]:
-        """Write a file under a temporary name on the same local disk, removed afterwards."""
+        """Write a temporary file on the same local disk, and remove the file after the block."""
         name = f"{target}.{uuid.uuid4().hex}.partial"
         mode = 0o600 if self._is_private else 0o666
         try:
@@ -265,12 +266,12 @@ class Folder:
     def publish(
         self, name: str, data: bytes | Callable[[BinaryIO], object], *, is_durable: bool = True
     ) -> None:
-        """Write a file that appears atomically, perhaps in place of another.
+        """Write a file atomically, replacing any existing file.
 
-        On a local disk a temporary file is renamed; an object store receives one PUT. A long file
-        is written by a function ``data(file)``, first to a local disk, and once more for each
-        retry. Unless ``is_durable``, a power failure may leave an empty or torn file. Raises
-        OutputError.
+        On a local disk a temporary file is renamed; an object store receives one PUT. If ``data``
+        is a function, ``data(file)`` writes a long file to a local disk first, and is called again
+        for each retry. Unless ``is_durable``, a power failure may leave an empty or truncated file.
+        Raises OutputError.
         """
         self._may_write()
         target = self.path(name)
@@ -301,7 +302,7 @@ class Folder:
             os.remove(unfinished)
 
     def _sent(self, source: str, target: str) -> None:
-        """Upload a file: in one request to an object store; elsewhere via a temporary name."""
+        """Upload a file: in one request to an object store, otherwise under a temporary name."""
         if self._has_no_folders:
             self.fs.put_file(source, target)
             return
@@ -311,12 +312,12 @@ class Folder:
         self.fs.mv(unfinished, target)
 
     def create(self, name: str, data: bytes) -> bool:
-        """Create a small file exclusively: of several writers, only one succeeds.
+        """Create a small file exclusively: only one of several concurrent writers succeeds.
 
-        Uses a hard link on a local disk (without hard links an exclusive file that is then
-        replaced; a kill in between leaves it empty), and a conditional PUT on S3. Some other file
-        systems only check before they write. Returns False if the file exists; after a retry this
-        may be the writer's own file, so check its content.
+        On a local disk this uses a hard link if possible, otherwise an exclusive file that is then
+        replaced; a kill in between leaves an empty file. S3 receives a conditional PUT. Some other
+        file systems only check before they write. Returns False if the file exists. After a retry,
+        the existing file may be the writer's own, so check its content.
         """
         self._may_write()
         target = self.path(name)
@@ -335,13 +336,13 @@ class Folder:
             if not _exists_already(error):
                 raise
             if self.is_local:
-                # Its writer, perhaps our own first attempt, may not have synced it yet.
+                # The writer (perhaps our own first attempt) may not have synced the file yet.
                 sync_folder(os.path.dirname(target))
             return False
         return True
 
     def read(self, name: str, limit: int = SMALL_FILE) -> bytes:
-        """Return the content of a small file; raise DamagedError if it is longer."""
+        """Return the content of a small file; raise DamagedError if it exceeds ``limit`` bytes."""
 
         def ask() -> bytes:
             self.fs.invalidate_cache()
@@ -354,7 +355,7 @@ class Folder:
         return retry_io(ask)
 
     def read_from(self, name: str, begin: int) -> bytes:
-        """Return the bytes of a file from ``begin`` on, or raise FileNotFoundError."""
+        """Return the bytes of a file from offset ``begin``, or raise FileNotFoundError."""
 
         def ask() -> bytes:
             self.fs.invalidate_cache()
@@ -366,7 +367,7 @@ class Folder:
         return retry_io(ask)
 
     def check_writable(self) -> None:
-        """Write and remove a small file, or raise OutputError."""
+        """Write and remove a small file to test the folder, or raise OutputError."""
         name = f"{PROBE}{uuid.uuid4().hex}"
         self.publish(name, b"", is_durable=False)
         self.remove(name)
@@ -379,7 +380,7 @@ class Folder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, NDArray[Any]]
     ) -> dict[str, dict[str, Any]]:
-        """Write arrays as one Zarr group, in place of any earlier one, or raise OutputError.
+        """Write arrays as a Zarr group that replaces any earlier group, or raise OutputError.
 
         Returns the record of each array (dtype, shape, sha256) for :meth:`read_arrays`.
         """
@@ -407,9 +408,9 @@ class Folder:
     ) -> dict[str, NDArray[Any]]:
         """Read the arrays of a group, verify each against its record, and make them read-only.
 
-        The chunks of all arrays are checked before any is read, so a small store that claims to
-        have gigabytes takes neither memory nor time. Raises DamagedError if an array differs from
-        its record or lacks chunks, and OSError if storage cannot be read now.
+        The chunks of all arrays are checked before any array is read, so a small store that claims
+        to contain gigabytes costs neither memory nor time. Raises DamagedError if an array differs
+        from its record or lacks chunks, and OSError if storage is temporarily unavailable.
         """
         where = f"{self.url}/{name}"
         opened = {
@@ -420,7 +421,7 @@ class Folder:
         for key, stored in opened.items():
             array = _intact(f"{where}/{key}", partial(_content_of, stored))
             if sha256_of(array) != records[key]["sha256"]:
-                raise DamagedError(f"{where}/{key} has changed since it was written (sha256).")
+                raise DamagedError(f"{where}/{key} does not match its recorded SHA-256 hash.")
             array.flags.writeable = False
             arrays[key] = array
         return arrays
@@ -439,7 +440,7 @@ class Folder:
         if piece > max(ARRAY_CHUNK, math.prod(shape) * dtype.itemsize) or (
             stored.compressors or stored.filters
         ):
-            raise DamagedError(f"{where} is compressed, or has larger chunks than allowed.")
+            raise DamagedError(f"{where} is compressed or has chunks that are too large.")
         counts = [-(-n // size) for n, size in zip(shape, stored.chunks, strict=True)]
         self.fs.invalidate_cache()
         for place in np.ndindex(*counts):
@@ -470,17 +471,19 @@ def _checked_record(record: Mapping[str, Any]) -> tuple[tuple[int, ...], np.dtyp
     """Return the shape and dtype of a recorded array, or raise DamagedError."""
     shape, dtype = tuple(record["shape"]), np.dtype(record["dtype"])
     if dtype.kind not in "biuf" or not all(type(n) is int and n >= 0 for n in shape):
-        raise DamagedError(f"{dtype} and {list(shape)} are not dtype and shape of a stored array")
+        raise DamagedError(
+            f"dtype {dtype} and shape {list(shape)} are not valid for a stored array"
+        )
     if math.prod(shape) * dtype.itemsize > LARGEST_ARRAY:
         raise DamagedError(
-            f"an array of {dtype} with shape {list(shape)} is too large: at most {LARGEST_ARRAY} "
+            f"an array of {dtype} with shape {list(shape)} is too large; at most {LARGEST_ARRAY} "
             "bytes are read"
         )
     return shape, dtype
 
 
 def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, Any]:
-    """Write an array of a group, and return its record."""
+    """Write an array into a group, and return the record of the array."""
     row_bytes = max(1, array.nbytes // max(1, len(array)))
     rows = max(1, min(len(array), ARRAY_CHUNK // row_bytes))
     dtype = array.dtype.newbyteorder("<")
@@ -492,7 +495,7 @@ def _write_array(group: zarr.Group, key: str, array: NDArray[Any]) -> dict[str, 
         compressors=None,
         filters=None,
         config={"write_empty_chunks": True},
-        # A failed attempt may have created it.
+        # An earlier attempt that failed may have created the array.
         overwrite=True,
     )
     stored[...] = array
@@ -504,7 +507,7 @@ def _content_of(stored: zarr.Array[Any]) -> NDArray[Any]:
 
 
 def _intact(where: str, ask: Callable[[], T]) -> T:
-    """Call ``ask`` with retries; raise DamagedError for errors that a corrupt file causes."""
+    """Call ``ask`` with retries; raise DamagedError if a file is corrupt."""
     try:
         return retry_io(ask)
     except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
@@ -514,13 +517,13 @@ def _intact(where: str, ask: Callable[[], T]) -> T:
 
 
 def _exists_already(error: OSError) -> bool:
-    """Return whether the file to be created exists; s3fs recognizes this only for AWS."""
+    """Return whether an error means that the file exists; s3fs detects this only for AWS."""
     answer = getattr(error.__cause__, "response", {}).get("Error", {})
     return isinstance(error, FileExistsError) or answer.get("Code") == "PreconditionFailed"
 
 
 def _become(unfinished: str, target: str) -> None:
-    """Rename a file, or raise FileExistsError; on some file systems it then has both names."""
+    """Rename a file, or raise FileExistsError; some file systems also keep the old name."""
     try:
         os.link(unfinished, target)
     except OSError as error:

@@ -69,9 +69,9 @@ class Source(TypedDict, total=False):
     """Options of ``open_rows`` for stores and files."""
 
     column: str | None
-    """Name of the array in a store, file or object that contains several."""
+    """Name of the array, if the source contains several arrays."""
     storage_options: Mapping[str, Any] | None
-    """Options for fsspec, used with every URL."""
+    """Options of fsspec for all URLs."""
 
 
 class RowsEstimator:
@@ -151,7 +151,7 @@ class RowsEstimator:
 
     @without_causes
     def predict(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
-        """Return the index of the nearest centre, or most probable component, of every row.
+        """Return, for every row, the index of the nearest centre or most probable component.
 
         Parameters
         ----------
@@ -178,7 +178,7 @@ class RowsEstimator:
     def score(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
     ) -> float:
-        """Return minus the weighted sum of squared distances to the nearest centres.
+        """Return the negative weighted sum of squared distances to the nearest centres.
 
         For a mixture, return the mean log-likelihood per row, in nats.
         """
@@ -340,7 +340,7 @@ class RowsEstimator:
         if not is_checked:
             self._check_columns(rows, reset)
         if rows.feature_names is None and hasattr(self, "feature_names_in_"):
-            # _check_columns has warned that they cannot be compared.
+            # A warning has already said that the names cannot be compared.
             rows = rows.with_names(tuple(self.feature_names_in_))
         return rows
 
@@ -378,13 +378,13 @@ class RowsEstimator:
 
 
 def is_lazy(X: Any) -> bool:
-    """Return whether ``X`` refers to data that are not in memory, such as a URL or a lazy array."""
+    """Return True if ``X`` refers to data that are not in memory, such as a URL or a lazy array."""
     if isinstance(X, (str, os.PathLike, Rows)):
         return True
     return any(base.__module__.partition(".")[0] in LAZY_PACKAGES for base in type(X).__mro__[:-1])
 
 
 def is_for_sklearn(X: Any) -> bool:
-    """Return whether scikit-learn can check ``X``; if not, ``open_rows`` gives clearer errors."""
+    """Return True if scikit-learn can check ``X``; otherwise ``open_rows`` has clearer errors."""
     own = X.dtype.kind in "biufO" and not is_added_type(X.dtype)
     return own and (is_sparse(X) or X.ndim in (1, 2))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from largek_dask.model.path import Path
 
 SKLEARN_STARTS = 10
-"""Number of starts that scikit-learn's ``n_init="auto"`` makes for independently drawn centres."""
+"""Number of starts of scikit-learn's ``n_init="auto"`` with independently drawn centres."""
 
 
 class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -199,12 +199,12 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
 
     @property
     def _n_features_out(self) -> int:
-        """Number of columns of ``transform``, which scikit-learn names."""
+        """Number of columns that ``transform`` returns, as scikit-learn expects."""
         return len(self.cluster_centers_)
 
     @property
     def path_(self) -> Path:
-        """Partitions into every number of clusters.
+        """Partitions into 1 to ``n_clusters`` clusters.
 
         Raises
         ------
@@ -243,8 +243,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         """Update the centres with a batch of rows, as mini-batch k-means does.
 
         Regardless of ``algorithm``, each centre is the mean of all rows ever assigned to it. The
-        first call chooses initial centres among its rows. After ``fit``, clusters keep their weight
-        and ``path_`` is removed. The computation uses threads of this process.
+        first call chooses initial centres among the rows of the batch. After ``fit``, clusters keep
+        their weights, and ``path_`` is removed. The computation uses threads of this process.
 
         Parameters
         ----------
@@ -298,7 +298,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         solves = options.make_algorithm().solves
         if not issubclass(solves, KMeansProblem):
             raise ParameterError(
-                f"algorithm must be one for k-means; {self.algorithm!r} solves a {solves.__name__}."
+                f"algorithm must be a k-means algorithm; {self.algorithm!r} solves a "
+                f"{solves.__name__}."
             )
         self._check_environment()
         return options
@@ -329,7 +330,9 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
             found = np.asarray(self.init(given, options.n_clusters, random_state=source))
             if found.dtype.kind not in "iuf":
                 width = f"({options.n_clusters}, {self.n_features_in_})"
-                raise ParameterError(f"init must return {width} numbers, got {found!r}.")
+                raise ParameterError(
+                    f"init must return an array of numbers of shape {width}, got {found!r}."
+                )
             if starts and found.shape != starts[0].shape:
                 raise ParameterError(
                     "init must return centres of the same shape for each start, got "

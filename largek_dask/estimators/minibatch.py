@@ -1,4 +1,4 @@
-"""Mini-batch k-means under its name in scikit-learn."""
+"""Mini-batch k-means with the class name that scikit-learn uses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class MiniBatchKMeans(KMeans):
-    """Mini-batch k-means (Sculley 2010), as ``KMeans(algorithm=MiniBatch(batch_rows=...))``.
+    """Mini-batch k-means (Sculley 2010), same as ``KMeans(algorithm=MiniBatch(batch_rows=...))``.
 
     Each centre is the mean of all rows that were ever assigned to it. ``KMeans`` with its defaults
     reaches a lower inertia, usually in less time.

@@ -1,4 +1,4 @@
-"""Estimator of mixtures of very many Gaussians, with the interface of scikit-learn."""
+"""Estimator of Gaussian mixtures with very many components, with the interface of scikit-learn."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
-    """Mixture of very many Gaussians, for rows in memory, on disk, in an object store or a cluster.
+    """Gaussian mixture with very many components, for data of any size.
 
     The algorithm is vc-GMM, truncated variational EM: the cost per iteration grows far more slowly
-    than the number of components, and no array of rows × components is ever held. The same data,
+    than the number of components, and no (rows, components) array is ever in memory. The same data,
     seed and versions give bit-identical results for any number of threads and workers.
 
     Parameters
@@ -250,7 +250,7 @@ verbose, callbacks
         # A model that was not made by a fit has no objective.
         value = model.provenance.get(model.objective.name)
         if value is not None:
-            # If there was no step, the objective is the bound.
+            # Without any step, the objective is used as the bound.
             self.lower_bound_ = value / float(np.cumsum(arrays.counts)[-1])
         if model.history:
             bound = model.history[-1]["extra"]["lower_bound"]
@@ -285,9 +285,9 @@ verbose, callbacks
 
     @without_causes
     def score_samples(self, X: Any, *, out: str | None = None, **source: Unpack[Source]) -> Any:
-        """Return the log-likelihood of every row, over all components; outliers have low values.
+        """Return the exact log-likelihood of every row; outliers have low values.
 
-        Outliers that form a component of their own are an exception: see ``model_.counts``.
+        Outliers that form their own component may have high values: see ``model_.counts``.
 
         Parameters
         ----------
@@ -346,7 +346,7 @@ verbose, callbacks
         rng = np.random.default_rng(seed)
         mass = np.cumsum(exp(arrays.log_weights - arrays.log_weights.max()))
         places = np.searchsorted(mass, rng.random(n_samples) * mass[-1], side="right")
-        # Rounding may give the index after the last component of positive weight.
+        # Because of rounding, the index may be beyond the last component with a positive weight.
         components = np.minimum(places, np.searchsorted(mass, mass[-1])).astype(np.int32)
         rows = rng.standard_normal((n_samples, self.n_features_in_))
         rows *= np.sqrt(np.broadcast_to(arrays.variances, arrays.means.shape))[components]
@@ -356,9 +356,10 @@ verbose, callbacks
     def to_sklearn(self) -> GaussianMixture:
         """Return a fitted ``sklearn.mixture.GaussianMixture`` with the same components.
 
-        Its ``score_samples`` agrees to 1e-5 for float64 rows. It squares float32 rows in float32,
-        which loses digits if values are large compared with the variances; convert them first. It
-        neither normalises nor dithers: with ``normalize="l2"``, pass rows of unit length.
+        For float64 rows, the values of ``score_samples`` agree to 1e-5. scikit-learn squares
+        float32 rows in float32, which loses digits if values are large compared with the variances;
+        convert such rows to float64. scikit-learn neither normalises nor dithers: with
+        ``normalize="l2"``, pass rows of unit length.
         """
         from sklearn.mixture import GaussianMixture
 
@@ -422,7 +423,7 @@ def _covariance_of(arrays: MixtureArrays) -> Covariance:
 
 
 def _variances(arrays: MixtureArrays, covariance: Covariance) -> NDArray[np.float64]:
-    """Return variances of shape (k, d) for "diag", otherwise their (k,) means over features."""
+    """Return the (k, d) variances for "diag", and otherwise the (k,) means of the variances."""
     k, d = arrays.means.shape
     variances = arrays.variances
     if covariance == "diag":

@@ -24,7 +24,7 @@ from largek_dask.passes.local import LocalPasses
 def initial_model(
     passes: LocalPasses, n_clusters: int, init: str | NDArray[Any], seed: int
 ) -> CentersModel:
-    """Return centres of weight 0, chosen among the rows of the first batch.
+    """Return a model with centres of weight 0, chosen among the rows of the first batch.
 
     Raises
     ------
@@ -60,11 +60,11 @@ def initial_model(
 
 
 def update(passes: LocalPasses, model: CentersModel) -> CentersModel:
-    """Return the model after assigning each row of a batch to its nearest centre once.
+    """Assign each row of a batch to its nearest centre, and return the updated model.
 
-    Sums are exact, so the result does not depend on chunks or threads. If rows have a wider type
-    than the centres, the centres are converted to it. The partitions of a path are dropped, because
-    they do not cover these rows.
+    Sums are exact, so the result does not depend on chunks or threads. If rows have a wider dtype
+    than the centres, the centres are converted to the dtype of the rows. The partitions of a path
+    are dropped, because they do not include the new rows.
 
     Raises
     ------

@@ -41,16 +41,16 @@ if TYPE_CHECKING:
 SEARCH_SHARE = 0.75
 """Fraction of ``max_time`` for the search; the rest is for steps with unit centres."""
 SEARCHED = ("converged", "tol", "max_iter")
-"""Stop reasons of a search that is followed by steps with unit centres."""
+"""Stop reasons of the search after which steps with unit centres are made."""
 
 
 class SphericalKMeans(KMeans):
     """K-means by cosine similarity, with centres of unit length.
 
-    Equivalent to faiss with ``spherical=True``; rows are scaled to unit length first. The search is
-    that of ``KMeans(normalize="l2")``, whose centres are means and shorter than 1. Steps of
-    spherical k-means follow until the centres stay the same: each row is assigned to the centre of
-    largest cosine, and each centre becomes the normalised sum of its rows.
+    Equivalent to faiss with ``spherical=True``. Rows are scaled to unit length, and the search is
+    that of ``KMeans(normalize="l2")``, whose centres are means and shorter than 1. Then steps of
+    spherical k-means run until the centres stay the same: each row is assigned to the centre with
+    the largest cosine, and each centre becomes the normalised sum of its rows.
 
     Parameters
     ----------
@@ -123,8 +123,8 @@ memory_limit, checkpoint, verbose, callbacks
         lengths = np.sqrt(np.square(model.centers.astype(np.float64)).sum(axis=1))
         if model.normalize != "l2" or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
             raise ParameterError(
-                f"{cls.__name__}.from_model takes a model of normalised rows with centres of unit "
-                "length: use KMeans.from_model."
+                f"{cls.__name__}.from_model needs a model of normalised rows whose centres have "
+                "unit length; for other models, use KMeans.from_model."
             )
         return {"n_clusters": model.n_clusters, "on_bad_rows": model.on_bad_rows}
 
@@ -171,8 +171,6 @@ memory_limit, checkpoint, verbose, callbacks
 
 @dataclass
 class _UnitSteps:
-    """Steps of spherical k-means."""
-
     arrays: CenterArrays
     """Result of the search, later replaced by the result with centres of unit length."""
     reason: StopReason
@@ -180,9 +178,10 @@ class _UnitSteps:
     steps: int = 0
 
     def run(self, passes: BasePasses, most: int, tol: float, until: float) -> None:
-        """Run at most ``most`` steps, until the movement is at most ``tol``.
+        """Run up to ``most`` steps, or until the centres move by at most ``tol``.
 
-        Stops early enough to complete a last pass before ``until`` (a ``time.monotonic()`` value).
+        The run stops early enough to complete a last pass before ``until`` (a ``time.monotonic()``
+        value).
         """
         self._set_centers(_unit_centers(self.arrays.centers))
         begun = time.monotonic()
@@ -199,7 +198,7 @@ class _UnitSteps:
                 return
 
     def _step(self, passes: BasePasses, tol: float) -> StopReason | None:
-        """Make one pass over all rows; return the stop reason, or None."""
+        """Make one pass over all rows; return the stop reason, or None to continue."""
         before = self.arrays.centers
         k, d = before.shape
         total: BatchTotal = passes.reduce(
@@ -241,8 +240,7 @@ def _last_pass(passes: BasePasses, arrays: CenterArrays, empty_clusters: EmptyCl
 def _unit_centers(means: NDArray[Any]) -> NDArray[Any]:
     """Return the (k, d) means of a search, scaled to unit length.
 
-    A mean of 0 has no direction. Its centre is set opposite to the sum of the other centres, and
-    later steps move it from there.
+    A mean of 0 has no direction, so its centre is set opposite to the sum of the other centres.
     """
     found = normalize_rows(np.ascontiguousarray(means, np.float64))
     away = normalize_rows(-np.cumsum(found, axis=0)[-1:])[0]

@@ -1,4 +1,4 @@
-"""Compile the kernels of usual fits in advance, on this machine or on all machines of a cluster.
+"""Compile the kernels of common fits in advance, on one machine or on all machines of a cluster.
 
 A kernel is compiled on its first call, for the types of its arguments, and cached in a folder that
 all processes of a machine share. Warming up therefore runs small fits of every kind, with a
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 KINDS = ("float32", "float64", "sparse float32", "sparse float64")
 """Kinds of rows. They share no kernels, so each kind has its own process."""
 MANY = ("many clusters of float32", "many clusters of float64")
-"""Kinds that only fits of very many clusters need."""
+"""Kinds of kernels that only fits of very many clusters need."""
 PRUNED = (8, 9, BOXED_FEATURES, BOXED_FEATURES + 1)
-"""Numbers of features for which the direct form, each box width and the prefix search are used."""
+"""Numbers of features that select the direct form, each box width, and the prefix search."""
 DIRECTIONS = 16
-"""Number of directions in a projected search; kernels do not depend on it."""
+"""Number of directions in a projected search; the kernels do not depend on this number."""
 NOTE = "warmed.json"
-"""File in the cache folder with the compiled kinds and the number of kernels at that time."""
+"""File in the cache folder that records the compiled kinds and the number of kernels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,15 +75,15 @@ class Warmed:
 
 
 def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> list[Warmed]:
-    """Compile the kernels of usual fits in advance.
+    """Compile the kernels of common fits in advance.
 
     Covers ``KMeans`` with ``algorithm`` "auto", "lloyd" and "nmbatch", few and many clusters,
     float32 and float64, dense and sparse rows in memory and in stores, with and without weights,
     and the methods ``predict``, ``transform`` and ``score``. Cached kernels are not compiled again.
     Progress is printed on standard error, or to the logs of workers.
 
-    Passes over large tables with at least 4,096 clusters (1,536 with up to 8 features, fewer with
-    more than 32) use other kernels, which skip most centres: see ``n_clusters``.
+    Fits with at least 4,096 clusters (1,536 with up to 8 features, fewer with more than 32
+    features) use additional kernels on large tables; set ``n_clusters`` to compile these as well.
 
     Parameters
     ----------
@@ -117,12 +117,11 @@ def warmup(client: Client | None = None, *, n_clusters: int | None = None) -> li
         raise ClusterError("the cluster has no workers: start some, or call warmup() on each host")
     # Choose one worker per cache folder.
     chosen = {home: worker for worker, home in homes.items()}
-    # A task would occupy a thread of jobs; a plain function would block the worker's event loop.
+    # A coroutine blocks neither a thread that runs tasks nor the event loop of the worker.
     return [*client.run(_warm_on_worker, kinds, workers=list(chosen.values())).values()]
 
 
 def _home() -> tuple[str, str]:
-    """Return the host name and the cache folder."""
     return socket.gethostname(), str(cache_folder())
 
 
@@ -160,7 +159,7 @@ def _n_kernels() -> int:
 
 
 def _done() -> tuple[str, ...]:
-    """Return the kinds whose kernels are all cached; empty if kernels have been removed."""
+    """Return the kinds whose kernels are all cached; an empty tuple if kernels were removed."""
     try:
         note = json.loads((cache_folder() / NOTE).read_text())
         return tuple(note["kinds"]) if note["kernels"] <= _n_kernels() else ()
@@ -235,7 +234,7 @@ def _sparse_fits(dtype: np.dtype[Any]) -> Iterator[tuple[str, Callable[[], objec
 
 
 def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
-    """Label rows with the kernels for many clusters, but with few clusters."""
+    """Call the kernels for many clusters with a small number of centres."""
     x = np.random.default_rng(0).normal(size=(300, d)).astype(dtype)
     labels, left = np.empty(len(x), np.int32), np.empty(len(x), np.int64)
     packed = pack_centers(x, np.zeros(d, dtype))
@@ -244,21 +243,21 @@ def _search_pruned(d: int, dtype: np.dtype[Any]) -> None:
 
 
 def _decide_labels(dtype: np.dtype[Any]) -> None:
-    """Label rows in doubt, of which the other fits may have none."""
+    """Compile the kernel that decides doubtful labels, which the other fits may not call."""
     x = _rows(100, 70).astype(dtype)
     packed = pack_centers(x[:9], np.zeros(70, dtype))
     decide(x, np.arange(100), np.full(100, np.inf), packed)
 
 
 def _rows(n: int, d: int) -> Any:
-    """Return rows in overlapping groups."""
+    """Generate ``n`` random rows in overlapping groups."""
     draws = np.random.default_rng(0)
     centers = draws.normal(size=(500, d))
     return centers[draws.integers(len(centers), size=n)] + draws.normal(size=(n, d)) / 2
 
 
 def _fit(x: Any, k: int, *, use: bool = False, sample_weight: Any = None, **options: Any) -> None:
-    """Fit with two threads, so that totals are combined; with ``use``, call the model's methods."""
+    """Fit with two threads; if ``use`` is True, also call the methods of the model."""
     from largek_dask.estimators.kmeans import KMeans
 
     km = KMeans(k, random_state=0, n_threads=2, **options).fit(x, sample_weight=sample_weight)
@@ -269,11 +268,10 @@ def _fit(x: Any, k: int, *, use: bool = False, sample_weight: Any = None, **opti
 
 
 def _fit_stored(x: Any, k: int, path: Path) -> None:
-    """Fit rows that are read in chunks."""
     from largek_dask.data.ingest import ingest
 
     ingest(x, str(path), chunk_rows=-(-len(x) // 5), progress=False)
-    # Do not merge reads of the small chunks.
+    # Read each small chunk separately.
     with dask.config.set({"largek.data.read-chunk-bytes": 1}):
         _fit(str(path), k)
 

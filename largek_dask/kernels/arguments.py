@@ -1,4 +1,4 @@
-"""Checks and conversions of the arrays that searches take and return."""
+"""Check and convert the arrays that searches read and write."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
 
 _CONVERTED_VALUES = 1 << 16
-"""Number of values in a block of converted rows, which stays in the second-level cache."""
+"""Number of values per block of converted rows; a block fits the second-level cache."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 def check_rows(x: Table, n_features: int) -> int:
-    """Return the number of rows; raise if they do not have ``n_features`` features."""
+    """Return the number of rows; raise ParameterError if x has the wrong shape."""
     if len(x.shape) != 2 or x.shape[1] != n_features:
         raise ParameterError(
-            f"rows must have {n_features} features like the centres, got shape {x.shape}."
+            f"rows must have {n_features} features, as the centres do; got shape {x.shape}."
         )
     return len(x)
 
 
 def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """Yield read-only C-ordered blocks of rows in ``dtype``; a single block if x has it."""
+    """Yield slices of rows with their values as read-only C-ordered blocks of type ``dtype``."""
     if len(x) == 0:
         return
     if x.dtype == dtype and x.flags.c_contiguous:
@@ -41,13 +41,13 @@ def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
 
 
 def output(given: Array | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
-    """Return the given array, checked, or a new one if it is None."""
+    """Check and return ``given``, or return a new array if ``given`` is None."""
     if given is None:
         return np.empty(shape, dtype)
     if given.shape != shape or given.dtype != dtype or not given.flags.c_contiguous:
         raise ParameterError(
-            f"an output array must be C-ordered {dtype} of shape {shape}, "
-            f"got {given.dtype} of shape {given.shape}."
+            f"the output array must be a C-ordered {dtype} array of shape {shape}; "
+            f"got a {given.dtype} array of shape {given.shape}."
         )
     return given
 

@@ -1,18 +1,20 @@
-"""Exact decrease of the k-means objective by one more centre, without reading every row.
+"""Exact decrease of the k-means objective when a centre is added, without reading all rows.
 
-Let ``r_a`` be the squared distance of row a to the nearest of the current centres. A centre at y
-takes the rows ``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by ``z(y) = sum_a w_a
-max(0, r_a - |y - a|^2)``: the auxiliary problem of an incremental algorithm (N. Karmitsa, A.
-Bagirov, S. Taheri, equation 10; z and B are those of B. Ordin and A. Bagirov).
+Let ``r_a`` be the squared distance of row a to its nearest centre. A new centre at y takes the rows
+``B(y) = {a : |y - a|^2 < r_a}`` and lowers the objective by ``z(y) = sum_a w_a max(0, r_a - |y -
+a|^2)``. This is the auxiliary problem of incremental algorithms (N. Karmitsa, A. Bagirov, S.
+Taheri, equation 10; notation of B. Ordin and A. Bagirov).
 
-A row of cluster j can be in B(y) only if ``|y - c_j| <= |y - a| + |a - c_j| < 2 sqrt(r_a)``. So the
-rows of a cluster are sorted by r_a, the largest first, and a scan stops at the first row with ``r_a
-<= |y - c_j|^2 / 4``. The cost of a swap (centre j out, y in) needs the rows that are nearer to y
-than to their second centre; its scan stops at ``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
+A row of cluster j can be nearer to y than to its centre c_j only if ``|y - c_j| < 2 sqrt(r_a)``. So
+the rows of each cluster are sorted by r_a, largest first, and a scan stops at the first row with
+``r_a <= |y - c_j|^2 / 4``. The cost of a swap (replacing centre j by y) depends on the rows that
+are nearer to y than to their second nearest centre; that scan stops at the first row with
+``sqrt(d1_a) + sqrt(d2_a) <= |y - c_j|``.
 
 Sums are compensated (TwoSum, including the rounding errors of products with weights), in a fixed
-number of lanes: their error is about 2^-100 of the sum of absolute values. So a row of weight 3 and
-three equal rows give the same bits, unless the sum lies that close to the midpoint of two floats.
+number of lanes, so their error is about 2^-100 of the sum of absolute values. A row of weight 3 and
+three equal rows therefore give bit-identical results, unless the exact sum is that close to the
+midpoint of two floats.
 """
 
 from __future__ import annotations
@@ -27,42 +29,42 @@ from largek_dask.kernels.exact.numbers import two_product_error
 from largek_dask.kernels.jit import njit
 
 _LANES = 32
-"""Number of rows in a block, and of partial sums."""
+"""Number of rows per block, and of partial sums."""
 _KEPT = 1 - 2.0**-30
-"""Safety factor for scan bounds, because distances are rounded."""
+"""Safety factor on scan bounds that allows for rounding errors of distances."""
 
 Array = NDArray[np.float64]
 
 
 class Order(NamedTuple):
-    """Rows of each cluster by descending distance; rows at equal distances by index."""
+    """Row indices grouped by cluster, farthest row first; ties are in row order."""
 
     order: NDArray[np.int64]
-    """(n,) row indices, cluster after cluster."""
+    """(n,) row indices, grouped by cluster."""
     starts: NDArray[np.int64]
-    """(k + 1,) start of each cluster in ``order``."""
+    """(k + 1,) start position of each cluster in ``order``."""
 
 
 class ArrangedRows(NamedTuple):
-    """Rows copied in scan order, column by column; all arrays are read-only."""
+    """Copy of the rows in scan order, stored column by column; all arrays are read-only."""
 
     columns: Array
     """(d, n) coordinates."""
     weight: Array
-    """(n,) weights; empty if every row weighs 1."""
+    """(n,) row weights; empty if every weight is 1."""
     r: Array
     """(n,) squared distances to the nearest centre, descending within a cluster."""
     starts: NDArray[np.int64]
-    """(k + 1,) start of each cluster in these arrays."""
+    """(k + 1,) start position of each cluster in the other arrays."""
     centers: Array
     """(k, d) centres of the clusters."""
 
 
 def order_by_distance(labels: NDArray[np.integer[Any]], distances: Array, k: int) -> Order:
-    """Sort the rows of k clusters by distance, the farthest first.
+    """Sort the rows of each cluster by distance, farthest first.
 
-    :func:`arrange` needs squared distances to the nearest centre; :func:`swap_costs` needs sums of
-    the distances (not squared) to the two nearest centres.
+    Pass squared distances to the nearest centre for :func:`arrange`, or sums of the distances to
+    the two nearest centres for :func:`swap_costs`.
     """
     order = np.lexsort((-distances, labels)).astype(np.int64)
     starts = np.searchsorted(labels[order], np.arange(k + 1)).astype(np.int64)
@@ -96,14 +98,14 @@ def arrange(x: Array, weight: Array, centers: Array, order: Order, r: Array) -> 
 
 
 def gains_at(rows: ArrangedRows, points: Array) -> Array:
-    """Return (q,) values of z(y) at (q, d) points, not divided by the total weight."""
+    """Return (q,) decreases of the objective from new centres, not divided by the total weight."""
     out = np.empty(len(points))
     _gains(*rows, readonly(np.ascontiguousarray(points)), out)
     return out
 
 
 def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
-    """Return z(y), and the weight and weighted sum of the rows of B(y), at (q, d) points."""
+    """Return, per point, the decrease of the objective and the weight and sum of captured rows."""
     q, d = points.shape
     out, mass, sums = np.empty(q), np.empty(q), np.empty((q, d))
     _members(*rows, readonly(np.ascontiguousarray(points)), out, mass, sums)
@@ -111,9 +113,10 @@ def members_at(rows: ArrangedRows, points: Array) -> tuple[Array, Array, Array]:
 
 
 def descend_from(rows: ArrangedRows, points: Array, steps: int) -> tuple[Array, Array]:
-    """Move each point to the mean of B(y), at most ``steps`` times; return points and gains.
+    """Move each point repeatedly to the mean of the rows that it takes from given centres.
 
-    A point stays if no row is nearer to it than to its own centre.
+    Each point moves at most ``steps`` times. Returns the final points and decreases of the
+    objective.
     """
     points = np.array(points, order="C")
     found = np.empty(len(points))
@@ -142,12 +145,13 @@ def swap_costs(
     second: Array,
     points: Array,
 ) -> Array:
-    """Return (q, k) changes of the objective if points[q] replaces centre j.
+    """Return the (q, k) changes of the objective when point q replaces centre j.
 
-    A change is ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)`` with ``e_a = d2_a`` in cluster j and
-    ``e_a = d1_a`` elsewhere; it is negative if the swap lowers the objective. ``first`` and
-    ``second`` are squared distances to the two nearest centres (infinity if there is only one
-    centre); ``order_by_sum`` sorts rows by ``sqrt(first) + sqrt(second)``.
+    The change for point y is ``sum_a w_a (min(e_a, |y - a|^2) - d1_a)``, with ``e_a = d2_a`` for
+    the rows of cluster j and ``e_a = d1_a`` for other rows. A negative change lowers the objective.
+    ``first`` (d1) and ``second`` (d2) are squared distances to the two nearest centres; ``second``
+    is infinity if there is only one centre. ``order_by_sum`` sorts rows by ``sqrt(first) +
+    sqrt(second)``.
     """
     rows = arrange(x, weight, centers, order_by_sum, first)
     far = second[order_by_sum.order]
@@ -182,7 +186,6 @@ def _end_of_scan(keys, begin, end, bound):
 
 @njit
 def _squares(columns, begin, size, points, q, out):
-    """Compute squared distances of ``size`` rows to a point."""
     for i in range(size):
         out[i] = 0.0
     for f in range(columns.shape[0]):
@@ -206,7 +209,7 @@ def _add(high, low, values, size):
 
 @njit
 def _add_products(high, low, values, weight, begin, size):
-    """Add values times row weights (empty if all weights are 1); overwrite the values."""
+    """Add ``values * weight`` to the lanes, overwriting ``values``; an empty ``weight`` means 1."""
     if weight.shape[0] > 0:
         for i in range(size):
             product = values[i] * weight[begin + i]
@@ -217,7 +220,7 @@ def _add_products(high, low, values, weight, begin, size):
 
 @njit
 def _joined(high, low):
-    """Add up all lanes, in order."""
+    """Return the sum of all lanes, added in order."""
     total, rest = 0.0, 0.0
     for i in range(high.shape[0]):
         s = total + high[i]
@@ -252,7 +255,7 @@ def _gains(columns, weight, r, starts, centers, points, out):
 def _members(columns, weight, r, starts, centers, points, out, mass, sums):
     d = columns.shape[0]
     values, inside, part = np.empty(_LANES), np.empty(_LANES), np.empty(_LANES)
-    # one set of lanes for each feature, for the gain and for the mass
+    # One row of lanes per feature, then one for the gain and one for the mass.
     high, low = np.empty((d + 2, _LANES)), np.empty((d + 2, _LANES))
     for q in range(points.shape[0]):
         high[:] = 0.0
@@ -288,10 +291,7 @@ def _members(columns, weight, r, starts, centers, points, out, mass, sums):
 
 @njit
 def _losses(weight, r, far, starts, high, low):
-    """Sum the increases in cost without the own centre, from each row to the end of its cluster.
-
-    The sums are 0 if there is no second centre: all rows are scanned then.
-    """
+    """Compute suffix sums, per cluster, of the cost increases when its centre is removed."""
     value, total, rest = np.empty(1), np.empty(1), np.empty(1)
     for j in range(starts.shape[0] - 1):
         total[0], rest[0] = 0.0, 0.0
@@ -299,7 +299,7 @@ def _losses(weight, r, far, starts, high, low):
         for a in range(starts[j + 1] - 1, starts[j] - 1, -1):
             value[0] = far[a] - r[a] if far[a] < np.inf else 0.0
             _add_products(total, rest, value, weight, a, 1)
-            # shifted by one per cluster: each cluster has one extra position, for an empty sum
+            # Positions are shifted by j: each cluster has one extra entry, for the empty sum.
             high[a + j], low[a + j] = total[0], rest[0]
 
 
@@ -341,7 +341,7 @@ def _swap_costs(columns, weight, r, starts, centers, far, reach, points, out):
 
 @njit
 def _sum_of_two(a, b):
-    """Return a sum and its rounding error."""
+    """Return the sum of two numbers and its rounding error."""
     s = a + b
     t = s - a
     return s, (a - (s - t)) + (b - t)

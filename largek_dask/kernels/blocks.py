@@ -24,16 +24,16 @@ def readonly(array: NDArray[Scalar]) -> NDArray[Scalar]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseBlock:
-    """Rows of a CSR matrix; within a row, columns ascend without duplicates.
+    """Rows of a CSR matrix, with ascending and unique column indices within each row.
 
-    Like a dense array, it is indexed with a slice, a mask or an array of row numbers; a single row
-    number returns that row as a dense array.
+    A block is indexed like a dense array: by a slice, a mask or an array of row numbers. A single
+    row number returns that row as a dense array.
     """
 
     data: Array
-    """(n_stored,) values."""
+    """(n_stored,) stored values."""
     indices: NDArray[np.int32]
-    """(n_stored,) columns of the values."""
+    """(n_stored,) column index of each stored value."""
     indptr: NDArray[np.int64]
     """(n + 1,) start of each row in ``data`` and ``indices``."""
     n_features: int
@@ -50,7 +50,7 @@ class SparseBlock:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all three arrays."""
+        """Total size of the three arrays, in bytes."""
         return self.data.nbytes + self.indices.nbytes + self.indptr.nbytes
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class SparseBlock:
 
     @property
     def stored(self) -> slice:
-        """Slice of `data` and `indices` that belongs to these rows."""
+        """Slice of ``data`` and ``indices`` that holds the values of these rows."""
         return slice(int(self.indptr[0]), int(self.indptr[-1]))
 
     def __getitem__(self, rows: Any) -> Any:
@@ -78,12 +78,12 @@ class SparseBlock:
         return SparseBlock(data, indices, indptr, self.n_features)
 
     def parts(self, dtype: Any = None) -> tuple[Array, Array, Array]:
-        """Return read-only values (converted to ``dtype``, if given), columns and row starts."""
+        """Return read-only values (as ``dtype`` if given), column indices and row starts."""
         data = self.data.astype(self.dtype if dtype is None else dtype, copy=False)
         return readonly(data), readonly(self.indices), readonly(self.indptr)
 
     def astype(self, dtype: Any, copy: bool = False) -> SparseBlock:
-        """Return the same rows in another type; copy rows that have the type only on request."""
+        """Return the rows with values of type ``dtype``, without a copy if possible."""
         if self.data.dtype == dtype and not copy:
             return self
         return SparseBlock(self.data.astype(dtype), self.indices, self.indptr, self.n_features)
@@ -99,20 +99,19 @@ class SparseBlock:
         return np.repeat(np.arange(len(self)), np.diff(self.indptr))
 
     def with_rows_zero(self, rows: NDArray[np.bool_]) -> SparseBlock:
-        """Return the same rows, with the stored values of the masked rows set to 0."""
+        """Return a copy in which all stored values of the masked rows are 0."""
         data = self.data.copy()
         data[self.stored][rows[self.row_numbers()]] = 0
         return SparseBlock(data, self.indices, self.indptr, self.n_features)
 
 
 def _as_bits(data: Array) -> Array:
-    """View the same memory as unsigned integers, so that all types of a size share one kernel."""
+    """View values as unsigned integers, so that all types of one size share a kernel."""
     return data.view(f"u{data.dtype.itemsize}")
 
 
 @njit
 def _copy_rows(data, indices, indptr, rows, into, out, columns):
-    """Copy the stored values of some rows, one row after the other."""
     for i in range(rows.shape[0]):
         begin, at = indptr[rows[i]], into[i]
         for p in range(into[i + 1] - at):
@@ -121,7 +120,7 @@ def _copy_rows(data, indices, indptr, rows, into, out, columns):
 
 
 Table = Array | SparseBlock
-"""Dense or sparse rows (n, d)."""
+"""(n, d) dense or sparse rows."""
 
 
 def dense_rows(x: Table) -> Array:
@@ -164,11 +163,11 @@ def rows_at(x: Table, places: NDArray[Any]) -> Any:
 
 
 def stack_rows(parts: Sequence[Table]) -> Table:
-    """Concatenate rows, in read-only arrays."""
+    """Concatenate blocks of rows into read-only arrays."""
     blocks = [part for part in parts if isinstance(part, SparseBlock)]
     if not blocks:
         return readonly(np.concatenate([dense_rows(part) for part in parts]))
-    # A dense part among sparse ones has no rows.
+    # If any part is sparse, every dense part is empty.
     lengths = np.concatenate([np.diff(part.indptr) for part in blocks])
     return SparseBlock(
         readonly(np.concatenate([part.data[part.stored] for part in blocks])),

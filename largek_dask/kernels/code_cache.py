@@ -1,11 +1,13 @@
-"""Cache of compiled kernels in files, which all processes on a machine share.
+"""Cache of compiled kernels in files, shared by all processes on a machine.
 
-There is one folder per version. Its name is a hash of every source file in ``kernels/``, of the
-versions of Python, numba, llvmlite, numpy and this package, of numba's settings and of the
-processor. (Numba's own key includes only the file that defines a function, so it would load an old
-copy of a function that is inlined from another file.) Each overload is one file, named after a hash
-of its key and written under a temporary name first, so neither an index nor a lock is needed. A
-kernel whose file cannot be read is compiled again; code that cannot be written stays in memory.
+Each version has its own folder. The folder's name is a hash of every source file in ``kernels/``,
+of the versions of Python, numba, llvmlite, numpy and this package, of numba's settings and of the
+processor. (Numba's own cache key covers only the file that defines a function, so numba would load
+outdated copies of functions that are inlined from other files.)
+
+Each overload is one file, named after a hash of its key. A file is written under a temporary name
+and then renamed, so the cache needs no index and no lock. A kernel whose file cannot be read is
+compiled again; code that cannot be written stays in memory.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ log = logging.getLogger(__name__)
 
 KEPT_VERSIONS = 4
 DIGEST_BYTES = hashlib.sha256().digest_size
-"""Number of bytes at the end of a file: a hash of the rest, so incomplete code is never run."""
+"""Size in bytes of the hash at the end of each file, which detects incomplete files."""
 SOURCES = Path(__file__).parent
 OPTIONS = ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE", "BOUNDSCHECK", "CPU_NAME", "CPU_FEATURES")
 """Numba settings that change the generated code."""
@@ -50,19 +52,18 @@ def cache_folder() -> Path:
 
 
 def is_cache_empty() -> bool:
-    """Return whether no function of this version is in the cache."""
     return next(cache_folder().glob("*.bin"), None) is None
 
 
 def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any:
-    """Return ``rebuild(saved)``, or None if there is no intact file for this key."""
+    """Return ``rebuild`` applied to the saved code, or None if no intact file has this key."""
     try:
         content = path.read_bytes()
         if hashlib.sha256(content[:-DIGEST_BYTES]).digest() != content[-DIGEST_BYTES:]:
-            raise ValueError("it is empty or torn, as after a power failure")
+            raise ValueError("the file is empty or incomplete, perhaps after a power failure")
         saved_key, payload = pickle.loads(content)
         if saved_key != key:
-            raise ValueError(f"this is the code of {saved_key}")
+            raise ValueError(f"the file holds the code of {saved_key}")
         _mark_used(path.parent)
         return rebuild(payload)
     except FileNotFoundError:
@@ -74,7 +75,7 @@ def load(path: Path, key: tuple[str, ...], rebuild: Callable[[Any], Any]) -> Any
 
 
 def save(path: Path, content: bytes) -> None:
-    """Save a pickled pair of key and code, if the folder is writable."""
+    """Save pickled code to a file, if the folder is writable."""
     aside = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}.tmp")
     try:
         _prepare(path.parent)
@@ -104,7 +105,6 @@ def unsaved() -> object:
 
 @cache
 def _version(sources: Path) -> str:
-    """Return a hash of everything that compiled code depends on."""
     digest = hashlib.sha256()
     for text in (
         platform.python_implementation(),
@@ -143,5 +143,5 @@ def _prepare(folder: Path) -> None:
 
 def _versions(root: Path) -> Iterator[tuple[int, Path]]:
     for path in root.glob("v-" + "?" * 20):
-        with contextlib.suppress(FileNotFoundError):  # another process may have removed it
+        with contextlib.suppress(FileNotFoundError):  # another process may have removed the folder
             yield path.stat().st_mtime_ns, path

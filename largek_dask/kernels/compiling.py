@@ -1,8 +1,9 @@
-"""Count the kernels that this process compiles, and measure the compile time.
+"""Count the kernels that this process compiles, and measure their compile time.
 
-Numba reports when it starts and ends compiling a function; loading from the cache does not count,
-nor does code of other packages. A function is compiled during the compilation of its caller, under
-numba's lock: so there is one compilation at a time, and the seconds counted are wall time.
+Numba reports the start and end of each compilation. Functions that are loaded from the cache and
+functions of other packages are not counted. Called functions are compiled while their caller is
+being compiled, and numba's lock allows one compilation at a time, so the counted seconds are wall
+time.
 
 A compilation cannot be interrupted, so work with a time limit may refuse to start one
 (:class:`checked_by`).
@@ -21,7 +22,7 @@ from numba.core import event
 from largek_dask.kernels.jit import is_kernel
 
 FIRST_SECONDS = 0.25
-"""Seconds per function, assumed until one is compiled: about the mean of a first fit."""
+"""Assumed compile time before any function is compiled, about the mean of a first fit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,10 @@ class Compiled:
     """Wall time, including the compilation in progress."""
 
     def since(self, before: Compiled) -> Compiled:
-        """Return the difference to an earlier count."""
+        """Return the functions and seconds counted since an earlier count."""
         return Compiled(self.functions - before.functions, self.seconds - before.seconds)
 
     def mean_seconds(self) -> float:
-        """Return the mean compile time per function, in seconds."""
         return self.seconds / self.functions if self.functions else FIRST_SECONDS
 
 
@@ -51,21 +51,21 @@ _thread = _ThreadState()
 
 
 class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
-    """Count compilations; numba calls it under its lock, from the compiling thread."""
+    """Count compilations; numba calls the methods in the compiling thread, under a lock."""
 
     def __init__(self) -> None:
         self.functions = 0
         self.seconds = 0.0
         self.began: float | None = None
         self.depth = 0
-        """Functions being compiled, each during the compilation of the previous one."""
+        """Number of nested compilations in progress."""
         self.hooks: list[Callable[[], object]] = []
 
     def on_start(self, event: Any) -> None:
-        """Count a kernel, unless this thread's check refuses it."""
+        """Count a compilation, unless the check of this thread raises."""
         if not is_kernel(event.data["dispatcher"]):
             return
-        # Numba reports the end even if this raises.
+        # Numba reports the end even if this method raises.
         self.depth += 1
         if self.depth == 1:
             self.began = time.perf_counter()
@@ -78,7 +78,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
         self.functions += 1
 
     def on_end(self, event: Any) -> None:
-        """Stop the clock at the end of the outermost function, and call the hooks."""
+        """Stop the clock when the outermost compilation ends, and call the hooks."""
         if not is_kernel(event.data["dispatcher"]):
             return
         self.depth -= 1
@@ -89,7 +89,7 @@ class _Listener(event.Listener):  # type: ignore[misc]  # numba has no types
             hook()
 
     def now(self) -> Compiled:
-        """Return the functions and seconds compiled so far."""
+        """Return the number of functions compiled so far, and their compile time."""
         # Read once: a compilation in another thread may end in the meantime.
         began = self.began
         running = 0.0 if began is None else time.perf_counter() - began
@@ -101,29 +101,28 @@ event.register("numba:compile", _listener)
 
 
 def compiled() -> Compiled:
-    """Return the functions and seconds that this process has compiled so far."""
+    """Return the number of functions that this process has compiled, and their compile time."""
     return _listener.now()
 
 
 def is_compiling() -> bool:
-    """Return whether a compilation is in progress."""
     return _listener.began is not None
 
 
 def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
     """Call ``hook`` after each compiled function, under numba's lock, from any thread.
 
-    The function returned removes the hook.
+    Call the returned function to remove the hook.
     """
     _listener.hooks.append(hook)
     return lambda: _listener.hooks.remove(hook)
 
 
-class checked_by:  # not @contextmanager, which is slower: this is entered very often
-    """Call ``check`` in this thread before it compiles a function.
+class checked_by:  # a class is faster than @contextmanager
+    """Call ``check`` whenever this thread is about to compile a function.
 
     If ``check`` raises, the exception propagates from the kernel call and the function is not
-    compiled; the next call may compile it. Functions compiled earlier remain usable.
+    compiled; the next call may compile the function. Functions compiled earlier remain usable.
     """
 
     __slots__ = ("_before", "_check")
@@ -139,5 +138,5 @@ class checked_by:  # not @contextmanager, which is slower: this is entered very 
 
 
 def seconds_ahead() -> float:
-    """Return the expected compile time of this thread's next function, in seconds, or 0."""
+    """Return the expected seconds of the compilation that this thread is about to start, or 0."""
     return _thread.seconds_ahead

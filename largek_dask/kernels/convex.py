@@ -1,15 +1,18 @@
 """Values and subgradients of the k-means objective as a difference of convex functions.
 
-With m the total weight, ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov, S. Taheri, equations
-6 to 8), where ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth and
-``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a corner wherever a row has two
-nearest centres. An assignment of rows to centres gives a subgradient: with n_j the weight and S_j
-the sum of the rows of cluster j, block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, for a
-subgradient xi_2 of f_2 (equations 18 to 22). Each assignment of the tied rows gives another xi_2.
+Let m be the total weight. The objective is ``f_k(x) = f_1(x) - f_2(x)`` (N. Karmitsa, A. Bagirov,
+S. Taheri, equations 6 to 8). Here ``f_1(x) = (1/m) sum_a w_a sum_j |x_j - a|^2`` is smooth, and
+``f_2(x) = (1/m) sum_a w_a max_j sum_(s != j) |x_s - a|^2`` has a kink wherever a row has two
+nearest centres.
 
-The auxiliary function of one more centre y (equations 10 to 14) is
-``g(y) = (1/m) sum_a w_a min(r_a, |y - a|^2)``. With B(y) the rows nearer to y than r_a, n_B their
-weight and S_B their sum, ``grad g_1 - xi_2 = (2/m)(n_B y - S_B)``.
+Each assignment of rows to nearest centres gives a subgradient xi_2 of f_2 (equations 18 to 22):
+block j of ``grad f_1 - xi_2`` is ``(2/m)(n_j x_j - S_j)``, where n_j is the weight and S_j the sum
+of the rows of cluster j. Different assignments of tied rows give different subgradients.
+
+The auxiliary function for one more centre y is ``g(y) = (1/m) sum_a w_a min(r_a, |y - a|^2)``
+(equations 10 to 14), where r_a is the squared distance of row a to its nearest centre. If n_B is
+the weight and S_B the sum of the rows that are nearer to y, then ``grad g_1 - xi_2 = (2/m)(n_B y -
+S_B)``.
 
 Sums are exact or compensated (:mod:`.auxiliary`), so a row of weight w counts as w equal rows.
 """
@@ -39,16 +42,16 @@ from largek_dask.kernels.exact.statistics import RowScan, Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
 TIE = 2.0**-40
-"""Relative difference up to which two squared distances count as equal, as centres are rounded."""
+"""Relative tolerance within which two squared distances count as tied."""
 UNDECIDED = 2.0**-30
-"""Relative difference up to which both sides of a tied row count as equal for a direction."""
+"""Relative tolerance within which a tied row has no preferred centre."""
 
 Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Evaluation:
-    """Value and gradients of ``f = f_1 - f_2`` at a point; arrays have the point's shape."""
+    """Value and gradients of ``f = f_1 - f_2`` at a point."""
 
     value: float
     """Value of f, in the unit of squared distances."""
@@ -59,7 +62,7 @@ class Evaluation:
 
 
 class DCFunction(Protocol):
-    """A function ``f = f_1 - f_2`` of arrays of any shape."""
+    """Difference ``f = f_1 - f_2`` of two convex functions of an array."""
 
     def evaluate(self, x: Array) -> Evaluation:
         """Return the value, the gradient of f_1 and a subgradient of f_2."""
@@ -68,12 +71,12 @@ class DCFunction(Protocol):
         """Return only the value."""
 
     def other_subgradient(self, x: Array) -> Array | None:
-        """Return a subgradient of f_2 other than that of ``evaluate``; None if it is unique."""
+        """Return a second subgradient of f_2, or None if the subgradient is unique."""
 
 
 @dataclass(eq=False, slots=True)
 class CountedFunction:
-    """Function with a count of evaluations; ``check`` is called before each, and may raise."""
+    """Function that counts evaluations, and calls ``check`` before each; ``check`` may raise."""
 
     function: DCFunction
     check: Callable[[], object]
@@ -101,9 +104,9 @@ def inner(a: Array, b: Array) -> float:
 
 
 def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Array:
-    """Return shares λ ≥ 0 with sum 1 that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
+    """Return the convex weights λ that minimise ``|Σ λ_i ξ_i|²_D + 2 Σ λ_i β_i``.
 
-    The minimum is at a corner, on an edge or inside the triangle of shares (equation 30).
+    The minimum is at a corner, on an edge or inside the triangle of convex weights (equation 30).
     """
     G, b, corners = np.array([[inner(u, D * v) for v in xi] for u in xi]), np.array(beta), np.eye(3)
     found = list(corners)
@@ -112,7 +115,7 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
         share = (G[j, j] - G[i, j] + b[j] - b[i]) / bend if bend > 0 else -1.0
         if 0 < share < 1:
             found.append(share * corners[i] + (1.0 - share) * corners[j])
-    # inside: the derivatives along both edges from the third corner vanish
+    # Inside the triangle, the derivatives along two edges are 0 at the minimum.
     p, q, s = (G[i, j] - G[i, 2] - G[j, 2] + G[2, 2] for i, j in ((0, 0), (0, 1), (1, 1)))
     u, v = (G[2, 2] - G[i, 2] + b[2] - b[i] for i in range(2))
     determinant = p * s - q * q
@@ -125,17 +128,15 @@ def multipliers(xi: tuple[Array, ...], beta: tuple[float, ...], D: Array) -> Arr
 
 @dataclass(frozen=True, eq=False, slots=True)
 class MeasuredRows:
-    """Rows and their statistics."""
-
     x: Table
     """(n, d) dense rows of any type."""
     weight: Array | None
-    """(n,) weights; None if every row weighs 1."""
+    """(n,) weights; None if every weight is 1."""
     statistics: Statistics
 
     @classmethod
     def of(cls, x: Table, weight: Array | None = None) -> MeasuredRows:
-        """Prepare finite rows with weights above 0."""
+        """Compute the statistics of finite rows with positive weights."""
         scan = RowScan(x.shape[1], x.dtype)
         scan.add(x, weight)
         return cls(x, weight, scan.finish())
@@ -152,10 +153,10 @@ class MeasuredRows:
 
 
 class ClusteringFunction:
-    """The objective f_k of k centres.
+    """K-means objective f_k as a function of k centres.
 
-    Cluster sums are updated from one point to the next, by reading only the rows that change
-    clusters. The sums are exact, so a value does not depend on earlier evaluations.
+    Each evaluation updates the cluster sums by reading only the rows that change clusters. The sums
+    are exact, so a value does not depend on earlier evaluations.
     """
 
     def __init__(self, rows: MeasuredRows, k: int) -> None:
@@ -176,7 +177,7 @@ class ClusteringFunction:
         return self._value(packed, nearest(self.rows.x, packed))
 
     def other_subgradient(self, centers: Array) -> Array | None:
-        """Return the subgradient that :func:`_longest` finds by moving tied rows, or None."""
+        """Return a subgradient found by moving tied rows, or None if no row is tied."""
         packed = self.rows.pack(centers)
         if packed.n_clusters == 1:
             return None
@@ -214,7 +215,7 @@ class ClusteringFunction:
         return squares.value / self.rows.total
 
     def _difference(self, centers: Array, labels: NDArray[np.int32]) -> Array:
-        """Return ``grad f_1 - xi_2`` for rows in the clusters of their labels."""
+        """Return ``grad f_1 - xi_2`` if every row belongs to the cluster of its label."""
         if self._labels is None:
             self._sums.add(self.rows.x, labels, self.rows.weight)
         else:
@@ -228,7 +229,7 @@ class ClusteringFunction:
 
 
 class AuxiliaryFunction:
-    """Auxiliary function of one more centre, in addition to (k, d) given centres."""
+    """Objective as a function of one new centre that is added to (k, d) given centres."""
 
     def __init__(self, rows: MeasuredRows, centers: Array) -> None:
         self.rows = rows
@@ -239,14 +240,14 @@ class AuxiliaryFunction:
         weight = np.ones(len(r)) if rows.weight is None else rows.weight
         x = np.asarray(rows.x, np.float64)
         self.arranged: ArrangedRows = arrange(x, weight, centers, order, r)
-        """The rows, arranged for scans of many points."""
+        """Rows, arranged for scans of many points."""
         squares = ExactSums()
         squares.add(r, rows.weight)
         self.without = squares.value
         """Objective of the given centres, not divided by the total weight."""
 
     def evaluate(self, y: Array) -> Evaluation:
-        """Return the value and subgradients at a point (d,); tied rows stay with their centres."""
+        """Return the value and subgradients at a (d,) point; tied rows keep their given centres."""
         gains, mass, sums = members_at(self.arranged, y[None])
         value = (self.without - float(gains[0])) / self.rows.total
         gradient: Array = 2.0 * (y - self.rows.statistics.mean)
@@ -256,9 +257,9 @@ class AuxiliaryFunction:
         return self.evaluate(y).value
 
     def other_subgradient(self, y: Array) -> Array | None:
-        """Return the subgradient that :func:`_longest` finds by moving tied rows, or None.
+        """Return a subgradient found by moving tied rows, or None if no row is tied.
 
-        Rows that lie at y are ignored.
+        Rows that coincide with y are ignored.
         """
         arranged = self.arranged
         squares = np.zeros(len(arranged.r))
@@ -300,13 +301,13 @@ def _longest(
     pulls: Callable[[Array], Array],
     difference: Callable[[NDArray[np.int32]], Array],
 ) -> Array:
-    """Return the longest ``v = grad f_1 - xi_2`` that can be found by moving tied rows.
+    """Return the longest ``v = grad f_1 - xi_2`` that is found by reassigning tied rows.
 
-    As in Step 3 of Algorithm 5.2, first only the farthest tied row moves, together with its copies,
-    and gives ``u = -v / |v|``. This changes v only by O(1/m), so every tied row then moves to the
-    side that maximises ``<xi_2, u>``: f'(x; u) is the minimum of ``<grad f_1 - xi_2, u>`` over the
-    subdifferential. This is repeated while v gets longer, and for rows without a preference because
-    their centres do not move along u.
+    This follows Step 3 of Algorithm 5.2. First only the farthest tied row and its copies change
+    sides, which gives the direction ``u = -v / |v|`` and changes v only by O(1/m). Then every tied
+    row moves to the side that maximises ``<xi_2, u>``, because f'(x; u) is the minimum of ``<grad
+    f_1 - xi_2, u>`` over the subdifferential. This is repeated while v gets longer, and again for
+    rows without a preferred side, whose centres do not move along u.
 
     Parameters
     ----------

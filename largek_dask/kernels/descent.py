@@ -1,16 +1,15 @@
-"""Local Lloyd steps on rows in memory, after a small change of a converged partition.
+"""Lloyd's algorithm on rows in memory, after a small change of a converged partition.
 
-A search over partitions repeats the following thousands of times: take a converged partition, add
-or remove a centre, and run Lloyd's algorithm until it converges again. Most clusters are far from
-the change. So work is local: sums and costs are computed only for clusters whose rows have changed,
-and rows are read only in clusters that have moved, or from which a moved centre could take a row.
-Other clusters need not even update their bounds. In the clusters that are read, Hamerly's bounds
-(G. Hamerly, Making k-means even faster, SDM 2010) skip most rows, and any other row is compared
-only with the centres within twice the radius of its cluster (J. Newling, F. Fleuret, Fast k-means
-with accurate bounds, ICML 2016).
+A search over partitions repeats these steps thousands of times: add a centre to a converged
+partition, or remove a centre, and run Lloyd's algorithm until it converges again. Most clusters are
+far from the change, so the work is local. Sums and costs are computed only for clusters whose rows
+have changed. Rows are read only in clusters that have moved, or from which a moved centre could
+take a row. In these clusters, Hamerly's bounds (G. Hamerly, Making k-means even faster, SDM 2010)
+skip most rows. Every other row is compared only with the centres within twice the radius of its
+cluster (J. Newling, F. Fleuret, Fast k-means with accurate bounds, ICML 2016).
 
-All computation is in float64, relative to the mean of the rows. A cluster's sum is always computed
-from all its rows, in row order, so the bits of centres and costs depend only on the labels.
+All computation is in float64, relative to the mean of the rows. The sum of a cluster is always
+computed from all its rows, in row order, so equal labels give bit-identical centres and costs.
 """
 
 from __future__ import annotations
@@ -31,13 +30,15 @@ _LITTLE = 1e-300
 _BLOCK = 256
 """Number of rows whose distances to a centre are computed together."""
 
-# Groups of kernel arguments.
+# Named groups of kernel arguments.
 Bounds = namedtuple("Bounds", "labels upper lower radius drift loss")
-"""State of rows and clusters. Upper bounds grow by the `drift` of the row's cluster, and lower
-bounds shrink by the cluster's `loss`; both are accumulated since the first step."""
+"""State of rows and clusters. The distance bounds of a row are `upper` plus the `drift` of the
+row's cluster, and `lower` minus the cluster's `loss`; drift and loss accumulate from the first step
+on."""
 Near = namedtuple("Near", "gaps active lists sizes far seen")
-"""Distances between centres, clusters whose rows may change, and for each cluster the centres that
-could take its rows, the distance to the nearest unlisted centre, and the drift already included."""
+"""Distances between centres, clusters whose rows may change, and per cluster: the centres that
+could take its rows, the distance to the nearest unlisted centre, and the drift that `loss`
+includes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,7 +54,7 @@ class CenteredRows:
 
     @classmethod
     def of(cls, x: Floats, weight: Floats | None = None) -> CenteredRows:
-        """Wrap (n, d) rows that are already relative to their mean."""
+        """Create an object from (n, d) rows whose mean has already been subtracted."""
         weight = np.ones(len(x)) if weight is None else weight
         x = np.ascontiguousarray(x, np.float64)
         columns = np.ascontiguousarray(x.T)
@@ -65,26 +66,26 @@ class CenteredRows:
 
 @dataclass(slots=True, eq=False)
 class PartitionState:
-    """Partition of rows, with distance bounds; :func:`settle` changes it in place."""
+    """Partition of rows with distance bounds; :func:`settle` updates the partition in place."""
 
     centers: Floats
     """(k, d) centres."""
     counts: Floats
-    """(k,) weight of the rows of each cluster."""
+    """(k,) total weight of each cluster."""
     costs: Floats
-    """(k,) weighted sum of squared distances of each cluster's rows to its centre."""
+    """(k,) weighted sum of squared distances of each cluster's rows to the cluster's centre."""
     labels: NDArray[np.int32]
     """(n,) cluster of each row."""
     upper: Floats
-    """(n,) upper bounds of the distances of rows to their centres."""
+    """(n,) upper bounds on the distances of rows to their centres."""
     lower: Floats
-    """(n,) lower bounds of the distances of rows to other centres."""
+    """(n,) lower bounds on the distances of rows to all other centres."""
     stale: NDArray[np.bool_]
     """(k,) True for clusters that have changed since rows were last labelled."""
 
     @property
     def cost(self) -> float:
-        """Objective: the sum of the clusters' costs, added in order."""
+        """Objective: the sum of the costs of all clusters."""
         return float(np.cumsum(self.costs)[-1])
 
     def copy(self) -> PartitionState:
@@ -106,14 +107,14 @@ class TwoNearest:
 def label_rows(rows: CenteredRows, centers: Floats) -> tuple[PartitionState, TwoNearest]:
     """Label each row with the nearest of (k, d) centres; ties go to the lower index.
 
-    If the centres are not the means of their rows, mark all clusters as stale before ``settle``.
+    Before :func:`settle`, mark all clusters as stale if centres are not the means of their rows.
     """
     n, k = len(rows), len(centers)
     labels = np.zeros(n, np.int32)
     near = TwoNearest(np.empty(n), np.zeros(n, np.int32), np.empty(n))
     centers = np.array(centers, np.float64, order="C")
     _two_nearest(rows.columns, readonly(centers), labels, near.first, near.label, near.second)
-    counts: Any = np.bincount(labels, rows.weight, k)  # added in the order of the rows
+    counts: Any = np.bincount(labels, rows.weight, k)  # bincount adds in row order
     costs: Any = np.bincount(labels, rows.weight * near.first, k)
     bounds = np.sqrt(near.first), np.sqrt(near.second)
     return PartitionState(centers, counts, costs, labels, *bounds, np.zeros(k, np.bool_)), near
@@ -134,9 +135,9 @@ def add_center(rows: CenteredRows, partition: PartitionState, center: Floats) ->
 
 
 def drop_center(rows: CenteredRows, partition: PartitionState, which: int) -> PartitionState:
-    """Return the partition without one centre, whose index the last centre takes over.
+    """Return the partition without centre ``which``; the last centre takes over the index.
 
-    The rows of the dropped centre go to their next nearest centre.
+    The rows of the dropped centre move to the nearest remaining centre.
     """
     left = partition.copy()
     centers = readonly(partition.centers)
@@ -152,12 +153,12 @@ def drop_center(rows: CenteredRows, partition: PartitionState, which: int) -> Pa
 def settle(
     rows: CenteredRows, partition: PartitionState, most_steps: int = 1000, calm: int = 0
 ) -> int:
-    """Run Lloyd's algorithm on a partition until it converges, in place; return the step count.
+    """Run Lloyd's algorithm in place until it converges; return the number of steps.
 
-    It stops early after `most_steps` steps, or once at most `calm` rows change in a step. Centres
-    are then still the means of their rows, but rows need not be with their nearest centre; clusters
-    that moved in the last step are stale. A cluster that loses all its rows keeps its centre; its
-    count is 0.
+    The algorithm stops early after `most_steps` steps, or when at most `calm` rows change clusters
+    in a step. Centres are then the means of their rows, but rows may be nearer to another centre,
+    and clusters that moved in the last step are stale. A cluster that loses all rows keeps its
+    centre and has a count of 0.
     """
     p = partition
     state = p.centers, p.counts, p.costs, p.labels, p.upper, p.lower, p.stale
@@ -176,7 +177,6 @@ def distance_of(x, i, centers, j):
 
 @njit
 def _two_nearest(columns, centers, labels, first, others, next_):
-    """Find the two nearest centres of all rows, block by block; ties go to the lower index."""
     n = columns.shape[1]
     found = np.empty(_BLOCK)
     for begin in range(0, n, _BLOCK):
@@ -198,7 +198,6 @@ def _two_nearest(columns, centers, labels, first, others, next_):
 
 @njit
 def _distances(columns, begin, center, found):
-    """Compute squared distances to one centre for the rows from ``begin`` on."""
     m = found.shape[0]
     for f in range(columns.shape[0]):
         c, values = center[f], columns[f, begin : begin + m]
@@ -223,8 +222,7 @@ def _add(columns, x, center, centers, labels, upper, lower, stale):
             row = begin + i
             reach = max(upper[row], lower[row])
             if found[i] < reach * reach:
-                # Compute the distance to the row's own centre only now: the upper bound may be
-                # loose, so it does not show which centre is nearer.
+                # Compute the distance to the row's centre, because the upper bound may be loose.
                 own = distance_of(x, row, centers, labels[row])
                 u, v = np.sqrt(own), np.sqrt(found[i])
                 if found[i] < own:
@@ -278,7 +276,7 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
         _means(x, weight, labels, stale, centers, counts, moved)
         for j in range(k):
             if step == 0 and stale[j]:
-                # The cluster's rows have not been searched since it moved or was added.
+                # The cluster's rows have not been searched since the centre moved or was added.
                 moved[j] = max(moved[j], _LITTLE)
             stale[j] = moved[j] > 0.0
             drift[j] += moved[j]
@@ -305,7 +303,7 @@ def _settle(x, weight, most_steps, calm, centers, counts, costs, labels, upper, 
 
 @njit
 def _means(x, weight, labels, stale, centers, counts, moved):
-    """Set centres of stale clusters to the means of their rows; record how far they moved."""
+    """Move the centres of stale clusters to the means of the rows; record the distances moved."""
     k, d = centers.shape
     sums, mass = np.zeros((k, d)), np.zeros(k)
     if stale.any():
@@ -332,7 +330,7 @@ def _means(x, weight, labels, stale, centers, counts, moved):
 
 @njit
 def _measure(centers, moved, gaps):
-    """Update the distances between centres where one of the two has moved."""
+    """Update the distances between pairs of centres of which at least one has moved."""
     k = centers.shape[0]
     for a in range(k):
         if moved[a] != 0.0:
@@ -347,9 +345,9 @@ def _measure(centers, moved, gaps):
 def _choose(moved, near, bounds):
     """Find the clusters whose rows may change, and the centres that could take these rows.
 
-    A row within r of its centre is nearer to this centre than to any centre at least 2 r away from
-    it. So a cluster's lower bounds shrink only by the movement of nearby centres, each since it was
-    last included there.
+    A row at a distance r from its centre is at least as near to this centre as to any centre that
+    is 2 r or more away from it. So the lower bounds of a cluster shrink only by the movement of
+    nearby centres.
     """
     gaps, active, lists, sizes, far, seen = near
     radius, drift, loss = bounds.radius, bounds.drift, bounds.loss
@@ -403,9 +401,10 @@ def _relabel(x, centers, near, bounds, stale, waiting, space):
 
 @njit
 def _doubtful(active, half, bounds, waiting):
-    """Find rows of active clusters whose bounds leave the label open, ordered by cluster.
+    """Find the rows of active clusters whose labels are uncertain, sorted by cluster.
 
-    Return where each cluster ends. ``waiting`` is (2, n); its first row receives the row indices.
+    The row indices are written to the first row of the (2, n) array ``waiting``. The result
+    contains the end position of each cluster.
     """
     labels, upper, lower, radius, drift, loss = bounds
     k = active.shape[0]
@@ -432,7 +431,7 @@ def _doubtful(active, half, bounds, waiting):
 
 @njit
 def _meet_own(x, centers, a, rows, half, bounds, space):
-    """Compute distances to the own centre; put rows still in doubt first, return their number."""
+    """Compute distances to the own centre; move rows in doubt to the front; return their number."""
     _, upper, lower, radius, drift, loss = bounds
     d = x.shape[1]
     m = rows.shape[0]
@@ -475,7 +474,7 @@ def _meet_others(centers, a, rows, listed, far, bounds, stale, space):
     changed = 0
     for i in range(m):
         row, b = rows[i], at[i]
-        # No omitted centre is nearer than this.
+        # Lower bound on the distance to every other centre.
         left = min(np.sqrt(next_[i]), far - (upper[row] + drift[a]))
         u = np.sqrt(best[i])
         if b != a:
@@ -490,7 +489,6 @@ def _meet_others(centers, a, rows, listed, far, bounds, stale, space):
 
 @njit
 def _cost(x, weight, labels, which, centers, costs):
-    """Compute the costs of some clusters."""
     for j in range(costs.shape[0]):
         if which[j]:
             costs[j] = 0.0

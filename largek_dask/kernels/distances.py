@@ -1,14 +1,14 @@
 """Distances of rows to the nearest centre, the two nearest centres, or all centres.
 
-A common `shift` (the data's mean) is subtracted from rows while they are packed, so that |x|² - 2
-x·c + |c|² does not lose digits if the data lie far from the origin. For up to `DIRECT_FEATURES`
-features the sum (x - c)² itself is computed (the direct form). If the product form leaves a row in
-doubt, sums (x - c)² in float64 decide (:mod:`~.doubts`). The choice of form depends only on the
-number of features, so all results computed with one set of centres agree to the bit.
+A common `shift` (the mean of the data) is subtracted from rows and centres, so that the product
+form |x|² - 2 x·c + |c|² does not lose digits if the data are far from the origin. With up to
+`DIRECT_FEATURES` features, the direct form is used instead: a sum of (x - c)². If the product form
+leaves a label in doubt, float64 sums (x - c)² decide (:mod:`~.doubts`). The form depends only on
+the number of features, so all results for one set of centres are consistent to the last bit.
 
-The distance of a row and a centre is summed feature by feature with one fused multiply-add each, so
-a row's result depends neither on its position nor on the vector width (:mod:`~.dense`). Ties go to
-the lowest index. Rows may have any real type and are converted block by block.
+Distances are summed feature by feature, with one fused multiply-add per feature. So the result for
+a row depends neither on the row's position nor on the vector width of the machine (:mod:`~.dense`).
+Ties go to the lowest index. Rows may have any real type and are converted block by block.
 """
 
 from __future__ import annotations
@@ -41,35 +41,35 @@ from largek_dask.kernels.tile import (
 )
 
 _DOUBTFUL_SCORES = 1 << 16
-"""Number of scores of rows in doubt processed at a time; they fit in the second-level cache."""
+"""Maximum number of scores computed at a time for rows in doubt, limited by the cache size."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 PAIRS_WITHOUT = 1 << 27
-"""Number of row-centre pairs that a process compares before it compiles the kernel that finds only
-the nearest centre: a few tenths of a second of work, while compiling takes over a second."""
+"""Number of row-centre pairs that are compared with the kernel for two centres before the faster
+kernel for one centre is compiled. Comparing takes tenths of a second, compiling over a second."""
 _compared: dict[tuple[Any, ...], int] = {}
-"""Pairs compared so far, for each kernel that was not compiled."""
+"""Number of row-centre pairs compared so far, per kernel that is not yet compiled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedCenters:
     """Centres packed for the kernels by :func:`pack_centers`.
 
-    Pickled as (centers, shift) and packed again when unpickled. All arrays are read-only.
+    Pickles contain only ``centers`` and ``shift``. All arrays are read-only.
     """
 
     centers: Array
     """(k, d) centres."""
     shift: Array
-    """(d,) origin subtracted from rows and centres, near the data's mean."""
+    """(d,) origin that is subtracted from rows and centres, near the mean of the data."""
     cache: PackedCache
-    """Cache of the packed forms for sparse and for dense rows."""
+    """Cache of the forms of the centres for dense and for sparse rows."""
 
     @property
     def dense(self) -> panels.DenseForm:
-        """Packed form for dense rows, made when first needed."""
+        """Form of the centres for dense rows, created at the first access."""
         return self.cache.get(panels.dense_form, self.shift)
 
     @property
@@ -79,7 +79,7 @@ class PackedCenters:
 
     @property
     def values(self) -> Array:
-        """(k, d) ``centers - shift``, computed at every access."""
+        """(k, d) array ``centers - shift``, computed at each access."""
         return self.centers - self.shift
 
     @property
@@ -97,7 +97,7 @@ class PackedCenters:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays with k rows."""
+        """Size in bytes of the arrays that have one row per centre."""
         return 2 * self.centers.nbytes
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -105,17 +105,19 @@ class PackedCenters:
 
 
 def pack_centers(centers: Array, shift: Array) -> PackedCenters:
-    """Prepare (k, d) centres for the kernels; results have the compute dtype of the centres.
+    """Prepare (k, d) centres for the kernels; the centres' dtype determines the compute dtype.
 
-    `shift` (d,) should be near the data's mean: any finite value gives correct results, but
-    distances are more precise with a good one.
+    The (d,) array `shift` should be near the mean of the data. Any finite shift gives correct
+    results, but distances are more precise with a shift near the mean.
     """
     centers, shift = np.asarray(centers), np.asarray(shift)
     if centers.ndim != 2 or 0 in centers.shape:
-        raise ParameterError(f"centres must be a table of at least one row, got {centers.shape}.")
+        raise ParameterError(
+            f"centres must be 2D with at least one row and column; got {centers.shape}."
+        )
     d = centers.shape[1]
     if shift.shape != (d,):
-        raise ParameterError(f"shift must have shape ({d},) like a centre, got {shift.shape}.")
+        raise ParameterError(f"shift must have the shape ({d},) of a centre; got {shift.shape}.")
     dtype = compute_dtype(centers.dtype)
     centers, shift = _owned(centers, dtype), _owned(shift, dtype)
     return PackedCenters(readonly(centers), readonly(shift), PackedCache(readonly(centers)))
@@ -130,7 +132,7 @@ def _owned(array: Array, dtype: np.dtype[Any]) -> Array:
 def nearest(x: Table, packed: PackedCenters, labels_out: Labels | None = None) -> Labels:
     """Return the (n,) int32 index of the nearest centre of every row; ties go to the lowest index.
 
-    `x` (n, d) is dense, of any real type, or sparse; `labels_out` is filled and returned if given.
+    Rows are dense, of any real type, or sparse. Labels are written to `labels_out` if it is given.
     """
     labels = output(labels_out, (check_rows(x, packed.n_features),), np.dtype(np.int32))
     _search(x, packed, (labels,))
@@ -160,9 +162,9 @@ def nearest_two(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels,
 def scores(x: Table, packed: PackedCenters) -> Array:
     """Return (n, k) squared distances of all rows to all centres, in the compute dtype.
 
-    Dense rows use the direct form for any number of features; sparse rows use it only if the
-    product form would lose digits. A row is at distance 0 from a centre that equals it, and every
-    distance that does not underflow is precise relative to its own size.
+    Dense rows use the direct form for any number of features; sparse rows use the direct form only
+    if the product form would lose digits. The distance of a row to an equal centre is exactly 0,
+    and distances that do not underflow have a small relative error.
     """
     out = np.empty((check_rows(x, packed.n_features), packed.n_clusters), packed.dtype)
     if isinstance(x, SparseBlock):
@@ -180,7 +182,7 @@ def _score(
 ) -> None:
     tile = select_tile().for_form(direct)
     run = dense.scores(tile, packed.dtype, direct)
-    # 256 centres at a time: their scores stay in the first-level cache until they are written
+    # The scores of 256 centres stay in the first-level cache until they are written.
     width = tile.vectors * tile.lanes_of(packed.dtype.itemsize)
     blocks = panels.Blocking(panels=1, tiles=1, features=packed.n_features)
     held = (-(-256 * width // packed.n_features), 0)
@@ -189,17 +191,18 @@ def _score(
 
 
 def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArray[np.float64]:
-    """Return the (n,) float64 squared distance of every row to the centre of its label.
+    """Return the (n,) float64 squared distances of rows to the centres of their labels.
 
-    Rows are converted to the compute dtype; differences, squares and sums are float64, in an order
-    that depends only on the number of features. Raises IndexError for a label without a centre.
+    Rows are converted to the compute dtype; the rest is computed in float64, in an order that
+    depends only on the number of features. An IndexError is raised if a label is not the index of a
+    centre.
     """
     n = check_rows(x, packed.n_features)
     labels = np.ascontiguousarray(labels, np.int32)
     if labels.shape != (n,):
-        raise ParameterError(f"labels must have the shape ({n},), got {labels.shape}.")
+        raise ParameterError(f"labels must have the shape ({n},); got shape {labels.shape}.")
     if n and not 0 <= labels.min() <= labels.max() < packed.n_clusters:
-        raise IndexError(f"labels must name one of {packed.n_clusters} centres")
+        raise IndexError(f"labels must be valid indices of the {packed.n_clusters} centres.")
     if isinstance(x, SparseBlock):
         return sparse.squared_distances(x, packed.centers, packed.cache, labels)
     out = np.empty(n)
@@ -210,7 +213,7 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
 
 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
-    """Write labels, or all outputs of :func:`nearest_two`."""
+    """Write labels only, or all four results of :func:`nearest_two`."""
     if isinstance(x, SparseBlock):
         two = len(out) > 1
         found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.cache, two)
@@ -230,14 +233,14 @@ def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
 def _run(
     block: Array, packed: PackedCenters, out: tuple[Array, ...]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Write the results for all rows of a block; return the rows in doubt and their limits."""
+    """Search a block of rows; return the rows in doubt and the limits on their scores."""
     n_features, k, two = packed.n_features, packed.n_clusters, len(out) > 1
     mode = TWO if two else BEST if packed.direct else NUMBERED
     if not two and panels.blockwise(len(block), n_features, k):
         mode = BLOCK
     kernel = select_tile(), packed.dtype, mode, n_features
     if packed.direct and not two and not _pays(kernel, len(block) * k):
-        # most fits need the kernel for two centres; both find the nearest one with the same bits
+        # Most fits need the kernel for two centres anyway, and both kernels find the same labels.
         mode = TWO
     if not two:
         none = np.empty(0, packed.dtype)
@@ -259,7 +262,7 @@ def _run(
 
 
 def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
-    """Return True if enough pairs were compared without a kernel to make compiling worthwhile."""
+    """Return True if enough pairs were compared to make compiling the kernel worthwhile."""
     done = _compared[kernel] = _compared.get(kernel, 0) + pairs
     return done > PAIRS_WITHOUT
 
@@ -267,10 +270,9 @@ def _pays(kernel: tuple[Any, ...], pairs: int) -> bool:
 def decide(
     x: Array, rows: NDArray[np.int64], limits: NDArray[np.float64], packed: PackedCenters
 ) -> tuple[Labels, NDArray[np.float64], Labels, NDArray[np.float64]]:
-    """Return the two nearest centres of the (m,) `rows` of x by sums (x - c)² in float64.
+    """Return the two nearest centres of the given rows of x, found by float64 sums (x - c)².
 
-    Centres whose score exceeds the row's limit, from the (m,) `limits`, are excluded. The result is
-    that of :func:`nearest_two` with float64 distances.
+    Centres whose score exceeds the row's entry in the (m,) array `limits` are excluded.
     """
     m, k = len(rows), packed.n_clusters
     out = np.empty(m, np.int32), np.empty(m), np.empty(m, np.int32), np.empty(m)
@@ -292,7 +294,6 @@ def decide(
 def _method(
     tile: Tile, dtype: np.dtype[Any], mode: int, n_features: int, k: int
 ) -> tuple[Tile, panels.Blocking, panels.Kernel]:
-    """Return the tile, blocking and kernel; cached, as a chunk of 1 MB takes little time."""
     direct = direct_features(n_features)
     tile = tile.for_form(direct)
     blocks = panels.blocking(tile, dtype.itemsize, n_features, k)

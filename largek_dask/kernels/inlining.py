@@ -1,14 +1,16 @@
 """Inline kernels into their callers, and save compiled code, with numba's internal interfaces.
 
-Numba optimises each function fully and generates its machine code before linking it into a caller,
+Numba optimises each function and generates machine code for it before linking it into a caller,
 which is then optimised again, level by level. Most kernels are called only by other kernels,
-several levels deep, so a first fit spent most of its compile time on code that is never entered:
-50.9 CPU seconds, and 35.9 with this module. An internal kernel (:class:`InternalCompiler`) is only
-lowered to LLVM IR; a kernel that Python calls (:class:`KernelCompiler`) is optimised once, together
-with all kernels that it calls, as a C compiler does with a file.
+several levels deep, so a first fit spent most of its compile time on code that is never entered.
+This module reduces the compile time of a first fit from 50.9 to 35.9 CPU seconds.
 
-None of this is public in numba. :mod:`~.jit` uses this module with the tested versions of numba
-(``jit.TESTED``), and numba's own pipeline with any other version.
+An internal kernel (:class:`InternalCompiler`) is only lowered to LLVM IR. A kernel that is called
+from Python (:class:`KernelCompiler`) is optimised once, together with all kernels that it calls, as
+a C compiler optimises a file.
+
+These interfaces of numba are not public. :mod:`~.jit` uses this module only with the tested
+versions of numba (``jit.TESTED``), and uses numba's own pipeline with any other version.
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ from numba.extending import _Intrinsic
 from largek_dask.kernels import code_cache
 
 KIND = "internal"
-"""Marker of the saved code of internal kernels; numba's own markers are "object" and "bitcode"."""
+"""Kind of the saved code of internal kernels; numba itself uses "object" and "bitcode"."""
 ENVIRONMENT = "_ZN08NumbaEnv"
-"""Prefix of the variables through which functions find their constants."""
+"""Prefix of the names of variables through which functions find their constants."""
 
 
 def njit(
@@ -55,9 +57,7 @@ def njit(
     compiled._cache = KernelCache(function)
     compiled.get_call_template = partial(_call_template, compiled)
     if function.__closure__:
-        # Numba numbers the symbols of functions made by one factory, starting again in every
-        # process. Two functions saved by different processes could have the same symbol, and a
-        # process that loads both would always run the first.
+        # Make symbols unique across processes, because numba reuses them in each process.
         function.__qualname__ += f".{_describe(function, set()).hex()[:16]}"
     return compiled
 
@@ -80,7 +80,6 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
     @property
     def cache_path(self) -> str:
-        """Cache folder of this version."""
         return str(code_cache.cache_folder())
 
     def enable(self) -> None:
@@ -89,7 +88,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
     disable = flush = enable
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return the compiled overload, or None if it must be compiled."""
+        """Return the saved overload, or None if it must be compiled."""
         target_context.refresh()
         key, path = self._place(sig, target_context.codegen())
         return code_cache.load(path, key, partial(_rebuild, target_context))
@@ -100,7 +99,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
         code_cache.save(path, dumps((key, data._reduce())))
 
     def _place(self, sig: Any, codegen: Any) -> tuple[tuple[str, str, str], Path]:
-        """Return the key of the code within this version, and the path of its file."""
+        """Return the cache key of the code, and the path of the file."""
         key = str(sig), repr(codegen.magic_tuple()), _describe(self._function, set()).hex()
         code = self._function.__code__
         name = re.sub(r"[^\w.]", "", self._function.__qualname__)
@@ -110,7 +109,7 @@ class KernelCache(caching._Cache):  # type: ignore[misc]
 
 
 def _describe(value: Any, seen: set[int]) -> bytes:
-    """Return a hash of a function or of a value in its closure; it is the same in every process."""
+    """Return a hash of a function or of a closure value, which is equal in every process."""
     if isinstance(value, _Intrinsic):
         value = value._defn
     if not hasattr(value, "__code__"):
@@ -139,7 +138,7 @@ def _source_hash(filename: str) -> bytes:
 
 
 class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
-    """LLVM IR of a function and of the functions that it calls."""
+    """LLVM IR of a function and of all functions that it calls."""
 
     def finalize(self) -> None:
         """Link called functions; omit ``_reload_init``, which only parallel loops need."""
@@ -152,7 +151,6 @@ class InternalLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
         self._finalized = True
 
     def serialize_using_object_code(self) -> Any:
-        """Serialize only the LLVM IR."""
         self._ensure_finalized()
         return self.name, KIND, self._get_module_for_linking().as_bitcode()
 
@@ -173,7 +171,8 @@ class KernelLibrary(codegen.JITCodeLibrary):  # type: ignore[misc]
 class Flags(compiler.Flags):  # type: ignore[misc]
     """Numba flags that are compared by the values that were set.
 
-    Flags are part of the key of each operator lookup, and numba would compare lists of all flags.
+    Flags are part of the key of each operator lookup, and numba's own comparison of all flags is
+    slow.
     """
 
     __slots__ = ()
@@ -190,13 +189,13 @@ class Flags(compiler.Flags):  # type: ignore[misc]
 
 
 _FLAGS_HASH = hash(compiler.Flags())
-"""Hash of any flags: numba hashes only their names."""
+"""Hash of every instance, because numba hashes only the names of flags."""
 
 
 class KnownCalls:
     """Cache of the operators and builtin functions that numba's typing context has resolved.
 
-    Without it, numba tries all definitions of a function at each call.
+    Without this cache, numba tries all definitions of a function at each call.
     """
 
     def __init__(self, context: Any) -> None:
@@ -206,14 +205,13 @@ class KnownCalls:
         return getattr(self._context, name)
 
     def resolve_function_type(self, function: Any, args: Any, kws: Any) -> Any:
-        """Return the signature of a call."""
         if type(function) is not types.Function:
             return self._context.resolve_function_type(function, args, kws)
         key = self._context, function, tuple(args), tuple(kws.items())
         known = _known_calls.get(key)
         if known is None:
             known = self._context.resolve_function_type(function, args, kws)
-            # Functions that numba compiles for a call depend on more than the argument types.
+            # Do not cache functions that numba compiles: they depend on more than argument types.
             if known is not None and function.get_impl_key(known) == function.typing_key:
                 _known_calls[key] = known
         return known
@@ -223,13 +221,13 @@ _known_calls: dict[tuple[Any, ...], Any] = {}
 
 
 class KernelLower(lowering.Lower):  # type: ignore[misc]
-    """Lower array indexing by integers, which is most of a kernel, to less code than numba does.
+    """Lower array indexing by integers to less code than numba generates.
 
-    Numba loads the array's fields from memory and types each access again.
+    Most of a kernel is array indexing, and numba loads the fields of an array at each access.
     """
 
     def lower_getitem(self, resty: Any, expr: Any, value: Any, index: Any, signature: Any) -> Any:
-        """Lower ``array[index]``; let numba lower any other object."""
+        """Lower ``array[index]``; leave other objects to numba."""
         array = self.typeof(value.name)
         place = self._place(array, self.typeof(index.name), value, index)
         if place is None or signature.return_type != array.dtype or array.dtype != resty:
@@ -237,7 +235,7 @@ class KernelLower(lowering.Lower):  # type: ignore[misc]
         return self.context.unpack_value(self.builder, array.dtype, place)
 
     def lower_setitem(self, target_var: Any, index_var: Any, value_var: Any, signature: Any) -> Any:
-        """Lower ``array[index] = value``; let numba lower any other object."""
+        """Lower ``array[index] = value``; leave other objects to numba."""
         array = self.typeof(target_var.name)
         given = self.typeof(value_var.name)
         kind = signature.args[2]
@@ -252,7 +250,7 @@ class KernelLower(lowering.Lower):  # type: ignore[misc]
         return None
 
     def _place(self, array: Any, index: Any, value: Any, at: Any) -> Any:
-        """Return a pointer to an item; None unless the array is C-ordered and of plain numbers."""
+        """Return a pointer to an item, or None unless the array is C-ordered and numeric."""
         several = isinstance(index, BaseTuple)
         kinds = tuple(index) if several else (index,)
         if not (
@@ -282,7 +280,7 @@ class KernelLower(lowering.Lower):  # type: ignore[misc]
 
 
 _DATA, _SHAPE = 4, 5
-"""Positions of fields in numba's array structure."""
+"""Indices of fields in numba's array structure."""
 
 
 @register_pass(mutates_CFG=True, analysis_only=False)
@@ -293,7 +291,6 @@ class KernelLowering(NativeLowering):  # type: ignore[misc]
 
     @property
     def lowering_class(self) -> type[KernelLower]:
-        """Lower one function."""
         return KernelLower
 
 
@@ -304,7 +301,6 @@ class InternalLowering(KernelLowering):
     _name = "largek_internal_lowering"
 
     def run_pass(self, state: Any) -> bool:
-        """Lower the function, and register it for its callers."""
         state.flags.no_compile = True
         super().run_pass(state)
         lowered = state["cr"]
@@ -314,7 +310,7 @@ class InternalLowering(KernelLowering):
 
 
 class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
-    """Compile kernels that Python calls."""
+    """Compile kernels that are called from Python."""
 
     library_class: type[codegen.JITCodeLibrary] = KernelLibrary
     lowering_pass: type[NativeLowering] = KernelLowering
@@ -333,7 +329,8 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
     def compile_extra(self, func: Any) -> Any:
         """Compile a function and its callees with the garbage collector turned off.
 
-        Nearly all objects that numba creates, hundreds of thousands per kernel, live until the end.
+        Collecting garbage would free little: nearly all objects that numba creates are used until
+        the end.
         """
         collects = gc.isenabled()
         gc.disable()
@@ -344,7 +341,7 @@ class KernelCompiler(compiler.Compiler):  # type: ignore[misc]
                 gc.enable()
 
     def define_pipelines(self) -> list[PassManager]:
-        """Replace numba's lowering pass."""
+        """Return numba's passes, with the lowering pass replaced."""
         [numbas] = super().define_pipelines()
         passes = PassManager(numbas.pipeline_name)
         for kind, description in numbas.passes:
@@ -361,7 +358,6 @@ class InternalCompiler(KernelCompiler):
 
 
 def _rebuild(target_context: Any, saved: tuple[Any, ...]) -> Any:
-    """Rebuild a compiled kernel from its saved form."""
     (name, kind, code), fndesc, environment, signature, objectmode, lifted, *rest = saved
     if kind != KIND:
         return compiler.CompileResult._rebuild(target_context, *saved)

@@ -1,12 +1,12 @@
-"""Compile kernels with the project's only ``njit``.
+"""Compile all kernels with one set of options.
 
-Options are the same for every kernel: the GIL is released, a division by zero gives infinity as in
-numpy, and floating-point operations are neither fused nor reordered (no ``fastmath``, no
-``parallel``), so that a kernel's result does not depend on the machine.
+Kernels release the GIL, and a division by zero gives infinity as in numpy. Floating-point
+operations are neither fused nor reordered (no ``fastmath``, no ``parallel``), so that results do
+not depend on the machine.
 
-With the versions of numba that :mod:`~.inlining` was tested with, kernels are inlined into their
-callers, and processes share compiled code (:mod:`~.code_cache`). Any other version of numba uses
-its own pipeline: results have the same bits, but compiling is slower and every process repeats it.
+With tested versions of numba, kernels are inlined into their callers (:mod:`~.inlining`), and
+processes share compiled code (:mod:`~.code_cache`). Other versions use numba's own pipeline:
+results are bit-identical, but compiling is slower and is repeated in every process.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPTIONS = {
     "cache": False,
 }
 TESTED = (0, 61), (0, 68)
-"""First and last minor version of numba with which :mod:`~.inlining` was tested: the fits of
-``tests/matrix/suite.py`` have the same digests with every version."""
+"""First and last minor version of numba with which :mod:`~.inlining` was tested. All tested
+versions give the same digests for the fits of ``tests/matrix/suite.py``."""
 
 
 def _is_tested(version: str) -> bool:
-    """Return whether :mod:`~.inlining` was tested with this numba version; record if not."""
+    """Return True if this numba version was tested; otherwise report that code is not saved."""
     found = re.match(r"(\d+)\.(\d+)", version)
     if found is not None and TESTED[0] <= (int(found[1]), int(found[2])) <= TESTED[1]:
         return True
@@ -62,25 +62,23 @@ def njit(
 def njit(
     *signatures: Any, internal: bool = False, refcounts: bool = True, forceinline: bool = False
 ) -> Any:
-    """Compile a function with the project's options and its cache.
+    """Compile a function with the options and the code cache of this project.
 
-    It is used as ``@njit`` or ``@njit(signature, ...)``. With ``NUMBA_DISABLE_JIT=1`` it returns
-    the plain function. Functions made by one factory are told apart by the contents of their
-    closures: plain values, functions, other kernels and intrinsics.
+    Use this decorator as ``@njit`` or ``@njit(signature, ...)``. With ``NUMBA_DISABLE_JIT=1``,
+    functions are returned unchanged. The cache distinguishes functions from the same factory by
+    their closures, which may contain plain values, functions, other kernels and intrinsics.
 
     Parameters
     ----------
     *signatures : str or tuple of types
-        Argument types: the function is compiled (or loaded) for exactly these types when it is
-        defined.
+        Argument types for which the function is compiled (or loaded) when it is defined.
     internal : bool
-        Only other kernels call the function: it becomes part of them, without machine code of its
-        own.
+        True if only other kernels call the function. It then has no separate machine code.
     refcounts : bool
         Count references to arrays. Use False for a function that owns no arrays: with a dozen
         arrays, counting takes longer than a short loop.
     forceinline : bool
-        LLVM inlines the function into its callers, however large it is.
+        Make LLVM inline the function into its callers, even if the function is large.
     """
     if len(signatures) == 1 and hasattr(signatures[0], "__code__"):
         return njit()(signatures[0])
@@ -106,10 +104,10 @@ def njit(
 
 
 def is_kernel(dispatcher: object) -> bool:
-    """Return whether this module has compiled the function."""
+    """Return True if :func:`njit` has compiled the function."""
     return getattr(dispatcher, "is_largek_kernel", False)
 
 
 def saves_code() -> bool:
-    """Return whether compiled code is saved for other processes if the folder is writable."""
+    """Return True if compiled code is saved for other processes, given a writable folder."""
     return _is_inlining and not numba.config.DISABLE_JIT

@@ -1,15 +1,15 @@
 """Log-likelihoods, most probable components and posteriors of rows under a mixture.
 
-The register tile computes scores of every row and every component, which are rounded. The
-difference between a score and the log joint that it represents is bounded (:class:`_ScoreBounds`),
-so it is known which components may lie within `NEAR` nats of the best component: their log joints
-are computed again in float64, in the direct form, and the best is chosen among them. Components
-farther away, up to `FAR` nats, contribute by their scores; the remaining components would add less
-than k e^-45 of a row's likelihood. The result does not depend on the tile.
+The register tile computes rounded scores of all rows and components. A bound on the difference
+between a score and the exact log joint (:class:`_ScoreBounds`) determines which components may be
+within `NEAR` nats of the best component. The log joints of these components are computed again in
+float64, in the direct form, and the best component is chosen among them. Components up to `FAR`
+nats away contribute by their scores. All other components are ignored, as they would add less than
+k e^-45 of a row's likelihood. The result does not depend on the tile.
 
-If there are many components, few of them are near a given row, and other components are near the
-next row of the same panel. A bit mask selects the near components of each lane, and exponentials
-are computed many at a time.
+If there are many components, only a few are near a given row, and rows of the same panel are near
+different components. A bit mask therefore selects the rows that are near a component, and
+exponentials are computed in batches.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 NEAR = 14.0
-"""Log joints within this distance of the best, in nats, are computed in float64. Other densities
-are below e^-14, or 2^-20, of the best, so their relative errors of 2^-20 do not matter."""
+"""Log joints within this distance of the best, in nats, are computed in float64. All other
+densities are below e^-14 (2^-20) of the best density, so relative errors of 2^-20 do not matter."""
 FAR = 45.0
-"""Components that are certainly farther from the best, in nats, are ignored: e^-45 is 2^-65."""
+"""Components whose log joint is certainly lower than the best by more than this, in nats, are
+ignored: e^-45 is about 2^-65."""
 UNSURE = 2.0**-5
-"""Log joints whose bounds differ by at least this are computed in float64."""
+"""Log joints are computed in float64 if their bounds differ by at least this much."""
 _TOGETHER = 128
-"""Number of components whose scores are processed while they are in the first-level cache."""
+"""Number of components in a batch of scores, which fits in the first-level cache."""
 _TERMS = 256
-"""Number of components whose exponentials are computed together, in 96 KB for a panel of rows."""
+"""Number of components in a batch of exponentials, which takes 96 KB for a panel of rows."""
 _KEPT = 8
 """Expected number of posteriors per row."""
 _LARGEST = 1.7976931348623157e308
@@ -60,10 +61,10 @@ Labels = NDArray[np.int32]
 
 
 def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
-    """Return the (n,) most probable component of each dense row, and the row's log-likelihood.
+    """Return the most probable components (n,) and the log-likelihoods (n,) of dense rows.
 
-    The most probable component has the largest log joint in float64; ties go to the lowest index. A
-    log-likelihood is the lowest finite float64 if all squares overflow.
+    The most probable component has the largest log joint in float64; ties go to the lowest index.
+    If all squares of a row overflow, its log-likelihood is the lowest finite float64.
     """
     n = check_rows(x, packed.n_features)
     labels, found = np.empty(n, np.int32), np.empty(n)
@@ -104,34 +105,35 @@ def posteriors(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ScoreBounds:
-    r"""Factors and starts for the tile, and coefficients that bound log joints by its scores.
+    r"""Packed components for the register tile, and bounds on log joints in terms of scores.
 
-    Let w be the weights (half the precision of each feature), v the mean and x the row, both minus
-    the shift. The tile computes S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum of n
-    products of numbers that have been rounded a few times has an error of at most
-    γ_n Σ w (|x| + |v|)² (:class:`~.dense.doubts.Rounding`), and (|x| + |v|)² ≤ 2 (x - v)² + 8 v².
-    So |computed - S| ≤ e with e = γ (2 S + 8 V), V = Σ w v². As S ≤ computed + e, the bound in
-    terms of the computed S is e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint, constant - S,
-    lies between ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where
-    the shares include the factor 1 ± 2γ, and the constants include ∓8γV. In the direct form (sums
-    (x - v)² of few features) there is no V.
+    Let w be the weights (half the precision of each feature). Let v be a mean and x a row, both
+    relative to the shift. The tile computes S = Σ w (x - v)² as Σ w v² - Σ 2 w v x + Σ w x². A sum
+    of n products of numbers that have been rounded a few times has an error of at most γ_n Σ w (|x|
+    + |v|)² (:class:`~.dense.doubts.Rounding`), and (|x| + |v|)² ≤ 2 (x - v)² + 8 v². So |computed -
+    S| ≤ e with e = γ (2 S + 8 V), where V = Σ w v². Since S ≤ computed + e, the bound in terms of
+    the computed S is e ≤ γ / (1 - 2γ) (2 computed + 8 V). The log joint, constant - S, is between
+    ``lower - lower_share * computed`` and ``upper - upper_share * computed``, where the shares
+    include the factor 1 ± 2γ, and ``lower`` and ``upper`` include ∓8γV. In the direct form, which
+    sums (x - v)² for few features, there is no V.
     """
 
     factors: Array
-    """(k padded, d or 2 d) factors of the features and, if 2 d, of their squares."""
+    """(k padded, d) factors of features, or (k padded, 2 d) factors of features and their
+    squares."""
     starts: Array
     """(k padded,) initial values of scores."""
     offsets: Array
-    """(d padded,) origin subtracted from a row when it is packed."""
+    """(d padded,) origin that is subtracted when rows are packed."""
     lower: Array
     lower_share: Array
     upper: Array
     upper_share: Array
     shares: Floats
-    """(k,) factor of a computed S: half the precision, or 1 if S includes the precision."""
+    """(k,) factors of the computed sums of squares: half the precision, or 1 for ``"diag"``."""
     largest: float
-    """A row cannot overflow on the tile if its squared length times this is below :func:`_safe`;
-    infinity if any row may overflow."""
+    """A row cannot overflow on the tile if its squared length times ``largest`` is below
+    :func:`_safe`. The value is infinity if any row may overflow."""
 
 
 def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _ScoreBounds:
@@ -140,7 +142,6 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
     kind = np.finfo(dtype)
     diagonal = packed.covariance == "diag"
     direct = packed.centers.direct and not diagonal
-    # (padding and retired components are not used)
     weights = packed.precisions / 2 if diagonal else packed.halves[:, None]
     lengths = np.empty(k)
     with np.errstate(all="ignore"):
@@ -175,7 +176,7 @@ def _bounds(centers: Array, packed: PackedMixture, dense: panels.DenseForm) -> _
 
 
 def _rounded(values: Floats, dtype: np.dtype[Any], towards: float) -> Array:
-    """Convert to another type, rounding in one direction; infinity is preserved."""
+    """Convert to another type, rounding towards a given number. Infinity is preserved."""
     narrow = values.astype(dtype)
     moved = np.nextafter(narrow, dtype.type(towards))
     return readonly(np.where(np.isfinite(narrow), moved, narrow).astype(dtype))
@@ -189,7 +190,6 @@ def _safe(dtype: np.dtype[Any]) -> float:
 
 @njit
 def _lengths(values, weights, out):
-    """Compute weighted squared lengths."""
     k, d = values.shape
     last = weights.shape[1] - 1
     for c in range(k):
@@ -204,8 +204,8 @@ def _search_of(packed: PackedMixture) -> Callable[..., Any]:
     """Return the search function of a mixture, with scratch memory for one thread.
 
     ``search(block, begin, near, least, labels, found, kept, indices, probabilities)`` starts at row
-    `begin`, stops when the space for posteriors is used up, and returns the next row and the number
-    of posteriors.
+    `begin` and stops when the space for posteriors is used up. It returns the next row and the
+    number of posteriors.
     """
     diagonal, dtype = packed.covariance == "diag", packed.dtype
     direct = 0 if diagonal else packed.centers.direct
@@ -229,7 +229,7 @@ def _search_of(packed: PackedMixture) -> Callable[..., Any]:
 
 @cache
 def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """Compile the search over all components, one panel of rows at a time."""
+    """Compile a kernel that searches all components for one panel of rows at a time."""
     meet = _meet(tile, dtype, direct, diagonal)
     collect, settle = _collect(tile, dtype), _settle(dtype, diagonal)
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -280,7 +280,7 @@ def _weigh(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> pane
 
 @cache
 def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panels.Kernel:
-    """Compile a kernel for S of all components, and a lower bound of each row's best log joint."""
+    """Compile a kernel for scores of all components, and lower bounds of the best log joints."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
@@ -322,7 +322,7 @@ def _meet(tile: Tile, dtype: panels.Dtype, direct: int, diagonal: bool) -> panel
 
 @cache
 def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile a kernel that lists components to compute again, and adds up all others."""
+    """Compile a kernel that lists components to recompute, and adds up all other densities."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
     slack = 4 * float(np.finfo(dtype).eps)
     more, unsure = real(slack), real(UNSURE)
@@ -337,12 +337,12 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
         k = constants.size
         for q in range(width):
             counts[q], totals[q] = 0, 0.0
-            # (minus the rounding of the limits)
+            # Allow for rounding errors of the limits.
             level = np.float64(best[q])
             level -= slack * abs(level)
             limits[q], nears[q] = real(level - FAR), real(level - near)
             if not np.float64(norms[q]) * largest < safe:
-                # scores may have overflowed: any component may matter
+                # Scores may have overflowed, so no component can be excluded.
                 limits[q] = nears[q] = -np.inf
             loose[q] = limits[q] - more * abs(limits[q])
         for begin in range(0, k, _TERMS):
@@ -356,7 +356,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
                 )  # fmt: skip
                 mask: Any = every
                 if share > 0:
-                    # slightly more scores than may matter; the exact test is below
+                    # Select slightly too many scores; the exact test follows below.
                     above, times = level + more * abs(level), (real(1) + more) / share
                     for q in range(width):
                         edges[q] = (above - loose[q]) * times
@@ -392,7 +392,7 @@ def _collect(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
-    """Compile a kernel for a row's log joints of near components, their sum, and their shares."""
+    """Compile a kernel for the log joints, likelihood and posteriors of a row in float64."""
 
     @panels.inner
     def settle(
@@ -412,14 +412,14 @@ def _settle(dtype: panels.Dtype, diagonal: bool) -> panels.Kernel:
                 best, label = joints[p], np.int32(c)
         labels[i], found[i] = label, -_LARGEST
         if best == -np.inf:
-            # all squares overflow
+            # All squares overflow.
             if indices.size > 0:
                 kept[i], indices[written], probabilities[written] = 1, label, 1.0
                 written += 1
             return written
         for p in range(n):
             terms[p] = exp_of(min(joints[p] - best, 0.0))
-        # (the level is infinite if any component may matter)
+        # The level may be infinite if no component was excluded.
         total = others * exp_of(min(np.float64(level) - best, 0.0)) if others > 0 else 0.0
         for p in range(n):
             total += terms[p]

@@ -1,13 +1,13 @@
 r"""Components of a Gaussian mixture, packed for the kernels.
 
-All components share one variance (``"iso"``), each component has its own variance (``"isoflex"``),
-or each has one variance per feature (``"diag"``). All rankings, weights and sums are based on the
-*log joint* of a row and a component, ``log pi_c + log N(x; c)``, which is always computed as
+Components have one common variance (``"iso"``), one variance each (``"isoflex"``), or one variance
+per component and feature (``"diag"``). All results are based on the *log joint* of a row and a
+component, ``log pi_c + log N(x; c)``, which is always computed in float64 as
 
 .. math:: \mathrm{constants}_c - \mathrm{halves}_c \cdot \mathrm{squares}
 
-in float64, where squares are ``sum (x - mean)²`` (``"diag"``: ``sum (x - mean)² precision``) in the
-direct form, computed from the original numbers in the order of
+Here squares are ``sum (x - mean)²``, or ``sum (x - mean)² precision`` for ``"diag"``. They are
+computed in the direct form, from the original numbers, in the order of
 :func:`~largek_dask.kernels.emit.square_distance`.
 """
 
@@ -34,53 +34,55 @@ Floats = NDArray[np.float64]
 
 @njit
 def log_joint(constant, half, square):
-    """Return the log joint of a row and a component, rounded twice, in this order."""
+    """Return the log joint of a row and a component, rounded after each of the two operations."""
     return constant - half * square
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MixtureForm:
-    """Factors and starts of components for the tile, in the compute dtype, read-only.
+    """Read-only factors and initial scores of components for the register tile.
 
-    The scores of ``"iso"`` are those of k-means: smaller means nearer. The scores of ``"isoflex"``
-    and ``"diag"`` are minus the log joint; they need additional features of a row: its squared
-    length relative to the shift, or the square of each feature.
+    Scores of ``"iso"`` are those of k-means. Scores of ``"isoflex"`` and ``"diag"`` are negative
+    log joints, and need additional features of a row: its squared length relative to the shift for
+    ``"isoflex"``, and the square of each feature for ``"diag"``.
     """
 
     factors: Array
-    """(k padded, features) factors as in :class:`~.dense.panels.DenseForm`, and of additional
+    """(k padded, n) factors of features, as in :class:`~.dense.panels.DenseForm`, and of additional
     features."""
     starts: Array
     """(k padded,) initial scores; infinity for padding and retired components."""
     offsets: Array
-    """(d padded,) origin subtracted from a row."""
+    """(d padded,) origin that is subtracted from rows."""
     level: float
-    """Largest absolute constant, whose rounding error also affects scores."""
+    """Largest absolute constant, which contributes to the rounding errors of scores."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedMixture:
     """Components packed for the kernels by :func:`pack_mixture`.
 
-    Pickled as its first four arrays and packed again when unpickled. All arrays are read-only.
+    All arrays are read-only. Pickling stores only the first four arrays, and unpickling packs the
+    components again.
     """
 
     means: Array
     """(k, d) means in the compute dtype."""
     variances: Floats
-    """(1, 1) for ``"iso"``, (k, 1) for ``"isoflex"``, (k, d) for ``"diag"``."""
+    """Variances of shape (1, 1) for ``"iso"``, (k, 1) for ``"isoflex"``, or (k, d) for
+    ``"diag"``."""
     log_weights: Floats
-    """(k,) minus infinity for a retired component."""
+    """(k,) log weights; minus infinity for retired components."""
     shift: Array
-    """(d,) origin subtracted from rows and means, near the data's mean."""
+    """(d,) origin near the mean of the data, which is subtracted from rows and means."""
     constants: Floats
-    """(k,) log weight plus normalisation; minus infinity for a retired component."""
+    """(k,) log weight plus log normalisation; minus infinity for retired components."""
     halves: Floats
-    """(k,) factor of the sum of squares: half the precision, or 1/2 for ``"diag"``."""
+    """(k,) factors of the sums of squares: half the precision, or 1/2 for ``"diag"``."""
     precisions: Floats
     """(k, d) precisions for ``"diag"``; otherwise an empty (0, 0) array."""
     centers: PackedCenters
-    """The means as centres of k-means."""
+    """Means, packed as centres of k-means."""
 
     @property
     def n_components(self) -> int:
@@ -93,7 +95,6 @@ class PackedMixture:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """The compute dtype: float32 or float64."""
         return self.means.dtype
 
     @property
@@ -105,12 +106,12 @@ class PackedMixture:
 
     @property
     def direct(self) -> int:
-        """Number of features if the direct form is used and there is one variance, otherwise 0."""
+        """Number of features if ``"iso"`` uses the direct form, otherwise 0."""
         return self.centers.direct if self.covariance == "iso" else 0
 
     @property
     def alive(self) -> NDArray[np.bool_]:
-        """(k,) True for components that are not retired."""
+        """(k,) mask of components that are not retired."""
         return self.log_weights > -np.inf
 
     @property
@@ -125,7 +126,7 @@ class PackedMixture:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the arrays with k rows."""
+        """Size of the arrays with k rows, in bytes."""
         wide = self.variances.nbytes + self.precisions.nbytes
         return self.centers.nbytes + wide + 3 * self.constants.nbytes
 
@@ -136,7 +137,7 @@ class PackedMixture:
 def pack_mixture(
     means: Array, variances: Floats, log_weights: Floats, shift: Array
 ) -> PackedMixture:
-    """Prepare components for the kernels.
+    """Pack components for the kernels.
 
     Parameters
     ----------
@@ -155,13 +156,13 @@ def pack_mixture(
     log_weights = np.array(log_weights, np.float64)
     if variances.shape not in ((1, 1), (k, 1), (k, d)):
         raise ParameterError(
-            f"variances of {k} components of {d} features must have shape (1, 1), ({k}, 1) or "
+            f"variances of {k} components with {d} features must have shape (1, 1), ({k}, 1) or "
             f"({k}, {d}), got {variances.shape}."
         )
     if not ((variances > 0) & (variances < np.inf)).all():
         raise ParameterError("variances must be positive and finite.")
     if log_weights.shape != (k,) or not (log_weights < np.inf).all():
-        raise ParameterError(f"log_weights must be {k} numbers below infinity.")
+        raise ParameterError(f"log_weights must be {k} numbers, finite or minus infinity.")
     wide = variances.shape[1] > 1
     constants = log_weights - _normalisation(variances, d)
     halves = np.full(k, 0.5) if wide else np.repeat(0.5 / variances[:, 0], k // len(variances))
@@ -179,14 +180,14 @@ def pack_mixture(
 
 
 def pack_equal(means: Array, variance: float, shift: Array) -> PackedMixture:
-    """Prepare components with a common variance and equal weights."""
+    """Pack components with a common variance and equal weights."""
     k = len(means)
     log_weights = np.full(k, -log(np.array([k]))[0])
     return pack_mixture(means, np.array([[variance]]), log_weights, shift)
 
 
 def _normalisation(variances: Floats, d: int) -> Floats:
-    """Return (k,) or (1,) halved sums of log(2 pi variance) over the features, in order."""
+    """Return half the sum of log(2 pi variance) over the features, as a (k,) or (1,) array."""
     logs = log((_TWO_PI * variances).ravel()).reshape(variances.shape)
     if variances.shape[1] == 1:
         return 0.5 * (d * logs[:, 0])

@@ -1,19 +1,19 @@
 """Exact k-means in one dimension: the best partitions into l clusters for all l up to k.
 
-In one dimension, the clusters of a best partition are intervals of the sorted values. So dynamic
-programming over the ends of the intervals finds a best partition: with f(l, m) the smallest
-objective of l clusters for the first m values,
+In one dimension, the clusters of a best partition are intervals of the sorted values, so dynamic
+programming can find a best partition. Let f(l, m) be the smallest objective of l clusters for the
+first m values. Then
 
     f(l, m) = min over j < m of f(l - 1, j) + cost(j, m),
 
-where cost(j, m) is the cost of the values from j up to m about their mean. The best j never
-decreases as m grows (cost is concave Monge), so the best j for the middle m limits the candidates
-on both sides of m: the total work is O(k n log n).
+where cost(j, m) is the cost of values j to m - 1 about their mean. The best j never decreases as m
+grows, because the cost is concave Monge. So the best j for the middle m limits the candidates for
+all other m, and the total work is O(k n log n).
 
-Costs are differences of cumulative sums, which may lose all digits: values at 1e9 +- 1 have squares
-of 1e18. So each sum is relative to the middle value and stored as two float64, a high and a low
-part, and a search has two steps: costs from the high parts, with an error bound, leave few ends in
-doubt, and these ends are compared by costs from both parts.
+Costs are differences of cumulative sums and may lose all digits: values at 1e9 +- 1 have squares of
+1e18. So values are taken relative to the middle value, and each sum is stored as two float64, a
+high and a low part. A search first computes costs and error bounds from the high parts. Then it
+compares the few remaining candidates by costs from both parts.
 
 Sources: X. Wu, "Optimal quantization by matrix searching", Journal of Algorithms 12 (1991), for
 divide and conquer; H. Wang and M. Song, "Ckmeans.1d.dp", The R Journal 3/2 (2011), for the
@@ -34,19 +34,20 @@ from largek_dask.kernels.jit import njit
 Floats = NDArray[np.float64]
 
 _OFF = 2.0**-50
-"""Relative error of a cost: 8 roundings, of two sums, their difference, a mean, a product and the
-total. If a weight loses most of its digits, the mean, and so the error, becomes very large."""
+"""Bound on the relative error of a cost after eight roundings. If a weight loses most of its
+digits, the mean and the error bound become very large."""
 _FINE = 2.0**-43
-"""Doubled relative error up to which a cost is not computed again."""
+"""A cost is computed again unless the difference of its bounds is below this fraction of the
+cost."""
 _DEPTH = 128
-"""Maximum number of intervals waiting to be halved: enough for repeated halving of all rows."""
+"""Maximum size of the stack of intervals, which is enough to halve any number of rows."""
 
 
 def distinct_values(values: NDArray[Any], weight: Floats | None = None) -> tuple[Floats, Floats]:
     """Return the distinct values of rows in ascending order, and the weight of each value.
 
-    `values` (n,) are finite numbers of any real type. Rows of weight 0 are skipped; by default each
-    row weighs 1. Weights of equal values are added in row order.
+    `values` (n,) must be finite and may have any real type. Rows of weight 0 are skipped; by
+    default, each row has weight 1. Weights of equal values are added in row order.
     """
     values = values.astype(np.float64) + 0.0  # -0 and 0 are one value
     if weight is not None:
@@ -91,9 +92,9 @@ def optimal_partitions(
     packed = []
     for size in range(2, k + 1):
         first = np.zeros(n + 1, np.int64)
-        # only the last entry of the last level is needed
+        # The last level needs only its last entry.
         begin = size if size < k else n
-        with np.errstate(all="ignore"):  # a weight may round to 0: then the cost is unknown
+        with np.errstate(all="ignore"):  # a cost is NaN if a weight rounds to 0
             _level(sums, readonly(before), size, begin, scratch, after, first)
         packed.append(_packed(first, begin))
         before, after = after, before
@@ -104,11 +105,11 @@ def optimal_partitions(
 
 
 def objective_bounds(objectives: Floats) -> Floats:
-    """Return lower bounds on the objective of any partition into 1, 2, ... clusters.
+    """Return lower bounds on the smallest objectives for 1, 2, ... clusters.
 
-    The relative error of a cluster's cost is up to 2^-44 in the search, and as much again in a
-    comparison. The error of sums in two float64 is 2^-98 of the objective of a single cluster; it
-    matters if the range of all values is 10^14 times that of a cluster.
+    The relative error of a cluster's cost is at most 2^-44 in the search, plus at most 2^-44 in a
+    comparison. Storing sums as two float64 adds an error of 2^-98 times the objective of a single
+    cluster, which matters only if the range of all values is 10^14 times the range of a cluster.
     """
     shares = np.arange(2, len(objectives) + 2) * 2.0**-43
     found: Floats = objectives * (1 - shares) - 2.0**-98 * objectives[0]
@@ -116,9 +117,9 @@ def objective_bounds(objectives: Floats) -> Floats:
 
 
 def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], int]:
-    """Pack ascending numbers from position ``begin`` on, with 2 bits for each.
+    """Pack the ascending numbers ``first[begin:]`` with about 2 bits per number.
 
-    A set bit represents a number, and a zero bit a step up by one.
+    A set bit represents a number, and a zero bit increases the next number by 1.
     """
     kept = first[begin:]
     bits = np.zeros(int(kept[-1]) + len(kept), np.bool_)
@@ -127,13 +128,13 @@ def _packed(first: NDArray[np.int64], begin: int) -> tuple[NDArray[np.uint8], in
 
 
 def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArray[np.int64]:
-    """Return (k, k + 1) starts of the clusters of each partition, followed by n."""
+    """Return (k, k + 1) cuts: the starts of the clusters of each partition, followed by n."""
     cuts = np.zeros((k, k + 1), np.int64)
     cuts[np.arange(k), np.arange(k) + 1] = n
     for size in range(k, 1, -1):
         bits, begin = packed[size - 2]
         ones = np.flatnonzero(np.unpackbits(bits))
-        # the cluster number `size` from the left, in all partitions with that many clusters
+        # ends of cluster number `size` in all partitions with at least `size` clusters
         ends = cuts[size - 1 :, size] - begin
         cuts[size - 1 :, size - 1] = ones[ends] - ends
     return cuts
@@ -141,7 +142,6 @@ def _cuts(packed: list[tuple[NDArray[np.uint8], int]], n: int, k: int) -> NDArra
 
 @njit
 def _two_sum(a, b):
-    """Return the rounded sum and its rounding error."""
     total = a + b
     part = total - a
     return total, (a - (total - part)) + (b - part)
@@ -149,7 +149,7 @@ def _two_sum(a, b):
 
 @njit
 def _plus(high, low, other, other_low):
-    """Return the sum of two numbers, each stored as two float64."""
+    """Return the sum of two numbers, each of which is stored as two float64."""
     total, rest = _two_sum(high, other)
     rest += low + other_low
     joined = total + rest
@@ -158,10 +158,10 @@ def _plus(high, low, other, other_low):
 
 @njit
 def _sums_from(values, weights, middle, sums):
-    """Write sums of w, w y and w y^2 from the middle value on; y is the value minus the middle.
+    """Write cumulative sums of w, w y and w y^2, where y is the value minus the middle value.
 
-    Rows 0 to 2 of ``sums`` are the high parts, and rows 3 to 5 the low parts. Left of the middle
-    they are the negated sums of the values up to the middle.
+    Rows 0 to 2 of ``sums`` contain the high parts, and rows 3 to 5 the low parts. Sums are 0 at the
+    middle value, and terms to the left are subtracted.
     """
     n = values.shape[0]
     terms = np.empty((3, 2))
@@ -193,7 +193,7 @@ def _costs_of_one(sums, out):
 
 @njit
 def _moments(sums, j, m):
-    """Return the weight, sum and mean of values j up to m, and the errors of sum and mean."""
+    """Return the weight, sum, error of the sum, mean and error of the mean of values j to m - 1."""
     w, w_low = _plus(sums[0, m], sums[3, m], -sums[0, j], -sums[3, j])
     s, s_low = _plus(sums[1, m], sums[4, m], -sums[1, j], -sums[4, j])
     mean = s / w
@@ -204,9 +204,10 @@ def _moments(sums, j, m):
 
 @njit
 def _cost(sums, j, m):
-    """Return the cost of the values from j up to m, from both parts of the sums.
+    """Return the cost of values j to m - 1, computed from both parts of the sums.
 
-    The cost is Q - t (S + W r) - W r^2, with mean t and its error r.
+    Let W, S and Q be the sums of w, w y and w y^2, t the mean and r its error. The cost is Q - t (S
+    + W r) - W r^2.
     """
     if m - j < 2:
         return 0.0
@@ -220,10 +221,10 @@ def _cost(sums, j, m):
 
 @njit
 def _level(sums, before, size, begin, scratch, after, first):
-    """Find best partitions into ``size`` clusters of the first m values, from m = ``begin`` on.
+    """Find the best partitions of the first m values into ``size`` clusters, for m >= ``begin``.
 
-    ``before`` (n + 1,) are the objectives with one cluster fewer, from m = ``size`` - 1 on.
-    Objectives are written to ``after``, and starts of the last cluster to ``first``.
+    ``before`` (n + 1,) contains the objectives of ``size - 1`` clusters. ``after`` receives the
+    objectives, and ``first`` receives the starts of the last clusters.
     """
     n = after.shape[0] - 1
     waiting = np.empty((_DEPTH, 4), np.int64)
@@ -249,15 +250,15 @@ def _level(sums, before, size, begin, scratch, after, first):
 
 @njit
 def _search(sums, w, s, q, before, m, least, most, lows, highs):
-    """Return the start of the last cluster of the first m values, and the objective.
+    """Return the best start of the last cluster for the first m values, and the objective.
 
-    The start is between ``least`` and ``most``, inclusive. w, s and q are the first three rows of
-    ``sums``, passed separately because creating views would be slow. ``lows`` and ``highs`` (n,)
-    are scratch space for the bounds of objectives.
+    The start is between ``least`` and ``most``, inclusive. The first three rows of ``sums`` are
+    passed as w, s and q, because creating views would be slow. ``lows`` and ``highs`` (n,) are
+    scratch arrays for the bounds of objectives.
     """
     w_m, s_m, q_m = w[m], s[m], q[m]
     n = most + 1 - least
-    # (loops that start at 0 are vectorized)
+    # Only loops that start at 0 are vectorized.
     w_j, s_j, q_j, before_j = w[least:], s[least:], q[least:], before[least:]
     for i in range(n):
         weight, total = w_m - w_j[i], s_m - s_j[i]
@@ -271,7 +272,7 @@ def _search(sums, w, s, q, before, m, least, most, lows, highs):
     bound = _least(highs, n)
     found, smallest = least, np.inf
     for i in range(n):
-        # (NaN if the cost is unknown)
+        # Bounds are NaN if the weight rounds to 0.
         if not lows[i] > bound:
             if highs[i] - lows[i] < _FINE * highs[i]:
                 value = 0.5 * (lows[i] + highs[i])
@@ -284,7 +285,7 @@ def _search(sums, w, s, q, before, m, least, most, lows, highs):
 
 @njit
 def _least(values, n):
-    """Return the minimum of the first n values, ignoring NaN, by four comparisons at a time."""
+    """Return the minimum of the first n values, ignoring NaN."""
     a, b, c, d = np.inf, np.inf, np.inf, np.inf
     for i in range(0, n - 3, 4):
         a = values[i] if values[i] < a else a
@@ -298,7 +299,7 @@ def _least(values, n):
 
 @njit
 def _finish(sums, cuts, middle, objectives, means):
-    """Compute the objectives and the means of the clusters between the (k, k + 1) cuts."""
+    """Compute the objectives and cluster means of all partitions."""
     for size in range(means.shape[0]):
         for c in range(size + 1):
             begin, end = cuts[size, c], cuts[size, c + 1]

@@ -1,4 +1,4 @@
-"""Cache of the packed forms of a set of centres; each is made at most once per process."""
+"""Cache of packed forms of centres, which are computed at most once per process."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ Form = TypeVar("Form")
 
 
 class PackedCache:
-    """Packed forms of (k, d) centres, keyed by the function that makes the form."""
+    """Cache of packed forms of (k, d) centres, keyed by the function that packs them."""
 
     __slots__ = ("_centers", "_forms", "_lock")
 
     def __init__(self, centers: NDArray[Any]) -> None:
         self._centers = centers
-        # A reentrant lock, because one form may be made from another.
+        # The lock is reentrant, because one form may be computed from another form.
         self._lock = threading.RLock()
         self._forms: dict[Callable[..., Any], Any] = {}
 
     def get(self, make: Callable[..., Form], *more: Any) -> Form:
-        """Return ``make(centers, *more)``, called only once; other threads wait for the result."""
+        """Return ``make(centers, *more)``, which is computed once while other threads wait."""
         with self._lock:
             if make not in self._forms:
                 self._forms[make] = make(self._centers, *more)

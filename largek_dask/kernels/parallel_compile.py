@@ -1,7 +1,8 @@
-"""Compile the kernels that a first fit needs in a second process, in reverse order.
+"""Compile the kernels for a first fit in a second process, in reverse order.
 
-The fit compiles kernels when it needs them, and this process compiles the same kernels in reverse
-order until the two meet. It imports only kernels, so that the process starts quickly.
+The fit compiles kernels in the order of use, and the second process compiles the same kernels in
+reverse order, until all kernels are compiled. This module imports only kernels, so that the process
+starts quickly.
 """
 
 from __future__ import annotations
@@ -31,15 +32,17 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.sums import ClusterSums
 
 FEW_CLUSTERS = 128
-"""Maximum number of clusters for which rows are compared with all centres, without lists."""
+"""Up to this number of clusters, rows are compared with all centres and not with lists of
+centres."""
 _ROWS = 1_024
 _MOST_CLUSTERS = 300
 
 
 def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[[], object]]:
-    """Return calls of the kernels that a fit of dense rows needs, in reverse order, by name.
+    """Return calls of all kernels for a fit of dense rows, by name, in reverse order of use.
 
-    The kernels that a fit needs first are omitted: it compiles them before this process starts.
+    The kernels that a fit needs first are omitted, because the fit compiles them before the second
+    process starts.
     """
     k, d = min(k, _MOST_CLUSTERS), n_features
     draws = np.random.default_rng(0)
@@ -78,7 +81,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
     }
     if k <= FEW_CLUSTERS:
         names = "splits sums neighbours squares distances two cells greedy"
-    elif packed.direct:  # at first, `nearest` uses the kernel of `nearest_two`
+    elif packed.direct:  # `nearest` starts with the kernel of `nearest_two`
         names = "splits scores squares sums lists neighbours distances two cells"
     else:
         names = "splits scores squares sums lists neighbours distances nearest two cells"
@@ -86,7 +89,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
 
 
 def _end_with_parent() -> None:
-    """Exit when the pipe from the parent process is closed, which happens when the parent ends."""
+    """Exit when standard input is closed, which happens when the parent process ends."""
     sys.stdin.buffer.read()
     os._exit(0)
 

@@ -1,8 +1,8 @@
-"""Projections onto directions, and orthonormal bases, with the same bits on any processor.
+"""Projections and orthonormal bases that are bit-identical on every processor.
 
-Every inner product is summed feature by feature with one fused multiply-add each, as are scores of
-rows and centres (:mod:`~.dense.search`), so it depends neither on the row's position nor on the
-vector width. No library whose bits depend on the processor is used.
+An inner product uses one fused multiply-add per feature in a fixed order, like scores of rows and
+centres (:mod:`~.dense.search`). So results depend neither on the position of a row nor on the
+vector width. Libraries whose results depend on the processor are not used.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ from largek_dask.kernels.tile import select_tile
 Array = NDArray[Any]
 
 _LANES = 8
-"""Number of partial sums to which products are added in turn."""
+"""Number of partial sums of an inner product."""
 _DEPENDENT = 2.0**-26
-"""Relative length below which the remainder of a vector, after subtracting its projections onto
-earlier vectors, counts as rounding error."""
+"""A vector is treated as linearly dependent on earlier vectors if orthogonalization shortens it to
+at most this fraction of its length."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Directions:
-    """Directions packed for the kernel; pickled as (vectors, origin)."""
+    """Directions packed for the kernel."""
 
     vectors: Array
     """(m, d) read-only directions in the compute dtype."""
     origin: Array
-    """(d,) read-only origin subtracted from rows, near their mean, in the compute dtype."""
+    """(d,) read-only origin near the mean of the rows, in the compute dtype."""
     _padded: Array = field(repr=False)
     _offsets: Array = field(repr=False)
 
     @classmethod
     def of(cls, vectors: Array, origin: Array) -> Directions:
-        """Prepare (m, d) vectors, m >= 1, for rows relative to a (d,) origin."""
+        """Pack (m, d) vectors, m >= 1, for projecting rows relative to a (d,) origin."""
         vectors, origin = np.asarray(vectors), np.asarray(origin)
         if vectors.ndim != 2 or 0 in vectors.shape or origin.shape != vectors.shape[1:]:
             raise ParameterError(
-                f"directions must be a table (m, d) with an origin (d,), got {vectors.shape} and "
+                f"directions and origin must have shapes (m, d) and (d,), got {vectors.shape} and "
                 f"{origin.shape}."
             )
         dtype = compute_dtype(vectors.dtype)
@@ -61,11 +61,11 @@ class Directions:
         return cls(*(readonly(array) for array in arrays))
 
     def same(self, other: Directions) -> bool:
-        """Return True if the other directions give the same products as these."""
+        """Return True if `other` has the same vectors and the same origin."""
         return len(self.vectors) == len(other.vectors) and self.extends(other)
 
     def extends(self, other: Directions) -> bool:
-        """Return True if these directions begin with the other ones and share their origin."""
+        """Return True if these directions begin with those of `other` and have the same origin."""
         first = self.vectors[: len(other.vectors)]
         same_origin = np.array_equal(self.origin, other.origin)
         return same_origin and np.array_equal(first, other.vectors)
@@ -79,15 +79,15 @@ class Directions:
 
 
 def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
-    """Return ``(x - origin) @ vectors.T`` (n, m) in the compute dtype, each product rounded.
+    """Return the (n, m) projections ``(x - origin) @ vectors.T`` in the compute dtype.
 
-    `x` (n, d) may have any real type; the result is written to `out`, if given.
+    Rows `x` (n, d) may have any real type. The result is written to `out` if given.
     """
     (m, d), dtype = directions.vectors.shape, directions.vectors.dtype
     out = output(out, (check_rows(x, d), m), dtype)
     tile = select_tile()
     run, starts = dense.scores(tile, dtype, 0), np.zeros(len(directions._padded), dtype)
-    # 256 directions at a time: their products stay in the first-level cache until they are written
+    # Process 256 directions at a time, so that products stay in the first-level cache.
     width, blocks = tile.vectors * tile.lanes_of(dtype.itemsize), panels.Blocking(1, 1, d)
     space = panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
     for rows, block in converted(x, dtype):
@@ -96,14 +96,15 @@ def project(x: Array, directions: Directions, out: Array | None = None) -> Array
 
 
 def orthonormal(vectors: Array) -> NDArray[np.float64]:
-    """Return an orthonormal basis (r, d) of the span of (m, d) vectors, in their order.
+    """Return an orthonormal basis (r, d) of the span of (m, d) vectors.
 
-    Uses the modified Gram-Schmidt process, twice per vector (G. H. Golub and C. F. Van Loan,
-    "Matrix computations", 4th edition, 2013, section 5.2.8), so that inner products are about
-    1e-15. Vectors that are not finite, or that depend linearly on earlier vectors, are omitted.
+    The modified Gram-Schmidt process is applied twice per vector, so that inner products of the
+    basis are at most about 1e-15 (G. H. Golub and C. F. Van Loan, "Matrix computations", 4th
+    edition, 2013, section 5.2.8). Vectors are omitted if they are not finite or depend linearly on
+    earlier vectors.
     """
     work = np.array(vectors, np.float64, order="C")
-    # Scaling by a power of two is exact, and keeps squares from overflow and underflow.
+    # Scale by powers of two, which is exact, so that squares neither overflow nor underflow.
     largest = np.abs(work).max(axis=1, initial=0.0)
     usable = np.isfinite(largest) & (largest > 0)
     work = np.ldexp(work[usable], -np.frexp(largest[usable])[1][:, None])
@@ -113,7 +114,7 @@ def orthonormal(vectors: Array) -> NDArray[np.float64]:
 
 @njit
 def _orthonormalize(work):
-    """Write the basis vectors to the first rows; return their number."""
+    """Write an orthonormal basis to the first rows, and return the number of basis vectors."""
     m, d = work.shape
     parts = np.empty(_LANES)
     found = 0
@@ -134,7 +135,7 @@ def _orthonormalize(work):
 
 @njit
 def _product(work, i, j, parts):
-    """Return the inner product of two rows, by partial sums that do not wait for each other."""
+    """Return the inner product of two rows, using independent partial sums."""
     d = work.shape[1]
     whole = d // _LANES * _LANES
     parts[:] = 0.0

@@ -13,17 +13,16 @@ from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.jit import njit
 
 _BLOCK_VALUES = 1 << 16
-"""Number of values in a block of converted rows."""
 NATIVE = frozenset(np.dtype(t) for t in ("float32", "float64", "uint8", "int16"))
-# Exponent bits of float types, by size in bytes: all are set only in NaN and infinity.
+# Exponent bits by item size. All of these bits are set only in NaN and infinity.
 _EXPONENTS = {2: np.int16(0x7C00), 4: np.int32(0x7F800000), 8: np.int64(0x7FF0000000000000)}
 
 
 def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """Return the type in which the kernels compute with rows of this type.
+    """Return the compute dtype for rows of the given type.
 
-    It is float32 for float16, float32, bool and integers of up to 16 bits, and float64 for float64
-    and larger integers.
+    The compute dtype is float32 for float16, float32, bool and integers of up to 16 bits, and
+    float64 for float64 and larger integers.
 
     Raises
     ------
@@ -44,11 +43,11 @@ def compute_dtype(dtype: DTypeLike) -> np.dtype[Any]:
 
 
 def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield ``(rows, x[rows])`` in types for which kernels are compiled.
+    """Yield blocks ``(rows, x[rows])`` in a type for which kernels are compiled.
 
-    float32, float64, uint8 and int16 rows are yielded unchanged in one block, and bool rows are
-    viewed as uint8; other types are converted to the compute dtype block by block. Blocks are
-    read-only.
+    Rows of type float32, float64, uint8 or int16 are yielded unchanged in one block, and bool rows
+    are viewed as uint8. Rows of other types are converted to the compute dtype in several blocks.
+    Blocks are read-only.
     """
     if x.dtype in NATIVE or x.dtype == np.bool_:
         yield slice(0, len(x)), readonly(x.view(np.uint8) if x.dtype == np.bool_ else x)
@@ -61,7 +60,7 @@ def native_blocks(x: NDArray[Any]) -> Iterator[tuple[slice, NDArray[Any]]]:
 
 
 def finite_rows(x: Table) -> NDArray[np.bool_]:
-    """Return an (n,) mask: True for rows in which no feature is NaN or infinite."""
+    """Return an (n,) mask of the rows without NaN or infinity."""
     finite = np.ones(len(x), np.bool_)
     if isinstance(x, SparseBlock):
         wrong = ~np.isfinite(x.data[x.stored])
@@ -77,7 +76,7 @@ def finite_rows(x: Table) -> NDArray[np.bool_]:
 
 @njit
 def _all_finite(bits, mask):
-    # Unlike an early exit, a maximum of integers is vectorized.
+    # A maximum of integers is vectorized, unlike a loop with an early exit.
     highest = mask & 0
     for i in range(bits.shape[0]):
         highest = max(highest, bits[i] & mask)
@@ -96,8 +95,8 @@ def _finite_rows(bits, mask, finite):
 def normalize_rows(x: Table) -> Any:
     """Return (n, d) rows of unit Euclidean length in the compute dtype.
 
-    Rows of zeros remain zero; rows with NaN or infinity become NaN. Squares are summed in float64
-    in feature order, so the bits are the same everywhere.
+    Rows of zeros remain zero, and rows with NaN or infinity become NaN. Squares are summed in
+    float64 in feature order, so results are bit-identical on every machine.
     """
     dtype = compute_dtype(x.dtype)
     if isinstance(x, SparseBlock):
@@ -125,11 +124,10 @@ def _normalize_sparse(data, indptr, out):
 
 @njit
 def _normalize(x, out):
-    """Normalize a dense row, or the stored values of a sparse row."""
     largest = 0.0
     for f in range(x.shape[0]):
         largest = max(largest, abs(np.float64(x[f])))
-    # Squares must neither overflow nor underflow; scaling by a power of two is exact.
+    # Scale by a power of two, which is exact, so that squares neither overflow nor underflow.
     scale = 1.0
     if largest > 1e100:
         scale = 2.0**-600

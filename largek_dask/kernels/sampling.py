@@ -1,7 +1,7 @@
-"""Sampling by squared distance, from uniform random numbers that the caller provides.
+"""Sampling by squared distance, using uniform random numbers from the caller.
 
-D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
-B. Bahmani et al., Scalable k-means++, VLDB 2012.
+Sources: D. Arthur and S. Vassilvitskii, "k-means++: the advantages of careful seeding" (SODA 2007);
+B. Bahmani et al., "Scalable k-means++" (VLDB 2012).
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _NO_WEIGHT = readonly(np.empty(0))
 _WIDE = 64
 _SCORES = 1 << 18
-"""Number of scores held in memory at a time."""
 
 
 def update_d2(
@@ -36,10 +35,10 @@ def update_d2(
     labels: NDArray[np.int32] | None = None,
     offset: int = 0,
 ) -> None:
-    """Update the squared distances of rows to their nearest centre after adding centres, in place.
+    """Update squared distances to the nearest centres in place after adding centres.
 
-    The nearest new centre is found with rounding errors of the compute dtype; its distance is then
-    computed in float64, and is 0 for a row that equals the centre.
+    The search for the nearest new centre is rounded to the compute dtype. The distance to this
+    centre is then computed in float64, and is 0 for a row that equals the centre.
 
     Parameters
     ----------
@@ -70,10 +69,10 @@ def potentials(
     d2: NDArray[np.float64],
     weight: NDArray[np.float64] | None = None,
 ) -> ExactSums:
-    """Return ``sum w min(d2, |x - c|²)``: the objective if candidate c becomes a centre.
+    """Return the objective ``sum w min(d2, |x - c|²)`` for each candidate c as a new centre.
 
-    There is one sum for each packed candidate. Sums are exact; distances have the rounding of the
-    compute dtype. `d2` (n,) are the squared distances to the nearest centre so far.
+    Sums are exact, but distances are rounded to the compute dtype. `d2` (n,) contains the squared
+    distances to the nearest existing centres.
     """
     m = packed.n_clusters
     out = ExactSums(m)
@@ -92,7 +91,7 @@ def potentials(
 @njit
 def _potentials(distances, d2, weight, limbs):
     n, m = distances.shape
-    # several rows are peeled together, as if they were one row; zeros fill up the last one
+    # Several rows are added as if they were one row. Zeros fill the last group of rows.
     group = max(1, _WIDE // m)
     width = group * m
     step = group * max(1, BLOCK_VALUES // width)
@@ -133,7 +132,8 @@ def draw_by_d2(
 ) -> tuple[NDArray[np.int64], float]:
     """Draw rows with replacement, with probability proportional to ``weight * d2``.
 
-    `d2` (n,) is finite and not negative; `uniforms` (m,) are in [0, 1).
+    Squared distances `d2` (n,) are finite and not negative. Random numbers `uniforms` (m,) are in
+    [0, 1).
 
     Returns
     -------
@@ -146,8 +146,7 @@ def draw_by_d2(
     mass = float(edges[-1]) if len(edges) else 0.0
     if mass == 0.0:
         return np.empty(0, np.int64), mass
-    # the first edge above a target belongs to a row of positive mass; a target that was rounded up
-    # to the total mass belongs to the row that reached the total
+    # A target that is rounded up to the total mass selects the row that reaches the total.
     last = np.searchsorted(edges, mass, side="left")
     rows = np.minimum(np.searchsorted(edges, uniforms * mass, side="right"), last)
     return rows.astype(np.int64, copy=False), mass
@@ -161,8 +160,8 @@ def bernoulli_by_d2(
 ) -> NDArray[np.int64]:
     """Return rows drawn independently, each with probability ``min(1, factor * weight * d2)``.
 
-    `d2` (n,) is not negative; `uniforms` (n,) are in [0, 1). Rows with ``weight * d2`` of 0 are
-    never drawn.
+    Squared distances `d2` (n,) are not negative. Random numbers `uniforms` (n,) are in [0, 1). Rows
+    with ``weight * d2`` equal to 0 are never drawn.
     """
     mass = d2 if weight is None else d2 * weight
     return np.flatnonzero(uniforms < factor * mass)
@@ -171,8 +170,9 @@ def bernoulli_by_d2(
 def shuffle_places(order: NDArray[np.int32], uniforms: NDArray[np.float64], begin: int) -> None:
     """Shuffle positions ``begin .. begin + m`` of a permutation, in place.
 
-    This is the Fisher-Yates shuffle from the front: position ``i`` is exchanged with a position
-    drawn from ``i`` to the last, by one of the m uniforms in [0, 1). Earlier positions stay.
+    The Fisher-Yates shuffle starts from the front: position ``i`` is exchanged with a random
+    position from ``i`` to the last, selected by one of the m `uniforms` in [0, 1). Positions before
+    `begin` do not change.
     """
     _shuffle_places(order, readonly(uniforms), begin)
 
@@ -188,10 +188,10 @@ def _shuffle_places(order, uniforms, begin):
 def share_of_chunks(
     order: NDArray[Any], table: NDArray[np.int64], begin: int, end: int, of: int
 ) -> NDArray[Any]:
-    """Concatenate the same fraction of every chunk's part of `order`.
+    """Concatenate the same fraction of each chunk of `order`.
 
-    The chunks start at positions ``table[:-1]``, and `table` ends with the number of rows. In a
-    chunk of m rows, positions ``begin * m // of`` to ``end * m // of`` are selected.
+    Chunks start at positions ``table[:-1]``, and the last entry of `table` is the number of rows.
+    In a chunk of m rows, positions from ``begin * m // of`` to ``end * m // of`` are selected.
     """
     starts, sizes = table[:-1], np.diff(table)
     spans = starts + begin * sizes // of, starts + end * sizes // of

@@ -1,15 +1,17 @@
 """Moves of single rows that lower the objective but are not found by Lloyd's algorithm.
 
-J. A. Hartigan, M. A. Wong, Algorithm AS 136: a k-means clustering algorithm, Applied Statistics 28
-(1979). If a row of weight w moves from cluster a to cluster b, and both centres follow, the
-objective changes by
+Source: J. A. Hartigan and M. A. Wong, "Algorithm AS 136: a k-means clustering algorithm", Applied
+Statistics 28 (1979).
+
+If a row of weight w moves from cluster a to cluster b, and both centres are updated, the objective
+changes by
 
     w n_b / (n_b + w) d_b^2 - w n_a / (n_a - w) d_a^2
 
-so leaving its nearest centre may lower the objective. If no move does, every row that is not alone
-in its cluster is strictly nearer to its own centre than to any different centre, except for
-rounding: Lloyd's algorithm would not change such a partition either, and the objective is
-differentiable there. Centres follow each move immediately.
+So leaving the nearest centre may lower the objective. If no move lowers the objective, every row
+that shares its cluster with other rows is strictly nearer to its own centre than to any different
+centre, except for rounding errors. Then Lloyd's algorithm would not change the partition either,
+and the objective is differentiable. Centres are updated after every move.
 """
 
 from __future__ import annotations
@@ -21,17 +23,18 @@ from largek_dask.kernels.jit import njit
 
 _MANY = 1e300
 _WORTH = 1e-12
-"""Minimum gain of a move, relative to the cost of its row: smaller gains are rounding errors."""
+"""Minimum gain of a move, relative to the cost of the row. Smaller gains are rounding errors."""
 _SAME = 1e-28
-"""Minimum gain, relative to the row's squared norm: the mean of equal rows is itself rounded."""
+"""Minimum gain of a move, relative to the squared norm of the row, since means of equal rows are
+rounded."""
 
 
 def move_rows(rows: CenteredRows, partition: PartitionState, most_sweeps: int = 100) -> int:
     """Move single rows in place while this lowers the objective; return the number of moves.
 
-    It makes at most `most_sweeps` sweeps over all rows of a partition, which must come from
-    :func:`~.descent.settle`. Clusters that rows have left or joined become stale: their centres are
-    means except for rounding, and their costs are out of date. ``settle`` updates both.
+    At most `most_sweeps` sweeps over all rows are made. The partition must come from
+    :func:`~.descent.settle`. Clusters that gain or lose rows become stale: their centres are means
+    except for rounding errors, and their costs are out of date until ``settle`` updates both.
     """
     p = partition
     state = p.centers, p.counts, p.labels, p.upper, p.lower, p.stale
@@ -39,7 +42,7 @@ def move_rows(rows: CenteredRows, partition: PartitionState, most_sweeps: int = 
 
 
 def count_moves(rows: CenteredRows, partition: PartitionState) -> int:
-    """Count rows whose move would lower the objective, without moving any."""
+    """Count the rows for which a move would lower the objective."""
     p = partition
     return int(_count_moves(rows.x, rows.weight, p.centers, p.counts, p.labels, p.upper, p.lower))
 
@@ -67,11 +70,11 @@ def _count_moves(x, weight, centers, counts, labels, upper, lower):
 @njit
 def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, stale):
     k = centers.shape[0]
-    # Bounds are maintained as if centres were still at their initial positions.
+    # Bounds refer to the initial positions of the centres.
     own, farthest, moves = np.zeros(k), 0.0, 0
     radius, gaps, least = np.zeros(k), np.empty((k, k)), np.empty(k)
     equal = weight.min() == weight.max()
-    # Counts are rounded when rows join and leave, so they do not show which row is alone.
+    # Counts are rounded, so they cannot show which clusters have a single row.
     sizes = np.zeros(k, np.int64)
     for i in range(x.shape[0]):
         sizes[labels[i]] += 1
@@ -109,7 +112,7 @@ def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, st
             own[a] += away
             own[b] += toward
             farthest += max(away, toward)
-            # The other clusters now include the one that the row has left.
+            # The cluster that the row has left is now one of the other clusters.
             lower[i] = min(left, u) - max(away, toward) + farthest
             labels[i], u = b, np.sqrt(distance_of(x, i, centers, b))
             upper[i] = u - own[b]
@@ -127,19 +130,18 @@ def _move_rows(x, weight, most_sweeps, centers, counts, labels, upper, lower, st
 
 @njit
 def _measure(centers, a, gaps):
-    """Compute the distances of one centre to all other centres."""
     for b in range(centers.shape[0]):
         gaps[a, b] = gaps[b, a] = np.sqrt(distance_of(centers, a, centers, b))
 
 
 @njit
 def _find_least(counts, gaps, radius, least):
-    """Find, for each cluster, the smallest weight of a cluster that could take one of its rows.
+    """Find the smallest weight among the clusters that rows of each cluster could join.
 
-    If all rows weigh the same, leaving a cluster saves at most twice the cost of the row there, and
-    joining a cluster costs at least half of the squared distance to it. So a cluster three times as
-    far away takes no row, unless it is empty and joining is free. (With unequal weights the radius
-    is infinite.)
+    If all rows have the same weight, removing a row from a cluster saves at most twice the cost of
+    the row, and adding a row costs at least half of the squared distance to the new centre. So rows
+    do not join a cluster whose centre is more than three cluster radii away, unless the cluster is
+    empty. If weights differ, the radius is infinite.
     """
     for a in range(counts.shape[0]):
         least[a] = _MANY
@@ -150,7 +152,7 @@ def _find_least(counts, gaps, radius, least):
 
 @njit
 def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
-    """Return the cluster where a row costs least, and a lower bound of its other distances."""
+    """Return the cheapest cluster for a row, and a lower bound on distances to other centres."""
     norm = 0.0
     for f in range(x.shape[1]):
         norm += x[i, f] * x[i, f]
@@ -171,7 +173,7 @@ def _best_other(x, i, w, centers, counts, gaps, a, u, cost):
 
 @njit
 def _shift(x, i, centers, j, share):
-    """Move a centre along the line to a row; return the distance moved."""
+    """Move a centre towards a row (away if `share` is negative), and return the distance."""
     gap = 0.0
     for f in range(x.shape[1]):
         t = share * (x[i, f] - centers[j, f])

@@ -1,13 +1,12 @@
-"""The scatter matrix of rows, and its eigenvalues, with error bounds.
+"""Scatter matrix of rows and its eigenvalues, with error bounds.
 
-Eigenvalues are found by Jacobi rotations: a few plain products per step in a fixed order, without
-any library whose bits depend on the processor. Every rotation adds a bound on its rounding error,
-computed from the lengths of the two rows that it changes; so the error bound applies to the actual
-run, not to the worst case.
+Eigenvalues are computed by Jacobi rotations in a fixed order, without libraries whose results
+depend on the processor. The rounding error of every rotation is bounded by the norms of the two
+rows that change, so the error bound applies to the actual computation, not to the worst case.
 
-Source: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
+Sources: C. G. J. Jacobi (1846); G. H. Golub and C. F. Van Loan, "Matrix computations" (4th edition,
 2013), section 8.5; A. J. Hoffman and H. W. Wielandt, "The variation of the spectrum of a normal
-matrix" (1953), for the effect of a change of a matrix on its eigenvalues.
+matrix" (1953), for the effect of errors in a matrix on its eigenvalues.
 """
 
 from __future__ import annotations
@@ -27,14 +26,15 @@ from largek_dask.kernels.rows import native_blocks
 Floats = NDArray[np.float64]
 
 _SWEEPS = 60
-"""Maximum number of sweeps; ten are usually enough. Remaining entries count as an error."""
+"""Maximum number of sweeps; ten sweeps are usually enough."""
 _ROTATED = 2.0**-48
-"""Rounding error of a rotation, relative to the length of the two rows: two products and a sum per
-entry, and an angle whose cosine and sine are rounded twice."""
+"""Bound on the rounding error of a rotation, relative to the norm of the two rows. Each entry is
+the sum of two products, and the cosine and sine are also rounded."""
 _NEGLIGIBLE = 2.0**-56
-"""Entries this small relative to the matrix are not rotated away, but count as an error."""
+"""Entries below this fraction of the matrix norm are not rotated to 0, but are added to the
+error."""
 _SUMMED = 2.0**-49
-"""Relative rounding error of products: differences, two products, and the part of the mean."""
+"""Bound on the rounding error of the scatter matrix, relative to its trace."""
 _VANISHED = 2.0**-1000
 """Upper bound on the error of products that underflow."""
 _MOST = 2**1000
@@ -44,9 +44,9 @@ _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 
 class ScatterSums:
-    """Exact sums of the rounded products of all pairs of d features of rows.
+    """Exact sums over rows of the rounded products of all pairs of features.
 
-    The sums use at most 24 limbs of (d + 1) (d + 2) / 2 numbers.
+    Each of the (d + 1) (d + 2) / 2 sums needs at most 24 limbs.
     """
 
     __slots__ = ("n_features", "sums")
@@ -54,7 +54,7 @@ class ScatterSums:
     def __init__(self, n_features: int) -> None:
         self.n_features = n_features
         self.sums = ExactSums((n_features + 1) * (n_features + 2) // 2)
-        """Sums of w y_a y_b for a <= b, with y_d = 1, row by row of this triangle."""
+        """Sums of w y_a y_b for a <= b, where y_d = 1, stored row by row."""
 
     @property
     def nbytes(self) -> int:
@@ -63,7 +63,7 @@ class ScatterSums:
     def add(self, x: NDArray[Any], weight: Floats | None, shift: NDArray[Any]) -> None:
         """Add finite dense rows (n, d) of any real type.
 
-        `shift` (d,) is the origin of y = x - shift; digits are lost unless it is near the mean.
+        Sums use y = x - shift. Digits are lost unless `shift` (d,) is near the mean.
         """
         about = readonly(shift.astype(np.float64))
         limbs = np.zeros((N_LIMBS, self.sums.n_cells), np.int64)
@@ -75,19 +75,20 @@ class ScatterSums:
         self.sums.add_table(limbs)
 
     def merge(self, other: ScatterSums) -> ScatterSums:
-        """Add another object's rows to this one, and return it."""
+        """Add the rows of another object in place, and return ``self``."""
         self.sums.merge(other.sums)
         return self
 
     def matrix(self) -> tuple[Floats, float]:
-        """Return the sum of ``w (x - mean) (x - mean)'``, each entry rounded once, and its error.
+        """Return the scatter matrix, the sum of ``w (x - mean) (x - mean)'``, and its error.
 
-        The error is a bound in the Frobenius norm; it is infinite if numbers are too large.
+        Each entry is rounded once. The error is a bound in the Frobenius norm, and is infinite if
+        numbers are too large.
 
-        With u = 2^-53: the error of y is at most u |y|, so the relative error of w y_a y_b is at
-        most 4 u. The error of the part of the mean, (sum w y_a) (sum w y_b) / W, is at most as
-        large, since (sum w |y|)^2 <= W sum w y^2. Over all entries, the error is at most 16 u times
-        the trace about the shift.
+        Let u = 2^-53. The error of y is at most u |y|, so the relative error of w y_a y_b is at
+        most 4 u. The error of the term for the mean, (sum w y_a) (sum w y_b) / W, is at most as
+        large, since (sum w |y|)^2 <= W sum w y^2. The total error is at most 16 u times the trace
+        about the shift.
         """
         d = self.n_features
         scatter = np.zeros((d, d))
@@ -111,16 +112,16 @@ class ScatterSums:
 
 
 def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
-    """Return the descending eigenvalues of a finite symmetric (d, d) matrix, and their error.
+    """Return the descending eigenvalues of a finite symmetric (d, d) matrix, and an error bound.
 
-    The error is a bound on ``sqrt(sum((values - true_values)^2))``. Only the upper triangle is
-    used.
+    The error bound is for ``sqrt(sum((values - true_values)^2))``. Only the upper triangle of the
+    matrix is used.
     """
     d = len(matrix)
     largest = float(np.abs(matrix).max(initial=0.0))
     if largest == 0.0:
         return np.zeros(d), 0.0
-    # scaling by a power of two is exact, and keeps squares from overflow and underflow
+    # Scale by a power of two, which is exact, so that squares neither overflow nor underflow.
     power = frexp(largest)[1]
     work = np.empty((d, d))
     for a in range(d):
@@ -129,14 +130,14 @@ def eigenvalues(matrix: Floats) -> tuple[Floats, float]:
     values = np.empty(d)
     error = float(_jacobi(work, values))
     values = np.sort(values)[::-1]
-    # for numbers that scaling has made subnormal, or 0
+    # Scaling may make numbers subnormal or 0.
     error += d * _VANISHED
     return np.array([ldexp(value, power) for value in values.tolist()]), ldexp(error, power)
 
 
 @njit
 def _add_products(x, weight, shift, limbs):
-    """Add w y_a y_b of rows to the limbs; return the number of products that were not finite."""
+    """Add products w y_a y_b to the limbs, and return the number of nonfinite products."""
     n, d = x.shape
     width = limbs.shape[1]
     step = min(max(_VALUES // width, 16), 1 << 15)
@@ -165,7 +166,7 @@ def _add_products(x, weight, shift, limbs):
 
 @njit
 def _jacobi(a, values):
-    """Rotate a symmetric matrix until it is diagonal; return the error of its diagonal."""
+    """Diagonalize a symmetric matrix by rotations, and return an error bound."""
     d = a.shape[0]
     whole = 0.0
     for i in range(d):
@@ -188,17 +189,17 @@ def _jacobi(a, values):
         for j in range(d):
             if j != i:
                 off += a[i, j] * a[i, j]
-    # the sums of squares and of bounds are rounded as well
+    # The sums of squares and of error bounds are rounded as well.
     return (error + np.sqrt(off)) * (1.0 + 2.0**-20)
 
 
 @njit
 def _rotate(a, p, q):
-    """Make entry (p, q) zero, which changes rows and columns p and q; return the error."""
+    """Rotate rows and columns p and q so that entry (p, q) is 0, and return an error bound."""
     d = a.shape[0]
     entry = a[p, q]
     ratio = (a[q, q] - a[p, p]) / (2.0 * entry)
-    # the smaller of the two possible angles
+    # Choose the smaller of the two possible angles.
     root = np.sqrt(1.0 + ratio * ratio)
     t = 1.0 / (ratio + root) if ratio >= 0.0 else 1.0 / (ratio - root)
     c = 1.0 / np.sqrt(1.0 + t * t)

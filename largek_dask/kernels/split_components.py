@@ -1,10 +1,10 @@
-"""Increase in a mixture's likelihood from splitting a component in two.
+"""Increase of a mixture's likelihood from splitting a component in two.
 
-Each component is split on its own, using a sample of the rows in which it has a share: EM fits two
-halves that divide the component's weight, while all other components stay unchanged. The halves are
-fitted to every second row of the sample and judged on the remaining rows. On the rows used for
-fitting, any split seems to increase the likelihood, especially if a half has a few rows and a
-variance close to 0.
+Each component is split separately, using a sample of the rows in which it has a share. EM fits two
+halves that divide the component's weight, while all other components remain fixed. The halves are
+fitted to every second row of the sample and evaluated on the other rows. On the fitted rows, any
+split seems to increase the likelihood, especially if one half has few rows and a variance close to
+0.
 """
 
 from __future__ import annotations
@@ -23,18 +23,16 @@ from largek_dask.kernels.mixtures import PackedMixture, log_joint
 from largek_dask.kernels.threads import Threads
 
 MOST_ROWS = 256
-"""Maximum number of rows used per component; they are evenly spaced."""
+"""Maximum number of rows per component. If there are more rows, evenly spaced rows are used."""
 _STEPS = 8
-"""Number of EM steps with two halves, on the rows used for fitting."""
 _LAST_STEPS = 2
-"""Number of further EM steps on all sampled rows, after the halves are judged."""
+"""Number of additional EM steps on all sampled rows, after the gain has been evaluated."""
 _POWER_STEPS = 3
 _LEAST_MASS = 4.0
-"""Minimum mass of each half on the rows used for fitting, in rows of mean weight."""
+"""Minimum mass of each half on the fitted rows, in units of the mean row weight."""
 _LITTLE = 1e-9
-"""For shares below this, the loss -log(1 - share) is taken to be the share."""
+"""Below this share, the loss -log(1 - share) is approximated by the share."""
 _PART = 16
-"""Number of components that a thread processes at a time."""
 
 Array = NDArray[Any]
 Real = NDArray[np.float64]
@@ -42,23 +40,23 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class ComponentSplits:
-    """Two halves for each of m components."""
+    """Result of splitting m components in two halves each."""
 
     gains: Real
-    """(m,) increase of the rows' log-likelihood per unit of the component's mass; -infinity if the
+    """(m,) increase of the log-likelihood per unit of the component's mass; minus infinity if the
     component cannot be split."""
     means: Array
     """(m, 2, d) means in the compute dtype."""
     variances: Real
     """(m, 2, 1) or (m, 2, d) variances."""
     shares: Real
-    """(m, 2) shares of the halves in the component's weight; the first share is the larger."""
+    """(m, 2) fractions of the component's weight for the two halves, the larger fraction first."""
 
 
 def shares_of(
     x: Array, weight: Real | None, candidates: NDArray[np.int32], packed: PackedMixture
 ) -> tuple[Real, Real]:
-    """Return the responsibilities of candidates for rows, and the loss from removing a component.
+    """Return responsibilities of candidates, and the loss from removing each component.
 
     Parameters
     ----------
@@ -119,7 +117,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
         for q in range(width):
             if joint[q] > -np.inf:
                 shares[i, q] = small[q] / total
-                # all other densities may underflow relative to the best one
+                # All other densities may underflow relative to the best density.
                 if q == best:
                     lost = joint[best] + whole - _log_sum(joint, q)
                 elif shares[i, q] < _LITTLE:
@@ -131,7 +129,7 @@ def _shares(x, weight, candidates, means, precisions, diag, constants, halves, s
 
 @njit
 def _log_sum(joint, without):
-    """Return the logarithm of the sum of the exponentials of all numbers except one."""
+    """Return the logarithm of the sum of exponentials of all numbers except one."""
     best, total = -np.inf, 0.0
     for q in range(joint.shape[0]):
         if q != without:
@@ -212,7 +210,7 @@ def _split(
         c = which[i]
         begin, n = starts[c], starts[c + 1] - starts[c]
         count = min(n, MOST_ROWS)
-        # every second row comes first: these rows fit the halves, the other rows judge them
+        # Rows at even positions fit the halves, and rows at odd positions evaluate the halves.
         fitted = (count + 1) // 2
         for f in range(d):
             scale[f] = 1.0 / before[c, f if width > 1 else 0]
@@ -264,7 +262,7 @@ def _split(
 
 @njit
 def _across(y, weight, share, old, scale, count, fitted, way, first):
-    """Initialize the halves on opposite sides of the component's mean, along its main axis."""
+    """Initialize the halves on both sides of the mean, along the direction of largest variance."""
     d = y.shape[1]
     far = 0
     for p in range(fitted):
@@ -296,7 +294,7 @@ def _across(y, weight, share, old, scale, count, fitted, way, first):
 
 @njit
 def _within(weight, share, old, count, fitted, first):
-    """Initialize one half with the rows near the component's mean, the other with the far rows."""
+    """Initialize one half with the rows near the mean, and the other half with distant rows."""
     total, mass = 0.0, 0.0
     for p in range(fitted):
         total += weight[p] * share[p] * old[p]
@@ -307,7 +305,7 @@ def _within(weight, share, old, count, fitted, first):
 
 @njit
 def _maximise(y, weight, first, own, count, floor, mu, var, part):
-    """Compute the means, variances and masses of two halves from the first `count` rows."""
+    """Compute means, variances and masses of two halves from the first `count` rows."""
     d, width = y.shape[1], var.shape[1]
     rows, means = y.reshape(y.size), mu.reshape(mu.size)
     mu[:] = 0.0
@@ -340,10 +338,10 @@ def _maximise(y, weight, first, own, count, floor, mu, var, part):
 
 @njit
 def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, values, first, own):
-    """Return the gain of rows from two halves, and the mass of the rows in the component.
+    """Run the E-step, and return the gain of the rows and their mass in the component.
 
-    For rows ``begin .. end``, ``first`` receives the share of the first half in the two halves, and
-    ``own`` the share of both halves in the row.
+    For rows ``begin`` to ``end - 1``, ``own`` receives the share of both halves in the row, and
+    ``first`` the fraction of this share that belongs to the first half.
     """
     d, width = y.shape[1], var.shape[1]
     base, scale = np.empty(2), np.empty((2, d))
@@ -369,19 +367,19 @@ def _expect(y, weight, share, old, before, mu, var, part, begin, end, rises, val
 
 @njit
 def _share_out(share, one, other, begin, end, values, first, own):
-    """Set `values` to the gains of rows, given the halves' log joints minus the component's."""
+    """Write the gains of rows, given log joints of both halves relative to the component."""
     for p in range(begin, end):
         a, b, r = one[p], other[p], share[p]
         high = max(a, b)
         small = exp_of(min(a, b) - high)
         first[p] = (1.0 if a >= b else small) / (1.0 + small)
         rise = high + log_of(1.0 + small)
-        # log(1 - r + r exp(rise)), without overflow
+        # Compute log(1 - r + r exp(rise)) without overflow.
         times = exp_of(-abs(rise))
         left = (1.0 - r) * (times if rise > 0.0 else 1.0)
         had = r * (1.0 if rise > 0.0 else times)
         total = had + left
-        # the sum may underflow for a row that belonged only to this component
+        # The sum may underflow if the row belongs only to this component.
         own[p] = had / total if total > 0.0 else 1.0
         value = log_of(total)
         values[p] = rise + value if rise > 0.0 else max(rise, value)
@@ -389,7 +387,6 @@ def _share_out(share, one, other, begin, end, values, first, own):
 
 @njit
 def _is_wide(var, floor):
-    """Return True if each half has a variance above the floor."""
     for h in range(2):
         above = False
         for f in range(var.shape[1]):

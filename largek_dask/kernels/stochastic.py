@@ -1,11 +1,11 @@
-"""Move centres by single rows, one after the other, or by rounds of rows with the same centres.
+"""Stochastic updates of centres, by single rows or by rounds of rows.
 
-Y. Zhao et al., Large-scale k-means clustering via variance reduction: Algorithms 1, 3 and 4.
+Source: Y. Zhao et al., "Large-scale k-means clustering via variance reduction", Algorithms 1, 3 and
+4.
 
-All computation is in float64, for rows of any type: the squared distance of a row to a centre is
-the sum of ``(x - c)^2`` in feature order (vector registers hold several centres, so their width
-affects no bit), and an update is one subtraction and one multiplication per feature. Ties go to the
-first centre.
+All computation is in float64. Squared distances are sums of ``(x - c)^2`` in feature order. Vector
+registers hold several centres, so the vector width does not affect results. Ties go to the first
+centre.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def sgd_rows(
     means: NDArray[np.float64],
     votes: NDArray[np.float64],
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], float, float]:
-    """Move running means (k, d) by one row after the other (Algorithm 1 with m = 1).
+    """Update running means (k, d) with one row at a time (Algorithm 1 with m = 1).
 
     Parameters
     ----------
@@ -69,9 +69,9 @@ def vrkm_rows(
     eta: float,
     gradient: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], int]:
-    """Move centres by the variance-reduced gradient of one row after the other.
+    """Update centres with the variance-reduced gradients of one row at a time.
 
-    This is the inner loop of Algorithm 4 or, if ``gradient`` is given, of Algorithm 3.
+    This is the inner loop of Algorithm 4, or of Algorithm 3 if ``gradient`` is given.
 
     Parameters
     ----------
@@ -131,7 +131,6 @@ def _sgd_rows(x, weight, order, means, columns, votes):
 
 @njit
 def _pull(centers, columns, j, share, target):
-    """Move a centre part of the way to a target."""
     for f in range(centers.shape[1]):
         value = centers[j, f] - share * (centers[j, f] - target[f])
         centers[j, f] = value
@@ -154,7 +153,7 @@ def _vrkm_rows(x, weight, labels, order, snapshot, eta, gradient, centers, colum
             if a != b or _differ(centers[b], snapshot[b]):
                 _step_all(row, a, b, step, snapshot, gradient, centers, columns)
         elif a == b:
-            # (c - x) - (c~ - x): 0 if the centre has not moved since the snapshot
+            # The gradient (c - x) - (c~ - x) is 0 if the centre has not moved since the snapshot.
             _pull(centers, columns, b, step, snapshot[b])
         else:
             _pull(centers, columns, b, step, row)
@@ -175,9 +174,9 @@ def _differ(a, b):
 
 @njit
 def _step_all(row, a, b, step, snapshot, gradient, centers, columns):
-    """Apply line 13 of Algorithm 3.
+    """Apply line 13 of Algorithm 3 of Zhao et al. for one row.
 
-    The batch gradient moves every centre; the row's own gradient moves one or two centres.
+    The batch gradient moves every centre, and the gradient of the row moves one or two centres.
     """
     for j in range(centers.shape[0]):
         for f in range(row.shape[0]):
@@ -197,8 +196,8 @@ def _step_all(row, a, b, step, snapshot, gradient, centers, columns):
 def _nearest(row, columns, scores):
     """Return the index of the nearest centre; ``scores`` receives all squared distances.
 
-    Four features are processed at a time, so that sums are loaded and stored once for all four; the
-    features are still added one after the other.
+    Four features are processed at a time to load and store sums less often, but are added in
+    feature order.
     """
     d, k = columns.shape
     whole = d // 4 * 4
@@ -222,11 +221,11 @@ def _nearest(row, columns, scores):
 
 
 def snapshot_gradient(snapshot: NDArray[np.float64], sums: ClusterSums) -> NDArray[np.float64]:
-    """Return the (k, d) batch gradients: cluster means of ``c~ - x`` (Algorithm 3, line 7).
+    """Return (k, d) batch gradients: the cluster means of ``c~ - x`` (Algorithm 3, line 7).
 
-    `snapshot` are the centres after the position correction, which are the means of all clusters
-    with rows. `sums` are the sums of all rows by their labels in the snapshot. As they are exact,
-    the gradient is only the rounding error of the mean (equation 9).
+    `snapshot` contains the centres after the position correction, which are the means of all
+    nonempty clusters. `sums` contains the sums of all rows by their labels in the snapshot. Sums
+    are exact, so the gradient is only the rounding error of the means (equation 9).
     """
     grid, filled = sums.grid, sums.weights > 0
     weight = sums.weights[filled, None].astype(np.float64)
@@ -244,17 +243,17 @@ def round_step(
     eta: float,
     gradient: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float64]:
-    r"""Return ``c - eta * Gamma``, the centres after one round of rows with the same centres.
+    r"""Return the centres ``c - eta * Gamma`` after one round of rows.
 
-    Let :math:`\tilde n_j` and :math:`n_j` be the weights of the round's rows in cluster j by their
-    labels in the snapshot and by their current labels, and let :math:`\Delta S_j` be the sum of the
-    rows that entered the cluster minus the sum of the rows that left it. Then all gradients of the
-    round add up to
+    All rows of a round use the same centres. Let :math:`\tilde n_j` be the weight of the round's
+    rows in cluster j by their labels in the snapshot, and :math:`n_j` the weight by their current
+    labels. Let :math:`\Delta S_j` be the sum of the rows that entered the cluster minus the sum of
+    the rows that left. Then the sum of all gradients is
 
     .. math:: \Gamma_j = n_j c_j - \tilde n_j \tilde c_j - \Delta S_j
               = n_j (c_j - \tilde c_j) + (n_j - \tilde n_j) \tilde c_j - \Delta S_j .
 
-    The second form is exactly 0 where nothing has changed since the snapshot.
+    The second form is exactly 0 for clusters that have not changed since the snapshot.
 
     Parameters
     ----------
@@ -272,7 +271,7 @@ def round_step(
     grid = change.grid
     entered = change.weights * 2.0**-grid.weight_bits
     weight, moved = (known + entered)[:, None], snapshot - grid.shift.astype(np.float64)
-    with np.errstate(all="ignore"):  # eta may be too large: see `has_diverged`
+    with np.errstate(all="ignore"):  # overflows if eta is too large: see `has_diverged`
         gamma = weight * (centers - snapshot)
         gamma += entered[:, None] * moved - change.totals * 2.0**-grid.bits
         if gradient is not None:
@@ -281,6 +280,6 @@ def round_step(
 
 
 def has_diverged(centers: NDArray[np.float64], snapshot: NDArray[np.float64], most: float) -> bool:
-    """Return True if a coordinate of (k, d) centres is not finite, or moved more than ``most``."""
+    """Return True if any coordinate is not finite or has moved by more than ``most``."""
     with np.errstate(all="ignore"):
         return not bool((np.abs(centers - snapshot) <= most).all())

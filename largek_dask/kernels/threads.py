@@ -1,4 +1,4 @@
-"""Run a function for each of several items, on threads of this process."""
+"""Apply a function to several items on threads of this process."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
-"""Thread pools by process (a forked child has none of its parent's threads) and number of threads.
-Threads are reused, since kernels keep scratch arrays per thread."""
+"""Thread pools by process ID and number of threads. A forked child has none of the threads of its
+parent. Threads are reused, since kernels keep scratch arrays per thread."""
 _here = threading.local()
 
 
@@ -27,10 +27,10 @@ def on_threads(
 ) -> list[Result]:
     """Return ``[function(item) for item in items]``, using up to ``n_threads`` threads.
 
-    The calling thread is one of them. Kernels release the GIL while they run. Results must not
-    depend on which thread processes an item. After an error no further item is started, and the
-    error of the earliest item is raised once all threads have stopped. A call from one of these
-    threads uses only that thread.
+    The calling thread is one of these threads. Kernels release the GIL while they run. Results must
+    not depend on which thread processes an item. After an error, no further items are started, and
+    the error of the earliest item is raised once all threads have stopped. A nested call uses only
+    the thread that makes the call.
     """
     items = list(items)
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
@@ -40,7 +40,6 @@ def on_threads(
     errors: list[tuple[int, BaseException]] = []
 
     def work() -> None:
-        """Process items until none are left."""
         while True:
             try:
                 i, item = left.popleft()
@@ -57,7 +56,7 @@ def on_threads(
     try:
         n_others = min(n_threads, len(items)) - 1
         helpers.extend(pool.submit(carried(work)) for _ in range(n_others))
-        # This thread starts immediately: waking another one may take longer than a short call.
+        # Start on this thread at once: waking another thread may take longer than the call.
         _here.is_one = True
         work()
     finally:
@@ -76,15 +75,16 @@ def _no_check() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Threads:
-    """Number of threads for a computation, and a check that may cancel it."""
+    """Number of threads for a computation, and a function that may cancel the computation."""
 
     n: int = 1
     """Number of threads; results must not depend on it."""
     check: Callable[[], object] = _no_check
-    """Function to call before every item and every compilation; it may raise to cancel the work."""
+    """Function to call before every item and every compilation. It may raise an error to cancel the
+    work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-        """Return ``[function(item) for item in items]`` by :func:`on_threads`."""
+        """Return ``[function(item) for item in items]``, calling ``check`` before every item."""
 
         def checked(item: Item) -> Result:
             self.check()
@@ -95,7 +95,7 @@ class Threads:
 
 
 ALONE = Threads()
-"""Run on the calling thread only, without a check."""
+"""Use only the calling thread, without checks for cancellation."""
 
 
 def _pool(n_threads: int) -> ThreadPoolExecutor:

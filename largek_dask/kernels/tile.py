@@ -1,9 +1,9 @@
 """Register tiles: tile shapes for each type of CPU, and the modes of micro-kernels.
 
 A tile has `centres` x `vectors` accumulators of `lanes` rows each. AVX-512 has 32 registers of 16
-single-precision lanes, so 8 x 3 accumulators, three row vectors and a broadcast fit; AVX2 has 16
-registers of 8 lanes, so 4 x 3 accumulators fit. The shape affects only the speed: every tile sums a
-(row, centre) pair in the same order.
+single-precision lanes, enough for 8 x 3 accumulators, three row vectors and a broadcast. AVX2 has
+16 registers of 8 lanes, enough for 4 x 3 accumulators. The shape affects only speed, because every
+tile adds the features of a row and a centre in the same order.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from largek_dask.errors import ParameterError
 DIRECT_FEATURES = 8
 """Maximum number of features for the direct form, which sums squared differences."""
 SOME = DIRECT_FEATURES + 1
-"""Selects the direct form that loops over any number of features; used only for scores."""
+"""Value of `Micro.direct` for a direct form with any number of features, used only for scores."""
 
-# Modes: what a micro-kernel does with the scores of a tile.
-BEST = 0  # keep each row's smallest score and its centre
-TWO = 1  # keep the two smallest and their centres
+# Modes define how a micro-kernel processes the scores of a tile.
+BEST = 0  # keep the smallest score of each row, and the centre
+TWO = 1  # keep the two smallest scores of each row, and both centres
 SCORES = 2  # store all scores
-BLOCK = 3  # keep the smallest score and its tile (direct form)
-PAIR = 4  # keep the two smallest scores, and the centre of the smallest
-NUMBERED = 5  # as PAIR, with the centre's index in its tile in the lowest bits of each score
-MINIMA = 6  # store the smallest score of each tile; keep the overall smallest score and its tile
+BLOCK = 3  # keep the smallest score of each row, and the tile (direct form)
+PAIR = 4  # keep the two smallest scores of each row, and the nearest centre
+NUMBERED = 5  # like PAIR, with the index within the tile in the lowest bits of a score
+MINIMA = 6  # store the minimum of each tile, and keep the overall minimum and its tile
 
 NUMBERS = 8
-"""Number of centres that these lowest bits distinguish; no tile has more centres."""
+"""Maximum number of centres per tile that mode `NUMBERED` can distinguish."""
 FEW = 2
-"""Centres per tile at the end of a search, if the remaining centres fill less than half a tile."""
+"""Number of centres per tile at the end of a search, if less than half a tile is left."""
 
 
 def direct_features(n_features: int) -> int:
     """Return the number of features if the direct form is used, otherwise 0.
 
-    Kernels of the direct form are compiled only for the required number of features: compiling them
-    for all numbers would take eight times as long.
+    Kernels of the direct form are compiled only for the number of features that is needed, because
+    compiling all of them would take eight times as long.
     """
     return n_features if n_features <= DIRECT_FEATURES else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Micro:
-    """Description of a micro-kernel by small integers, which can be packed into one integer."""
+    """Settings of a micro-kernel, which can be packed into one integer."""
 
     centres: int
     """Number of centres in a tile (rows of accumulators)."""
@@ -54,11 +54,11 @@ class Micro:
     lanes: int
     """Number of rows in a vector."""
     mode: int = BEST
-    """`BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR`, `NUMBERED` or `MINIMA`."""
+    """One of `BEST`, `TWO`, `SCORES`, `BLOCK`, `PAIR`, `NUMBERED` or `MINIMA`."""
     direct: int = 0
-    """Number of features in the unrolled sum of (x - c)², or `SOME`; 0 for the product x·c."""
+    """Number of features in the unrolled sum of (x - c)², or `SOME`; 0 for the product form."""
     carry: bool = False
-    """True if accumulators start from stored values, for a later block of features."""
+    """True if accumulators start from the stored sums of an earlier block of features."""
 
     @property
     def code(self) -> int:
@@ -87,7 +87,7 @@ class Tile:
     lanes: int
     """Number of single-precision lanes in a vector."""
     direct_vectors: int
-    """Number of row vectors in the direct form, where differences need registers, too."""
+    """Number of row vectors in the direct form, which also needs registers for differences."""
 
     def for_form(self, direct: int) -> Tile:
         """Return the tile for the direct form if ``direct`` is not 0, otherwise this tile."""
@@ -101,7 +101,7 @@ class Tile:
 TILES = {
     "avx512": Tile("avx512", centres=8, vectors=3, lanes=16, direct_vectors=3),
     "avx2": Tile("avx2", centres=4, vectors=3, lanes=8, direct_vectors=2),
-    # 16 registers of 4 lanes (SSE) or 32 (NEON); also for CPUs without a vector unit
+    # For SSE with 16 registers of 4 lanes, NEON with 32 registers, and CPUs without vectors.
     "plain": Tile("plain", centres=4, vectors=2, lanes=4, direct_vectors=2),
 }
 
@@ -119,16 +119,16 @@ def _host_tile() -> str:
 
 
 def select_tile(name: str | None = None) -> Tile:
-    """Return the tile `name`, by default the one set by ``largek.kernels.tile``.
+    """Return the tile with this name, by default from the setting ``largek.kernels.tile``.
 
-    "auto" selects the tile of the host. Vectors wider than the CPU's give the same bits, but are
-    slower.
+    "auto" selects the tile of the host. Vectors wider than those of the CPU are slower, but results
+    are bit-identical.
     """
     name = config.get("kernels.tile") if name is None else name
     if name == "auto":
         name = _host_tile()
     if name not in TILES:
         raise ParameterError(
-            f"largek.kernels.tile is {name!r}; choose one of auto, {', '.join(TILES)}."
+            f"largek.kernels.tile must be one of auto, {', '.join(TILES)}; got {name!r}."
         )
     return TILES[name]

@@ -11,5 +11,5 @@ from largek_dask.model.path import PathModel
 
 __all__ = ["KINDS", "CentersModel", "MixtureModel", "Model", "PathModel", "load_model"]
 
-# All kinds that this version reads and writes; add a new kind here.
+# All kinds that this version reads and writes; register new kinds here.
 KINDS.update({kind.kind: kind for kind in (CentersModel, MixtureModel, PathModel)})

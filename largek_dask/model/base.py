@@ -1,12 +1,12 @@
 """Base class of models: save, load, digest, provenance, labels of rows.
 
-A model is stored as a Zarr v3 group of plain arrays, named like the fields of the dataclass that
-holds them, with a JSON attribute ``largek`` that has the format number, the kind of model, the
-checksum of every array, preprocessing, history and provenance. Nothing in it is ever executed, and
-the class is looked up by its kind in ``KINDS`` only.
+A model is stored as a Zarr v3 group with one plain array per field of the model's dataclass. The
+JSON attribute ``largek`` contains the format number, the kind of model, the checksum of every
+array, preprocessing, history and provenance. Loading executes no stored code, because the class of
+a model is looked up by kind in ``KINDS``.
 
-To add a kind, define a subclass of :class:`Model` with all of its abstract members, and add it to
-``largek_dask/model/__init__.py``.
+To add a kind, define a subclass of :class:`Model` that implements all abstract members, and
+register it in ``largek_dask/model/__init__.py``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from largek_dask.plots.report import Report
 
 KINDS: dict[str, type[Model]] = {}
-"""Kinds of model by name; ``largek_dask/model/__init__.py`` fills it."""
+"""Classes of models by kind, filled in ``largek_dask/model/__init__.py``."""
 
 FORMAT = 3
 """Newest format that can be read. Format 1 may lack the kind of model, as there was only one kind.
@@ -67,59 +67,60 @@ DESCRIPTION = "zarr.json"
 NAME = "model.zarr"
 """Name of the model in the folder of a fit."""
 LARGEST_DESCRIPTION = 64 << 20
-"""Maximum bytes of a model's JSON."""
+"""Maximum size of the JSON of a model, in bytes."""
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError, IndexError, DamagedError)
-"""Errors that reading an incomplete or damaged model raises."""
+"""Errors that may be raised on reading an incomplete or damaged model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
-    """Arrays, and everything needed to label rows as the fit did.
+    """Arrays of a fitted model, and all settings needed to label rows as in the fit.
 
-    ``Model(arrays)`` creates a model of the kind that holds such arrays.
+    ``Model(arrays)`` creates a model of the subclass that matches the type of ``arrays``.
     """
 
     kind: ClassVar[str]
     """Name of this kind of model in files and messages."""
     holds: ClassVar[type[Any]]
-    """Frozen dataclass of its arrays, as a fit returns them. The digest covers all of them except
-    ``shift``, the origin of the kernels."""
+    """Frozen dataclass of the arrays that a fit returns. The digest covers all arrays except
+    ``shift``, the origin that kernels subtract."""
     objective: ClassVar[Objective]
-    """Objective of its fits, stored as ``cost`` in the history and by name in the provenance."""
+    """Objective of a fit, stored as ``cost`` in the history and by name in the provenance."""
     _labels_by_nearest: ClassVar[bool] = False
-    """True if a row's label is that of the nearest centre."""
+    """True if the label of a row is the index of the nearest centre."""
 
     arrays: Any
     normalize: Literal["l2"] | None = None
-    """"l2": scale rows to unit length first."""
+    """"l2" if rows are scaled to unit length first; otherwise None."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
     """Rows with NaN or infinity raise an error ("raise") or get the label -1 ("skip")."""
     history: tuple[StepRecord, ...] = ()
     """One record per step of the fit, or of up to 10,000 evenly spaced steps of a longer fit."""
     provenance: Mapping[str, Any] = field(default_factory=dict)
-    """Versions, seed, data fingerprint, parameters, and reason of the fit's end."""
+    """Versions, seed, data fingerprint, parameters, and the stop reason of the fit."""
     feature_names: tuple[str, ...] | None = None
     """Names of the columns in the order of the fit; None if the rows had no names. Named columns
-    of other rows are put into this order."""
+    of new rows are put into this order."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
-        """Create a model of the kind that holds such arrays."""
+        """Create a model of the subclass that matches the type of ``arrays``."""
         if cls is not Model:
             return object.__new__(cls)
         for kind in KINDS.values():
             if kind.holds is type(arrays):
                 return object.__new__(kind)  # type: ignore[return-value]
         raise TypeError(
-            f"No kind of model holds a {type(arrays).__name__}; give the arrays of a fit."
+            f"No kind of model has arrays of type {type(arrays).__name__}; pass the arrays of a "
+            "fit."
         )
 
     if TYPE_CHECKING:
-        # Further attributes depend on the kind.
+        # Other attributes depend on the kind of model.
         def __getattr__(self, name: str) -> Any: ...
 
     @classmethod
     def of(cls, result: FitResult) -> Self:
-        """Return the model of a fit, of the kind that holds its arrays."""
+        """Return the model of a fit."""
         parameters = result.provenance["parameters"]
         return cls(
             result.arrays,
@@ -131,7 +132,7 @@ class Model(ABC):
         )
 
     def digest(self) -> str:
-        """Return the sha256 digest of the arrays: equal digests mean equal bits."""
+        """Return the SHA-256 digest of the arrays; equal digests mean bit-identical arrays."""
         return digest_of(self.arrays)
 
     # --- defined by each kind ---------------------------------------------------------------------
@@ -139,7 +140,7 @@ class Model(ABC):
     @property
     @abstractmethod
     def counts(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows of each cluster."""
+        """(k,) total weight of the rows of each cluster."""
 
     @property
     @abstractmethod
@@ -151,11 +152,11 @@ class Model(ABC):
         """Return the score of all rows; see :meth:`score`."""
 
     def score_figures(self, score: float, n_rows: int) -> dict[str, float]:
-        """Return figures that ``largek score`` prints along with a score of ``n_rows`` rows."""
+        """Return additional values that ``largek score`` prints for a score of ``n_rows`` rows."""
         return {}
 
     def fit_figures(self) -> dict[str, float]:
-        """Return figures of the fit other than the objective, by name."""
+        """Return measures of the fit other than the objective, by name."""
         return {}
 
     @abstractmethod
@@ -169,7 +170,7 @@ class Model(ABC):
         return None
 
     def _labelling(self, dtype: DTypeLike) -> Any:
-        """Return the ``Labelling`` of rows of a dtype, if clusters have centres."""
+        """Return the ``Labelling`` for rows of a dtype, if clusters have centres."""
         raise NotImplementedError
 
     @abstractmethod
@@ -177,7 +178,7 @@ class Model(ABC):
         """Raise ValueError if the arrays do not fit together."""
 
     def _own_facts(self) -> dict[str, str]:
-        """Return properties of this kind for ``repr`` and notebooks, by name."""
+        """Return additional properties to display, by name."""
         return {}
 
     # --- use --------------------------------------------------------------------------------------
@@ -271,8 +272,8 @@ class Model(ABC):
     ) -> float:
         """Return the score of the model on these rows; higher is better.
 
-        The score of a model of centres is minus the inertia, ``-sum w ||x - c||^2``; the score of
-        a mixture is the mean log-likelihood per row, in nats.
+        For models with centres, the score is the negative inertia, ``-sum w ||x - c||^2``; for
+        mixtures, it is the mean log-likelihood per row, in nats.
 
         Raises
         ------
@@ -293,14 +294,14 @@ class Model(ABC):
         rows = self._by_name(open_rows(source, sample_weight=sample_weight, **more))
         if rows.n_features != self.n_features:
             raise ParameterError(
-                f"The rows have {rows.n_features} features, but the model was fitted on rows of "
-                f"{self.n_features}: give the same columns."
+                f"The rows have {rows.n_features} features, but the model was fitted on rows with "
+                f"{self.n_features} features; pass rows with the same columns."
             )
         parameters = self.provenance.get("parameters", {})
         return DitheredRows(rows, parameters["seed"]) if parameters.get("dither") else rows
 
     def _by_name(self, rows: Rows) -> Rows:
-        """Return the rows with their columns in the order of the fit, if they have names."""
+        """Reorder named columns of the rows to the order of the fit."""
         mine, theirs = self.feature_names, rows.feature_names
         where = rows.describe_source(rows.location)
         if mine is None or theirs == mine:
@@ -311,7 +312,7 @@ class Model(ABC):
         if rows.n_features == self.n_features:
             warn(
                 f"{where} has no column names, and the model was fitted on rows with names "
-                f"({listed(mine, 5)}); columns are taken in this order.",
+                f"({listed(mine, 5)}); columns are matched by position.",
                 DataWarning,
             )
         return rows
@@ -377,7 +378,7 @@ class Model(ABC):
         if folder.exists(name) and not (overwrite and _is_model(place)):
             raise OutputError(
                 f"{place.url} exists already; nothing was changed. Choose another name"
-                + ("." if overwrite else ", or overwrite=True to replace a model.")
+                + ("." if overwrite else ", or pass overwrite=True to replace a model.")
             )
         records = folder.write_arrays(name, named_arrays(self.arrays))
         description = {
@@ -395,7 +396,7 @@ class Model(ABC):
         if self.feature_names is not None:
             description["feature_names"] = list(self.feature_names)
 
-        # Written last, in one write: without it, the group is not a model.
+        # Write the description last, in one write, because a group without it is not a model.
         def describe() -> None:
             group = zarr.open_group(folder.store(name), mode="r+")
             declare(group, {ATTRIBUTE: description})
@@ -404,7 +405,7 @@ class Model(ABC):
             retry_io(describe)
         except OSError as error:
             raise OutputError(
-                f"{place.url} cannot be written: {error}; check space and permissions there."
+                f"{place.url} cannot be written: {error}; check free space and permissions."
             ) from error
 
     # --- display ----------------------------------------------------------------------------------
@@ -453,7 +454,7 @@ def _is_model(place: Folder) -> bool:
 
 
 def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
-    """Return the kind of a stored model, and its JSON.
+    """Return the class and the JSON of a stored model.
 
     Raises ModelFormatError if the kind or format is wrong, and OSError if storage cannot be read.
     """
@@ -461,8 +462,8 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
         node = json.loads(place.read(DESCRIPTION, LARGEST_DESCRIPTION))
     except FileNotFoundError:
         raise ModelFormatError(
-            f"{place.url} is not a model, and holds no {NAME}; give the URL of Model.save, or the "
-            "folder of a fit."
+            f"{place.url} is not a model and does not contain {NAME}; pass the URL that was given "
+            "to Model.save, or the folder of a fit."
             if place.exists()
             else f"{place.url} does not exist; check the address of the model."
         ) from None
@@ -477,34 +478,34 @@ def _describe(place: Folder) -> tuple[type[Model], dict[str, Any]]:
         store, number = notes["kind"], notes["format"]
     except (KeyError, TypeError):
         raise ModelFormatError(
-            f"{place.url} is a Zarr store, but not a model; give the URL of Model.save, or the "
-            "folder of a fit."
+            f"{place.url} is a Zarr store, but not a model; pass the URL that was given to "
+            "Model.save, or the folder of a fit."
         ) from None
     if store != "model" or type(number) is not int or number < 1:
         raise ModelFormatError(
-            f"{place.url} is not a model but {reprlib.repr(store)} of format "
+            f"{place.url} is not a model: its kind is {reprlib.repr(store)}, and its format is "
             f"{reprlib.repr(number)}."
         )
     if number > FORMAT:
         raise ModelFormatError(
-            f"{place.url} has format {number}, and this version of largek_dask reads up to "
-            f"{FORMAT}; install the newer version that wrote it, from its checkout or wheel."
+            f"{place.url} has format {number}, but this version of largek_dask only reads formats "
+            f"up to {FORMAT}; install the newer version that wrote the model."
         )
     kind = notes.get("model_kind", "centers" if number == 1 else None)
     return kind_named(kind, place.url), notes
 
 
 def kind_named(name: object, place: str) -> type[Model]:
-    """Return the class for a name of a kind; messages name ``place``, such as the model's URL.
+    """Return the class of a kind; messages name the model ``place``, e.g. its URL.
 
     Raises ModelFormatError if the kind is unknown.
     """
     if isinstance(name, str) and name in KINDS:
         return KINDS[name]
     raise ModelFormatError(
-        f"{place} is a model of the kind {reprlib.repr(name)}, and this version of largek_dask "
-        f"knows only {', '.join(map(repr, sorted(KINDS)))}. If a newer version wrote it, install "
-        "that, from its checkout or wheel."
+        f"{place} is a model of the kind {reprlib.repr(name)}, but this version of largek_dask "
+        f"only reads the kinds {', '.join(map(repr, sorted(KINDS)))}. If a newer version wrote the "
+        "model, install that version."
     )
 
 
@@ -512,8 +513,8 @@ def kind_named(name: object, place: str) -> type[Model]:
 def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None = None) -> Model:
     """Read a model of any kind, written by :meth:`Model.save`.
 
-    Every array is checked against its checksum; nothing that is read is executed, and no array may
-    be larger than declared.
+    Every array is checked against its checksum. Stored code is never executed, and no array may be
+    larger than declared.
 
     Parameters
     ----------
@@ -524,9 +525,9 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
     Raises
     ------
     ModelFormatError
-        There is no model, or it is damaged, or of a newer format or an unknown kind.
+        There is no model, or the model is damaged or has a newer format or an unknown kind.
     OSError
-        The storage does not answer or refuses access.
+        The storage does not respond or denies access.
     """
     place = Folder.of(url, storage_options)
     if not place.exists(DESCRIPTION) and place.exists(f"{NAME}/{DESCRIPTION}"):
@@ -540,10 +541,10 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
             notes["provenance"] = current_provenance(notes["provenance"])
         model = restored(kind, folder.read_arrays(name, records), notes)
         if notes["digest"] != model.digest():
-            raise ValueError("its digest is not that of its arrays")
+            raise ValueError("the digest does not match the arrays")
     except DAMAGE as error:
         raise ModelFormatError(
-            f"{place.url} is damaged: {str(error).rstrip('.')}. Take another copy, or fit again."
+            f"{place.url} is damaged: {str(error).rstrip('.')}. Use another copy, or fit again."
         ) from error
     return model
 
@@ -551,7 +552,7 @@ def load_model(url: str | Folder, *, storage_options: Mapping[str, Any] | None =
 def restored(
     kind: type[Model], arrays: Mapping[str, NDArray[Any]], notes: Mapping[str, Any]
 ) -> Model:
-    """Rebuild a model from the arrays and metadata that it was stored or sent as.
+    """Rebuild a model from stored or transmitted arrays and metadata.
 
     Raises KeyError, TypeError or ValueError if they do not describe a model of this kind.
     """
@@ -565,13 +566,17 @@ def restored(
         feature_names=_names_in(notes),
     )
     if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
-        raise ValueError(f"normalize={model.normalize!r}, on_bad_rows={model.on_bad_rows!r}")
+        raise ValueError(
+            f"normalize={model.normalize!r} or on_bad_rows={model.on_bad_rows!r} is invalid"
+        )
     value = model.provenance.get(kind.objective.name)
     if not isinstance(value, Real | None):
         raise ValueError(f"{kind.objective.name} is {reprlib.repr(value)}, not a number")
     model._check()
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
-        raise ValueError(f"{len(model.feature_names)} names for {model.n_features} columns")
+        raise ValueError(
+            f"there are {len(model.feature_names)} names for {model.n_features} columns"
+        )
     return model
 
 
@@ -580,7 +585,7 @@ def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
     names = [f.name for f in fields(kind.holds)]
     if set(found) != set(names):
         raise ValueError(
-            f"a model of the kind {kind.kind!r} has the arrays {', '.join(names)}, not "
+            f"a model of the kind {kind.kind!r} must have the arrays {', '.join(names)}, but has "
             f"{reprlib.repr(sorted(found))}"
         )
 
@@ -598,13 +603,13 @@ def _names_in(notes: Mapping[str, Any]) -> tuple[str, ...] | None:
 
 
 def _history_in(notes: Mapping[str, Any]) -> tuple[StepRecord, ...]:
-    """Return the records of the steps, each with at least a number and a cost."""
+    """Return the records of the steps, each with at least a step number and a cost."""
     history = notes["history"]
     if not isinstance(history, list):
         raise ValueError("the history is not a list of steps")
     for record in history:
         if not isinstance(record["step"], int) or not isinstance(record["cost"], Real | None):
-            raise ValueError(f"a step of the history is {reprlib.repr(record)}")
+            raise ValueError(f"the history has an invalid step: {reprlib.repr(record)}")
     return tuple(history)
 
 
@@ -620,10 +625,10 @@ def check_numbers(
     The message names the first wrong value.
     """
     if array.shape != shape or array.dtype != dtype:
-        raise ValueError(f"{name} of shape {array.shape} and type {array.dtype}")
+        raise ValueError(f"{name} has an invalid shape {array.shape} or type {array.dtype}")
     wrong = ~(np.isfinite(array) & (array >= least))
     if wrong.any():
         place = np.unravel_index(int(np.argmax(wrong)), shape)
         found, at = array[place], ", ".join(map(str, place))
         wanted = "a finite number" if least == -np.inf else f"a finite number of at least {least:g}"
-        raise ValueError(f"{name} with [{at}] = {found}, which is not {wanted}")
+        raise ValueError(f"the value of {name} at [{at}] is {found}, which is not {wanted}")

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class CentersModel(Model):
-    """Centres, with everything needed to label rows as the fit did.
+    """K-means model, with all settings needed to label rows as in the fit.
 
     Examples
     --------
@@ -58,7 +58,7 @@ class CentersModel(Model):
 
     @property
     def counts(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows of each cluster."""
+        """(k,) total weight of the rows of each cluster."""
         return self.arrays.counts
 
     @property
@@ -129,7 +129,9 @@ class CentersModel(Model):
     def _check(self) -> None:
         centers, counts, shift = self.arrays.centers, self.arrays.counts, self.arrays.shift
         if centers.ndim != 2 or 0 in centers.shape or centers.dtype not in (np.float32, np.float64):
-            raise ValueError(f"centres of shape {centers.shape} and type {centers.dtype}")
+            raise ValueError(
+                f"centres have an invalid shape {centers.shape} or type {centers.dtype}"
+            )
         k, d = centers.shape
         check_numbers("centres", centers, (k, d), centers.dtype)
         check_numbers("counts", counts, (k,), least=0)

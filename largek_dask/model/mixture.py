@@ -54,10 +54,10 @@ LOG_LIKELIHOODS = RowValues("log_likelihoods", "<f8", np.nan, np.nan)
 
 
 class MixtureModel(Model):
-    """Components of a mixture, with everything needed to compute densities of rows.
+    """Gaussian mixture model, with all settings needed to compute densities of rows.
 
-    Densities are exact sums over all components. A row belongs to its most probable component,
-    whose mean need not be the nearest.
+    Densities are exact sums over all components. A row belongs to its most probable component, even
+    if the mean of another component is nearer.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -88,7 +88,7 @@ class MixtureModel(Model):
 
     @property
     def n_parameters(self) -> int:
-        """Number of free parameters of components in use, as in scikit-learn."""
+        """Number of free parameters of all components in use, as in scikit-learn."""
         shape, n_alive = self.arrays.variances.shape, int(np.count_nonzero(self.arrays.alive))
         of_means = n_alive * self.n_features
         if shape == (1, 1):
@@ -96,10 +96,10 @@ class MixtureModel(Model):
         return of_means + n_alive * int(shape[1]) + n_alive - 1
 
     def fit_figures(self) -> dict[str, float]:
-        """Return F and energy of the last step, and the exact log-likelihood, each per row.
+        """Return the final lower bound F, the final energy, and the log-likelihood, all per row.
 
         The energy is the mean squared distance of the rows to the means, weighted by posteriors.
-        The figures include the number of components with the minimum variance or too few rows
+        The result includes the number of components with the minimum variance or too few rows
         ("collapsed") and the number of components without weight ("retired").
         """
         weight = float(np.cumsum(self.counts)[-1])
@@ -126,7 +126,7 @@ class MixtureModel(Model):
         n_threads: int | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> NDArray[np.float64] | None:
-        """Return the log-likelihood of every row, in nats; outliers have the lowest.
+        """Return the log-likelihood of every row, in nats; outliers have the lowest values.
 
         Parameters
         ----------
@@ -202,7 +202,7 @@ class MixtureModel(Model):
         if out is not None:
             if dense:
                 raise ParameterError(
-                    "dense=True is for probabilities in memory, and out= writes sparse ones; omit "
+                    "out= writes sparse probabilities and cannot be combined with dense=True; omit "
                     "dense or out."
                 )
             self._write_probabilities(opened, out, client, n_threads, storage_options)
@@ -227,7 +227,7 @@ class MixtureModel(Model):
         opened = super()._open(source, sample_weight, **more)
         if opened.is_sparse:
             raise ParameterError(
-                "a mixture is compared with dense rows only: give them as a dense array."
+                "mixtures support only dense rows, but the rows are sparse; pass a dense array."
             )
         return opened
 
@@ -249,7 +249,10 @@ class MixtureModel(Model):
         labelled = label_rows(passes, self._labelling(passes.rows.dtype), labels=False)
         weight = math.fsum(labelled.sums["counts"].values)
         if not weight > 0:
-            raise DataError("a likelihood needs at least one row with a weight above 0.")
+            raise DataError(
+                "a likelihood cannot be computed, because all rows have weight 0; pass at least "
+                "one positive weight."
+            )
         total = labelled.sum_of(MIXTURE.name)
         if not np.isfinite(total):
             raise beyond_reach(self.means.astype(np.float64))
@@ -320,20 +323,22 @@ class MixtureModel(Model):
         arrays = self.arrays
         shape, dtype = arrays.means.shape, arrays.means.dtype
         if len(shape) != 2 or 0 in shape or dtype not in (np.float32, np.float64):
-            raise ValueError(f"means of shape {shape} and type {dtype}")
+            raise ValueError(f"means have an invalid shape {shape} or type {dtype}")
         k, d = shape
         check_numbers("means", arrays.means, (k, d), dtype)
         check_numbers("a shift", arrays.shift, (d,), dtype)
         check_numbers("counts", arrays.counts, (k,), least=0)
         logs = arrays.log_weights
         if logs.shape != (k,) or logs.dtype != np.float64:
-            raise ValueError(f"log_weights of shape {logs.shape} and type {logs.dtype}")
+            raise ValueError(f"log_weights have an invalid shape {logs.shape} or type {logs.dtype}")
         if arrays.variances.dtype != np.float64:
-            raise ValueError(f"variances of type {arrays.variances.dtype}")
+            raise ValueError(f"variances have an invalid type {arrays.variances.dtype}")
         if arrays.alive.dtype != np.bool_ or not arrays.alive.any():
-            raise ValueError("alive is not a mask with at least one component")
+            raise ValueError("alive is not a boolean mask with at least one True value")
         if not np.array_equal(arrays.alive, np.isfinite(arrays.log_weights)):
-            raise ValueError("a retired component has a weight, or another one has none")
+            raise ValueError(
+                "a retired component has a weight, or a component in use has no weight"
+            )
         with np.errstate(all="ignore"):
             try:
                 self._packed()
@@ -344,7 +349,7 @@ class MixtureModel(Model):
         # The weights need not sum to 1 if a component was retired in the last step.
         least = 0.0 if not arrays.alive.all() else 1 - MOST_AMISS
         if not least <= total <= 1 + MOST_AMISS:
-            raise ValueError(f"weights sum to {total:.9g}, not to 1")
+            raise ValueError(f"the weights sum to {total:.9g} instead of 1")
 
     def _own_facts(self) -> dict[str, str]:
         facts = {

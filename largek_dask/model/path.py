@@ -1,4 +1,4 @@
-"""Models that hold the partitions into 1 to k clusters, with figures of each partition."""
+"""Models that contain the partitions into 1 to k clusters, with measures of their quality."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from largek_dask.model.centers import CentersModel
 from largek_dask.model.suggest_k import Curve, SuggestedK, spectrum_of, suggest_from
 
 COUNTS = ("ties", "moves")
-"""Names of the figures that count rows."""
+"""Names of the values that are counts of rows."""
 
 
 class Path:
-    """Partitions of a fit into 1 to k clusters; made by :attr:`PathModel.path_`.
+    """Partitions of a fit into 1 to k clusters, returned by :attr:`PathModel.path_`.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class Path:
 
     @property
     def gap(self) -> NDArray[np.float64]:
-        """(k,) largest fraction of its inertia by which each partition could be improved."""
+        """(k,) upper bounds of the fraction by which each inertia can be reduced."""
         saved = np.maximum(self.inertia - self.lower_bound, 0)
         return np.divide(saved, self.inertia, out=np.zeros_like(saved), where=self.inertia > 0)
 
@@ -78,7 +78,7 @@ class Path:
         return centers_in(self._model.arrays.path, n_clusters)
 
     def model(self, n_clusters: int) -> CentersModel:
-        """Return the partition into l clusters as a model of its own.
+        """Return the partition into l clusters as a separate model.
 
         Raises
         ------
@@ -108,15 +108,14 @@ class Path:
         return suggest_from(Curve(sizes, self.inertia, weight, d, spectrum), self.stability)
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one mapping of figures per partition; None for unknown figures.
+        """Return one dictionary per partition, with None for unknown values.
 
         ``inertia``, ``lower_bound``, ``gap`` and ``stability`` are the values of the attributes.
-        Four figures measure how close a partition is to a fixed point. ``movement``: the largest
-        distance of a centre to the mean of its rows. ``ties``: the number of rows with two nearest
-        centres. ``moves``: the number of rows whose move to another cluster would lower the
-        objective. ``swap``: the smallest change of the objective by any examined swap, which
-        replaces a centre by a row and moves nothing else; it is negative if a swap lowers the
-        objective.
+        Four more values measure how close a partition is to a fixed point. ``movement`` is the
+        largest distance of a centre to the mean of its rows. ``ties`` is the number of rows with
+        two nearest centres. ``moves`` is the number of rows whose move to another cluster would
+        lower the objective. ``swap`` is the smallest change of the objective if any examined row
+        replaces a centre; it is negative if such a swap lowers the objective.
         """
         columns = (
             np.arange(1, len(self) + 1), self.inertia, self.lower_bound, self.gap,
@@ -128,8 +127,8 @@ class Path:
     def _check(self, n_clusters: int) -> None:
         if not is_integer(n_clusters) or not 1 <= n_clusters <= len(self):
             raise ParameterError(
-                f"n_clusters={n_clusters!r} is not a partition of this path; use an integer from 1 "
-                f"to {len(self)}."
+                f"the path has no partition into n_clusters={n_clusters!r} clusters; use an "
+                f"integer from 1 to {len(self)}."
             )
 
     def __len__(self) -> int:
@@ -144,7 +143,7 @@ class Path:
 
 
 class PathModel(CentersModel):
-    """Model of k-means that also holds all partitions into fewer clusters."""
+    """K-means model that also contains all partitions into fewer clusters."""
 
     kind: ClassVar[str] = "path"
     holds: ClassVar[type[Any]] = PathArrays
@@ -157,7 +156,6 @@ class PathModel(CentersModel):
         return Path(self)
 
     def fit_figures(self) -> dict[str, float]:
-        """Return the number of partitions."""
         return {"partitions": float(self.n_clusters)}
 
     def _check(self) -> None:
@@ -166,26 +164,28 @@ class PathModel(CentersModel):
         n = rows_of_path(k)
         expected = (n, *arrays.centers.shape[1:]), arrays.centers.dtype
         if not k or (arrays.path.shape, arrays.path.dtype) != expected:
-            raise ValueError(f"a path of shape {arrays.path.shape} and type {arrays.path.dtype}")
+            raise ValueError(
+                f"the path has an invalid shape {arrays.path.shape} or type {arrays.path.dtype}"
+            )
         super()._check()
         if not np.isfinite(arrays.path).all():
-            raise ValueError("a path that is not finite")
+            raise ValueError("the path contains NaN or infinity")
         check_numbers("counts_of_path", arrays.counts_of_path, (n,), least=0)
-        # Infinite if unknown, because a search was stopped.
+        # The inertia is infinite if a search was stopped before this partition.
         check_numbers("inertia", _without(np.inf, arrays.inertia), (k,), least=0)
         check_numbers("lower_bound", arrays.lower_bound, (k,))
         for name, shape in (("stationarity", (k, len(FIGURES))), ("stability", (k,))):
             check_numbers(name, _without(np.nan, getattr(arrays, name)), shape)
         for whole, last in (("path", "centers"), ("counts_of_path", "counts")):
             if not np.array_equal(centers_in(getattr(arrays, whole), k), getattr(arrays, last)):
-                raise ValueError(f"{last} that are not the last rows of {whole}")
+                raise ValueError(f"{last} differ from the last rows of {whole}")
 
     def _own_facts(self) -> dict[str, str]:
         return {**super()._own_facts(), "partitions": f"into 1 to {self.n_clusters:,} clusters"}
 
 
 def records_of(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[dict[str, Any]]:
-    """Return one mapping of figures per row; None instead of NaN."""
+    """Return one dictionary per row, with None instead of NaN."""
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [
         {
@@ -197,7 +197,6 @@ def records_of(names: Sequence[str], columns: Sequence[NDArray[Any]]) -> list[di
 
 
 def _without(unknown: float, figures: NDArray[Any]) -> NDArray[Any]:
-    """Replace unknown figures by 0."""
     known = figures.copy()
     known[np.isnan(known) if np.isnan(unknown) else known == unknown] = 0
     return known

@@ -1,7 +1,7 @@
-r"""Decide how many clusters there are, from the objectives of 1 to k clusters.
+r"""Suggest the number of clusters from the objectives of partitions into 1 to k clusters.
 
-The functions depend only on a curve W: W_l is the lowest known sum of ``w ||x - c||^2`` with l
-clusters, for some or all l up to k. A number l has to pass three tests:
+The input is a curve W: W_l is the lowest known sum of ``w ||x - c||^2`` with l clusters, for some
+or all l up to k. A suggested number l has to pass three tests:
 
 1. *Stability*: the partitions of two halves of a sample agree (adjusted Rand index of `STABLE` or
    more).
@@ -14,18 +14,18 @@ clusters, for some or all l up to k. A number l has to pass three tests:
 
    ("reverse water-filling": A. N. Kolmogorov, 1956; T. M. Cover and J. A. Thomas, "Elements of
    information theory", 2nd edition, 2006, theorem 10.3.3). A Gaussian is above the bound (1.45
-   times at l = 2 in one dimension); an evenly cut line, square or cube is at the bound, and only
-   separate groups are far below it. Directions with λ_i < θ, which optimal centres do not use, are
-   left out: W_l minus the sum of these λ_i, divided by the rest of D_l, has to be below `BELOW`.
-   The threshold is lower for few rows, which may look like groups by chance.
+   times at l = 2 in one dimension), and an evenly cut line, square or cube is at the bound. Only
+   separate groups are far below the bound. Directions with λ_i < θ, which optimal centres do not
+   use, are left out: W_l minus the sum of these λ_i, divided by the rest of D_l, has to be below
+   `BELOW`. The threshold is lower for few rows, which may look like groups by chance.
 3. *A bend*: the fall of ln W from l - w to l is at least `BEND` times the fall from l to l + w,
-   where w is 1 or a twentieth of l. This excludes curved lines, which are also below a Gaussian:
-   their W_l falls as 1/l², so that the ratio of falls is 1.7 at l = 2 and less at larger l.
+   where w is 1 or a twentieth of l. This excludes curved lines, which are also below the bound,
+   because their W_l falls as 1/l²: the ratio of falls is 1.7 at l = 2, and smaller at larger l.
 
-Of several such l, the one with the smallest ratio of W_l to D_l is suggested, and among about equal
-ratios the one at which the curve bends most. If the curves of two halves of the rows are known,
-each half has to suggest, by tests 2 and 3, a number that differs by at most w (at least 2): the
-difference shows how uncertain the number is.
+If several numbers pass, the number with the smallest ratio of W_l to D_l is suggested; among about
+equal ratios, the number with the largest bend is suggested. If the curves of two halves of the rows
+are known, tests 2 and 3 on each half must suggest a number that differs by at most w (or by at most
+2 if w is 1). The difference shows how uncertain the number is.
 """
 
 from __future__ import annotations
@@ -52,19 +52,20 @@ are 4 standard deviations apart."""
 FEW = 2.0
 """Multiple of sqrt(l / n) by which `BELOW` is lowered, because W_l of n rows is lower by chance."""
 BEND = 3.0
-"""Minimum ratio of a fall to the next fall; it is at most 1.7 for a line, 2.8 for a rectangle."""
+"""Minimum ratio of one fall to the next fall at a bend; at most 1.7 for a line and 2.8 for a
+rectangle."""
 ABOUT = 1.1
-"""Multiple of the smallest ratio up to which ratios count as about equal. Beyond the number of
-groups ratios hardly change, and small bends occur by chance."""
+"""Ratios up to this multiple of the smallest ratio count as about equal. Beyond the true number
+of groups, ratios hardly change, and small bends occur by chance."""
 STILL_FALLS = 0.75
-"""Minimum fraction of the mean fall of ln W per cluster at which the last two falls show that the
-curve has not levelled off (not tuned)."""
+"""The curve has not levelled off if the mean of its last two falls is at least this fraction of
+the mean of all falls (not tuned)."""
 LEAST = 2.0**-80
 """Fraction of W_1 that replaces an objective of 0."""
 WINDOW = 20
-"""Divisor of a number of clusters that gives the half width of the window around it."""
+"""Ratio of a number of clusters to the half width of the window around it."""
 FARTHEST = 2
-"""Difference from the numbers of the halves that is allowed for any number of clusters."""
+"""Difference that is always allowed between the numbers suggested by all rows and by a half."""
 
 
 def window(n_clusters: int) -> int:
@@ -80,11 +81,11 @@ class Curve(NamedTuple):
     inertia: Floats
     """(m,) sums of ``w ||x - c||^2``."""
     weight: float
-    """Number of rows, or the sum of their weights, as a weight of 2 counts as two rows."""
+    """Number of rows, or the sum of their weights."""
     n_features: int
     spectrum: Floats | None = None
-    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). None means that
-    they are assumed to be equal, which gives the weakest test."""
+    """(d,) eigenvalues of the scatter matrix, descending (:func:`spectrum_of`). If None, the
+    eigenvalues are assumed to be equal, which gives the weakest test."""
 
     def suggested(self) -> int | None:
         """Return the number suggested by the curve alone, without stability and halves."""
@@ -93,10 +94,11 @@ class Curve(NamedTuple):
         return int(self.sizes[_ranked(passed, ratios, bends)[0]]) if len(passed) else None
 
     def gaussian_ratios(self) -> Floats:
-        """Return (m,) ratios of the objective to the lowest possible one for a Gaussian.
+        """Return (m,) ratios of each objective to the lowest possible objective for a Gaussian.
 
-        Both count only the directions that optimal centres of a Gaussian would use. A ratio is
-        negative if the sum of the other directions exceeds the objective; NaN for one cluster.
+        Only the directions that optimal centres of a Gaussian would use are counted. A ratio is
+        negative if the sum over the other directions exceeds the objective, and NaN for one
+        cluster.
         """
         out = np.full(len(self.inertia), np.nan)
         total = float(self.inertia[0])
@@ -119,15 +121,15 @@ class Curve(NamedTuple):
         return out
 
     def below(self, ratios: Floats) -> NDArray[np.bool_]:
-        """Return an (m,) mask, True where the objective is clearly below that of a Gaussian."""
+        """Return an (m,) mask of objectives that are clearly below the bound for a Gaussian."""
         few = (1 - FEW * np.sqrt(self.sizes / self.weight)).clip(0.0)
         below: NDArray[np.bool_] = ratios < BELOW * few  # (NaN is not)
         return below
 
     def bends(self) -> Floats:
-        """Return (m,) ratios of the fall of ln W from l - w to l to the fall from l to l + w.
+        """Return (m,) bends: the fall of ln W from l - w to l divided by the fall from l to l + w.
 
-        A ratio is 0 if unknown, and infinite at the first l with an objective of 0.
+        A bend is 0 if unknown, and infinite at the first l with an objective of 0.
         """
         out, logs = np.zeros(len(self.inertia)), self._logs()
         if len(logs) < 2:
@@ -144,16 +146,16 @@ class Curve(NamedTuple):
         return out
 
     def still_falls(self) -> bool:
-        """Return True if the last clusters lower ln W about as much as earlier ones.
+        """Return True if the last clusters lower ln W about as much as earlier clusters.
 
-        While groups share a centre, each additional cluster separates a group; on a smooth curve,
-        each additional cluster lowers ln W by less than the one before.
+        As long as groups share a centre, each additional cluster separates a group. On a smooth
+        curve, each additional cluster lowers ln W by less than the previous cluster.
         """
         falls = -np.diff(self._logs()) / np.diff(self.sizes)
         return len(falls) > 2 and float(falls[-2:].mean()) >= STILL_FALLS * float(falls.mean())
 
     def _logs(self) -> Floats:
-        """Return logarithms of the ratios of objectives to the first one; empty if it is 0."""
+        """Return the logarithms of W_l / W_1; an empty array if W_1 is 0."""
         if self.inertia[0] <= 0:
             return np.empty(0)
         return logarithms(np.maximum(self.inertia / self.inertia[0], LEAST))
@@ -166,14 +168,14 @@ class SuggestedK:
     k: int | None
     """The suggested number; None if no number stands out."""
     runner_up: int | None
-    """The second best number that passes the same tests; None if no other number does."""
+    """The second best number that passes the tests; None if no other number passes."""
     clear: bool
-    """False if no number is suggested, or only a lower bound because the curve ends there."""
+    """True if a number is suggested and is not only a lower bound at the end of the curve."""
     stability: Floats
     """(m,) adjusted Rand index between the partitions of two halves of a sample."""
     gaussian: Floats
-    """(m,) ratios of the objective to the lowest possible one for a Gaussian with the same
-    spectrum; NaN for one cluster."""
+    """(m,) ratios of each objective to the lowest possible objective for a Gaussian with the
+    same spectrum; NaN for one cluster."""
     words: str
     """Explanation of the decision, in one sentence."""
     n_clusters: NDArray[np.int64]
@@ -187,9 +189,9 @@ class SuggestedK:
 
     @property
     def range(self) -> tuple[int, int] | None:
-        """Range of the numbers suggested by all rows and by the halves; None without a number.
+        """Range of the numbers suggested by all rows and by the halves; None if there is no number.
 
-        Without halves, it is the range of all numbers that pass the same tests.
+        If there are no halves, the range of all numbers that pass the tests is returned.
         """
         if self.k is None:
             return None
@@ -235,7 +237,7 @@ def suggest_from(
 
 
 def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[int]:
-    """Sort positions that pass by ratio; about equally low ratios are sorted by bend."""
+    """Sort candidates by ratio, but candidates with about equally low ratios by bend."""
     if not len(passed):
         return []
     least = float(ratios[passed].min())
@@ -245,7 +247,7 @@ def _ranked(passed: NDArray[np.int64], ratios: Floats, bends: Floats) -> list[in
 
 
 class _Tests(NamedTuple):
-    """Results of the tests, from which a decision is explained."""
+    """Results of the tests, which are used to explain a decision."""
 
     curve: Curve
     stability: Floats
@@ -255,10 +257,10 @@ class _Tests(NamedTuple):
     """Positions of the numbers that pass, the best number first."""
     halves: tuple[int | None, int | None] | None
     still_falls: bool
-    """True if the curve ends below that of a Gaussian and has not levelled off."""
+    """True if the curve ends below the curve of a Gaussian and has not levelled off."""
 
     def doubted(self) -> bool:
-        """Return True if a half suggests no number, or a number far from the best one."""
+        """Return True if a half suggests no number, or a number far from the best number."""
         if self.halves is None:
             return False
         k = int(self.curve.sizes[self.ranked[0]])
@@ -273,45 +275,46 @@ class _Tests(NamedTuple):
         agree = f"halves of the data agree (adjusted Rand index {self.stability[first]:.2f})"
         if not clear:
             return (
-                f"No clear k: {k} clusters or more. At {k} {agree}, but the curve ends there: "
-                "look at more clusters."
+                f"No clear k: {k} clusters or more. With {k} clusters, {agree}, but the curve ends "
+                "there; examine more clusters."
             )
         by_halves = ""
         if self.halves is not None:
             one, other = (half or "none" for half in self.halves)
-            by_halves = f" and name {one} and {other} by themselves"
+            by_halves = f" and suggest {one} and {other} clusters"
             if self.doubted():
                 return (
-                    f"No clear k: all of the data name {k}, halves of them alone {one} and {other}."
+                    f"No clear k: all of the data suggest {k} clusters, but the two halves suggest "
+                    f"{one} and {other}."
                 )
         other = "" if not others else f"; the runner-up is {int(self.curve.sizes[others[0]])}"
         return (
-            f"{k} clusters: {agree}{by_halves}, they are cut far better than one Gaussian could "
-            f"be, and the curve bends there{other}."
+            f"{k} clusters: {agree}{by_halves}, the partition is far better than for a single "
+            f"Gaussian, and the curve bends there{other}."
         )
 
     def _why_none(self) -> str:
         stability = self.stability[1:]
         if len(self.curve.inertia) < 2 or self.curve.inertia[0] <= 0:
-            return "No clear k: there is nothing to compare one cluster with."
+            return "No clear k: there is nothing to compare with one cluster."
         if self.still_falls:
             k = int(self.curve.sizes[-1])
             return (
-                f"No clear k: {k} clusters or more. They are cut far better than one Gaussian "
-                "could be, and the curve still falls there: look at more clusters."
+                f"No clear k: {k} clusters or more. The partition is far better than for a single "
+                "Gaussian, and the curve still falls at the end; examine more clusters."
             )
         if not self.stable[1:].any():
             if np.isnan(stability).all():
-                return "No clear k: there are too few rows to compare halves of them."
+                return "No clear k: there are too few rows to compare two halves."
             best = int(np.nanargmax(stability)) + 1
             return (
-                "No clear k: halves of the data disagree at every number of clusters (adjusted "
+                "No clear k: halves of the data disagree for every number of clusters (adjusted "
                 f"Rand index {self.stability[best]:.2f} at most, with {self.curve.sizes[best]})."
             )
         if not self.stable_and_below[1:].any():
             return (
-                "No clear k: where halves of the data agree, one Gaussian of the same spectrum "
-                "could be cut as well."
+                "No clear k: where halves of the data agree, the partition is no better than for "
+                "one Gaussian of the same spectrum."
             )
         return "No clear k: the curve has no bend where halves of the data agree."
 
@@ -332,5 +335,5 @@ def spectrum_of(lower_bound: Floats, n_features: int) -> Floats | None:
     out[:known] = lower_bound[:known] - lower_bound[1 : known + 1]
     if known < n_features:
         out[known:] = lower_bound[known] / (n_features - known)
-    # Because of rounding errors, differences of bounds need not be in order.
+    # Because of rounding errors, differences of bounds may not be sorted.
     return np.sort(out)[::-1].copy()

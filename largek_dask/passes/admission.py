@@ -32,7 +32,7 @@ from largek_dask.passes.worker_selection import (
 WAIT_SECONDS = 0.2
 """Interval between two checks of a cluster without workers, in seconds."""
 SLOW_SECONDS = 5.0
-"""Time after which a worker that has not answered is reported."""
+"""Time after which a worker that has not answered is reported, in seconds."""
 RETRY_SECONDS = {"failed": 5.0, "versions": 30.0, "data": 30.0}
 """Time after which a worker that failed or was refused is asked again, in seconds."""
 
@@ -89,9 +89,9 @@ class Workers:
         )
         self._versions = versions()
         self.state_limit: int | None = None
-        """Bytes of row state that all workers together may keep; None if not known."""
+        """Bytes of row state that all workers together may keep; None if unknown."""
         self.n_threads = 0
-        """Number of threads of the workers that were ready at the last check."""
+        """Number of threads of the workers that were usable at the last check."""
         self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
         self._requests: dict[str, _AdmissionRequest] = {}
@@ -99,17 +99,19 @@ class Workers:
         self._refused: dict[str, _Absence] = {}
         """Workers that cannot compute for this job, or did not answer."""
         self._heartbeats: dict[str, tuple[float, float]] = {}
-        """Last heartbeat of each worker by the scheduler's clock, and its local arrival time."""
+        """Last heartbeat of each worker by the scheduler's clock, and the local time of its
+        arrival."""
         self._absent: dict[str, _Absence] = {}
         self._reported: tuple[bool, frozenset[tuple[str, str]]] = (True, frozenset())
         self._pick = pick
         self._tags: list[frozenset[str]] = []
         """Tags of all present workers of the cluster."""
         self._short: tuple[Any, ...] | None = None
-        """State that was reported with a shortage of workers; None if there is no shortage."""
+        """Value of ``_reported`` at the last report of a shortage of workers; None without a
+        shortage."""
 
     async def begin(self) -> None:
-        """Prepare all workers, present and future."""
+        """Prepare all current and future workers."""
         await self._network.register(WorkPlugin(), _silent_seconds())
         await self._network.prepare_scheduler()
         await self.ready(wait_for=None, begin=True)
@@ -123,11 +125,11 @@ class Workers:
     async def ready(
         self, wait_for: Collection[str] | None = (), begin: bool = False
     ) -> dict[str, int]:
-        """Return the threads of each usable worker, by address; wait while there are none.
+        """Return the threads of each usable worker, by address; wait for at least one worker.
 
-        Workers that are paused or silent, have other versions or cannot open the data are left out
-        and reported with the reason. The wait for new workers, which must import their code first,
-        is brief.
+        Workers that are paused or silent, have other versions or cannot open the data are excluded,
+        and the reason is reported. New workers are awaited only briefly, because importing the
+        package takes them some time.
 
         Raises DataError if no worker can open the data, and VersionMismatchError if all workers
         are unusable and at least one of them has other versions.
@@ -149,7 +151,7 @@ class Workers:
             if not any(address in self._admitted for address in present):
                 awaited = asked
             if awaited:
-                # until those that do not answer count as silent
+                # Wait until workers that do not answer count as silent.
                 waiting = [request.answer for request in awaited]
                 if (await asyncio.wait(waiting, timeout=WAIT_SECONDS))[1]:
                     self._report_slow(awaited)
@@ -157,7 +159,7 @@ class Workers:
             elif new := [
                 request for request in asked if time.monotonic() - request.since < WAIT_SECONDS
             ]:
-                # a worker that has imported the code answers at once
+                # Wait briefly, because a worker that has imported the package answers at once.
                 await asyncio.wait([request.answer for request in new], timeout=WAIT_SECONDS)
             if answered := [
                 request for request in self._requests.values() if request.answer.done()
@@ -183,7 +185,7 @@ class Workers:
             if self._pick is None or len(ready) >= self._pick.least:
                 break
             if self._short != self._reported:
-                # report it again after any other report
+                # Repeat the report of a shortage after any other report.
                 self._short = self._reported
                 why = explain_shortage(self._pick, len(ready), self._tags)
                 self._say("waiting", f"{why}; waiting for more")
@@ -203,25 +205,24 @@ class Workers:
 
     @property
     def seen(self) -> frozenset[str]:
-        """Workers that could compute when they were last checked."""
+        """Workers that were usable at the last check."""
         return self._ready
 
     def takes_tasks(self, address: str) -> bool:
-        """Return True if a worker could compute when it was last checked."""
+        """Return True if a worker was usable at the last check."""
         return address in self._ready
 
     def forget(self, address: str) -> None:
-        """Admit a worker again, because it does not know the job."""
+        """Cancel the admission of a worker that does not know the job, to ask it again."""
         self._admitted.discard(address)
         self._refused.pop(address, None)
         self._requests.pop(address, None)
 
     def is_lost(self, address: str, since: float) -> bool:
-        """Return True if a worker that was given work at ``since`` is no longer waited for.
+        """Return True if a worker that was given work at time ``since`` is lost.
 
-        A worker is lost if it has left the cluster (Dask gives all of its tasks to one other
-        worker, if there is one), is silent, or has been paused for the time after which a worker
-        counts as silent.
+        A worker is lost if it has left the cluster, is silent, or has been paused for as long as a
+        worker may be silent. When a worker leaves, Dask gives all of its tasks to one other worker.
         """
         if address not in self._heartbeats:
             return True
@@ -231,10 +232,9 @@ class Workers:
         return why.kind == "silent" or time.monotonic() - since > _silent_seconds()
 
     def _look(self, found: dict[str, WorkerInfo]) -> dict[str, int]:
-        """Return the threads of the workers that take tasks; note why other workers do not."""
+        """Return the threads of workers that take tasks; record why other workers do not."""
         now = time.monotonic()
-        # A worker is silent if its last heartbeat has not changed for too long. This process
-        # measures that time, as the scheduler's clock may differ.
+        # The scheduler's clock may differ, so silence is measured with the local clock.
         self._heartbeats = {
             address: before
             if (before := self._heartbeats.get(address, (0.0, 0.0)))[0] == info.last_seen
@@ -245,8 +245,7 @@ class Workers:
         self._requests = {a: request for a, request in self._requests.items() if a in found}
         self._refused = {a: why for a, why in self._refused.items() if a in found}
         limits = [info.memory_limit for info in found.values()]
-        # Chunks are distributed evenly, so the worker with the least memory decides; 0 means that
-        # the limit is unknown.
+        # Chunks are distributed evenly, so the worker with the least memory sets the limit.
         least = state_budget(self._job.memory_limit, min(limits, default=0))
         n_used = len(limits) if self._pick is None else self._pick.count(len(limits))
         self.state_limit = n_used * least or None
@@ -285,8 +284,8 @@ class Workers:
     async def _answer(self, address: str) -> None:
         """Raise an error if a worker cannot compute for this job.
 
-        The data's storage options are sent only to workers with the right versions, because other
-        versions might log them.
+        The storage options of the data are sent only to workers with matching versions, because
+        other versions might log these options.
         """
         found = await self._network.call(versions, worker=address)
         if isinstance(found, ImportError | AttributeError):
@@ -302,7 +301,7 @@ class Workers:
             raise _UnfitWorker("data", f"cannot open {self._where}: {why_not}")
 
     def _report_slow(self, asked: list[_AdmissionRequest]) -> None:
-        """Report each worker that is slow to answer, once."""
+        """Report workers that are slow to answer, each only once."""
         for request in asked:
             slow = time.monotonic() - request.since > SLOW_SECONDS and not request.answer.done()
             if slow and not request.reported:
@@ -320,7 +319,7 @@ class Workers:
             elif isinstance(error, _UnfitWorker):
                 self._refused[request.address] = _Absence(error.kind, str(error), now)
             else:
-                # the worker may have left; otherwise it is asked again
+                # The worker may have left; if it is still there, it is asked again.
                 text = f"did not answer: {str(error) or type(error).__name__}"
                 self._refused[request.address] = _Absence("failed", text, now)
 
@@ -333,20 +332,20 @@ class Workers:
         )
         if "versions" in kinds and kinds <= {"versions", "data"}:
             raise VersionMismatchError(
-                f"no worker can take part: {reasons}. "
+                f"no worker can be used: {reasons}. "
                 "Install the same versions everywhere and restart the workers."
             )
         if kinds == {"data"}:
-            # The cause tells retries that missing data may come back.
+            # Chain this error, so that retries treat missing data as a temporary failure.
             gone = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self._where)
             raise DataError(
                 f"no worker can open the data: {reasons}. "
-                "Every worker must reach the data at this address (rows of this process are "
+                "Every worker must be able to read the data at this location (rows in memory are "
                 "written to largek.passes.spill-folder)."
             ) from gone
 
     def _report_changes(self, n_ready: int) -> None:
-        """Report a change: no workers are left, workers are back, or workers are left out."""
+        """Report when no workers are left, when workers are back, or when workers are excluded."""
         now = (n_ready > 0, frozenset((a, why.kind) for a, why in self._absent.items()))
         if now == self._reported:
             return
@@ -382,7 +381,7 @@ def differences(found: dict[str, str]) -> str:
 
 
 def check_workers(client: Client, rows: Rows, seconds: float) -> None:
-    """Check whether the present workers can take part in a job over these rows.
+    """Check that the present workers can run a job over these rows.
 
     Workers that do not answer in time, or join later, are checked when the job begins.
     """

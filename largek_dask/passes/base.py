@@ -57,7 +57,7 @@ class PassOptions(TypedDict, total=False):
 
 
 class BasePasses(ABC):
-    """All access to the rows of a table; see ``algorithms.base.Passes`` for ``reduce``.
+    """Base class of passes over the rows of a table; see ``algorithms.base.Passes`` for ``reduce``.
 
     Parameters
     ----------
@@ -80,15 +80,14 @@ class BasePasses(ABC):
     """
 
     n_threads: int | None = None
-    """Number of threads that compute at the same time; None if it may change."""
+    """Number of threads that compute at the same time; None if the number may change."""
     threads_here: int = 1
-    """Number of threads for work in this process between passes; at most that of the passes."""
+    """Number of threads of this process for work between passes."""
     workers: Sequence[str] = ()
     """Addresses of the workers that compute; empty if this process computes."""
     n_workers: int = 0
-    """Number of these workers."""
     state_limit: int | None = None
-    """Bytes of row state that all processes together may keep; None if not known."""
+    """Bytes of row state that all processes together may keep; None if unknown."""
 
     def __init__(
         self,
@@ -118,15 +117,16 @@ class BasePasses(ABC):
         self.cancelled = cancelled
         self.deadline = deadline
         self.is_given_up: Callable[[], bool] = lambda: False
-        """Called while waiting for storage; True raises the storage's own error."""
+        """Function called while waiting for storage; a True result raises the error of the
+        storage."""
         self._has_worked = False
-        """True once a pass has succeeded, so that all it needs is known to exist."""
+        """True once a pass has succeeded, which shows that all required data exist."""
         self.last = PassReport()
-        """Figures of the last pass."""
+        """Cost of the last pass."""
         self.total = PassReport()
-        """Figures of all passes so far."""
+        """Cost of all passes so far."""
         self.by_worker: dict[str, PassReport] = {}
-        """Figures of all passes so far, by worker address; empty without a cluster."""
+        """Cost of all passes so far, by worker address; empty without a cluster."""
         self.left: set[str] = set()
         """Workers in ``by_worker`` that have left."""
         self.subset_seconds = 0.0
@@ -138,13 +138,11 @@ class BasePasses(ABC):
         self._progress_reporter = (
             None if on_event is None else ProgressReporter(self.progress, on_event)
         )
-        # name of a row state -> (run that uses it, last generation written)
+        # Maps the name of a row state to its run and the last generation written.
         self._runs: dict[str, tuple[int, int]] = {}
-        # name of a row state -> rows that its last two generations were written for
+        # Maps the name of a row state to the rows of its last two generations.
         self._written: dict[str, dict[int, RowSlice | None]] = {}
         self._n_runs = 0
-
-    # --- reducing ---------------------------------------------------------------------------------
 
     def reduce(
         self,
@@ -159,11 +157,13 @@ class BasePasses(ABC):
     ) -> Any:
         """Run one map-reduce over the chunks; see ``algorithms.base.Passes.reduce``.
 
-        Chunks without rows in the ``RowSlice`` are not visited, unless the pass keeps row state.
-        ``combine(a, b)`` must copy what it takes from ``b``, which may be a retained total.
+        Chunks without rows in the ``RowSlice`` are skipped, unless the pass keeps row state.
+        ``combine(a, b)`` must copy the parts of ``b`` that it uses, because ``b`` may be a retained
+        total.
 
-        The name of a row state belongs to one run at a time. A pass without a replay, or with a
-        generation that does not follow the last one, begins a new run without the earlier state.
+        Only one run at a time can use the name of a row state. A pass without a replay, or with a
+        generation that does not follow the last generation, begins a new run without the earlier
+        state.
         """
         spec = PassSpec(
             chunk_fn=chunk_fn,
@@ -172,7 +172,7 @@ class BasePasses(ABC):
             combine=combine,
             state=None if state is None else self._state_spec(state, rows),
             rows=rows,
-            # chunks whose rows are normalised or skipped cannot be shown as one
+            # Chunks cannot be shown as one array if their rows are normalised or skipped.
             joined=joined and self._shown_as_they_lie(),
             preparation=self._preparation(),
         )
@@ -184,7 +184,9 @@ class BasePasses(ABC):
             return range(self.n_chunks)
         chosen = sorted({int(index) for index in chunks})
         if chosen and not 0 <= chosen[0] <= chosen[-1] < self.n_chunks:
-            raise ParameterError(f"chunks go from 0 to {self.n_chunks - 1}, not {chosen}.")
+            raise ParameterError(
+                f"chunk indices must be from 0 to {self.n_chunks - 1}, got {chosen}."
+            )
         return chosen
 
     def _timed(
@@ -265,7 +267,7 @@ class BasePasses(ABC):
             if before not in written and rows is not None:
                 raise ValueError(
                     f"row state {state.name!r}: a pass over a share of the rows needs "
-                    f"rebuild_rows, the rows that generation {before} was written for"
+                    f"rebuild_rows; pass the rows for which generation {before} was written"
                 )
             rebuild_rows = written.get(before)
         if state.rebuild is None:
@@ -292,7 +294,7 @@ class BasePasses(ABC):
         return Preparation(
             normalize=self.normalize,
             on_bad_rows=self.on_bad_rows,
-            # the statistics do not cover rows of weight 0, which may hold NaN or infinity
+            # Statistics do not cover rows of weight 0, which may contain NaN or infinity.
             check=known is None or known.n_bad > 0 or self.rows.weight is not None,
             shift=np.zeros(self.n_features) if known is None else known.shift,
         )
@@ -303,14 +305,12 @@ class BasePasses(ABC):
     def begin_run(self) -> None:
         """Begin another start of an algorithm: drop all state of earlier starts.
 
-        A start resumed from a checkpoint may begin with any generation, even the one that would
-        follow the last generation of an earlier start.
+        The earlier state must be dropped, because a start resumed from a checkpoint may begin with
+        the generation that follows the last generation of an earlier start.
         """
         self._runs.clear()
         if self._subsets is not None:
             self._subsets.clear()
-
-    # --- stopping ---------------------------------------------------------------------------------
 
     def _stop(self) -> BaseException | None:
         if self._progress_reporter is not None:
@@ -327,19 +327,17 @@ class BasePasses(ABC):
         return Threads(self.threads_here, self.raise_if_stopped)
 
     def raise_if_stopped(self) -> None:
-        """Raise CancelledFit if the driver asked for a stop, or after the time limit."""
+        """Raise CancelledFit if a stop was requested or the time limit has passed."""
         if (error := self._stop()) is not None:
             raise error
 
     def progress(self) -> tuple[int, int]:
-        """Return the numbers of finished chunks and of all chunks; (0, 0) between passes."""
+        """Return (number of finished chunks, number of all chunks), or (0, 0) between passes."""
         return 0, 0
-
-    # --- statistics and rows ------------------------------------------------------------------
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows; scanned at first use unless stored.
+        """Mean, extent, weight and grid of the rows, computed by a scan at first use unless stored.
 
         Raises BadRowsError for NaN or infinity if ``on_bad_rows`` is "raise", and DataError if no
         row has any weight, or a weight is invalid.
@@ -354,7 +352,7 @@ class BasePasses(ABC):
                 dtype = self.rows.dtype
                 if self.normalize is not None:
                     dtype = compute_dtype(dtype)
-                # `reduce` would refuse or skip bad rows, which the scan counts
+                # Bypass `reduce`, which would refuse or skip the bad rows that this scan counts.
                 spec = PassSpec(
                     chunk_fn=scan_chunk,
                     broadcast=(),
@@ -377,8 +375,8 @@ class BasePasses(ABC):
             columns = name_bad_columns(self.rows, self.rows.read(0))
             where = f" ({columns}: no number in {self.rows.name_chunk(0)})" if columns else ""
             raise DataError(
-                f"all {found.n_bad} rows hold NaN or infinity{where}: clean the data, or leave out "
-                "such columns."
+                f"all {found.n_bad} rows contain NaN or infinity{where}; clean the data, or drop "
+                "these columns."
             )
         if not found.total_weight > 0:
             raise DataError("all sample weights are zero; at least one must be positive.")
@@ -393,12 +391,12 @@ class BasePasses(ABC):
             nothing = np.empty((0, self.n_features), self.statistics.dtype)
             return TakenRows(nothing, None, rows)
         if rows.min() < 0 or rows.max() >= self.n_rows:
-            raise ParameterError(f"rows go from 0 to {self.n_rows - 1}, not {rows}.")
+            raise ParameterError(f"row indices must be from 0 to {self.n_rows - 1}, got {rows}.")
         taken = self._take_in_memory(rows)
         return fetch(self, rows, self.statistics.dtype) if taken is None else taken
 
     def _take_in_memory(self, rows: NDArray[np.int64]) -> TakenRows | None:
-        """Return the rows if the table is one array in this process; None otherwise."""
+        """Return the rows if the table is one array in this process, else None."""
         whole = self.in_one_piece()
         if whole is None:
             return None
@@ -406,14 +404,14 @@ class BasePasses(ABC):
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
             x, weight = rows_at(x, rows), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
-            # rows of weight 0 may hold NaN, which chunks replace
+            # Only chunks replace NaN in rows of weight 0, so do not return these rows directly.
             return None
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, rows)
 
     def in_one_piece(self) -> tuple[Table, NDArray[np.float64] | None] | None:
-        """Return all rows and weights, as chunks show them, if they are one array in this process.
+        """Return all rows and weights if they are one array in this process, else None.
 
-        Rows of weight 0 may hold any values.
+        Rows of weight 0 may contain any values, even NaN.
         """
         return None
 
@@ -427,7 +425,7 @@ class BasePasses(ABC):
     ) -> Subset:
         """Return passes over some of the rows; see ``algorithms.base.Passes.subset``."""
         if self._subsets is None:
-            # imported here, because that module imports this one
+            # Import here, because `passes.subset` imports this module.
             from largek_dask.passes.subset import Subsets
 
             self._subsets = Subsets()
@@ -437,15 +435,13 @@ class BasePasses(ABC):
         if self._subsets is not None:
             self._subsets.forget(passes)
 
-    # --- log, end ---------------------------------------------------------------------------------
-
     def log(self, callback: LogCallback) -> None:
         """Call ``callback(kind, message)`` for each message to the user during a pass."""
         self._callbacks.append(callback)
 
     def _say(self, kind: str, message: str, **about: str) -> None:
         if not self._callbacks:
-            # without callbacks the user still has to know why the pass waits
+            # Without callbacks, log the message, so that the user knows why the pass waits.
             logger.warning(message)
         for callback in self._callbacks:
             callback(kind, message, **about)
@@ -467,7 +463,7 @@ class BasePasses(ABC):
 
 
 def scan_chunk(chunk: Chunk, total: RowScan) -> None:
-    """Add a chunk to the statistics; rows with NaN or infinity are counted, not added."""
+    """Add a chunk to the statistics; rows with NaN or infinity are only counted."""
     total.add(chunk.x, chunk.weight, chunk.start)
 
 

@@ -1,11 +1,11 @@
 """Broadcast a value to workers along a tree, and keep the replicas until no task needs them.
 
-Dask's own broadcast (``Scheduler.replicate``) retries a worker that has left for half a minute and
-blocks all other broadcasts during that time. This broadcast does not wait for workers that have
-left, and only the request passes through the scheduler.
+Dask's own broadcast (``Scheduler.replicate``) tries to reach a departed worker for half a minute
+and blocks all other broadcasts during that time. This broadcast does not wait for departed workers,
+and only the request passes through the scheduler.
 
-Every two seconds Dask's active memory manager drops the replicas of a value that exceed the number
-of tasks waiting for it. During a broadcast no task waits for the value yet, so all replicas but one
+Every two seconds, Dask's active memory manager drops replicas of a value if there are more replicas
+than tasks waiting for the value. During a broadcast no task is waiting yet, so all replicas but one
 would be dropped, and all tasks would fetch the value again from the same few workers.
 """
 
@@ -32,19 +32,20 @@ if TYPE_CHECKING:
     from largek_dask.passes.network import Network
 
 OURS = "largek_"
-"""Prefix of the names of all values of passes."""
+"""Prefix of the Dask keys of all values that passes send."""
 SPREAD = f"largek-spread-{__version__}"
-"""Operation of a worker: have other workers fetch a value from it."""
+"""Name of the worker operation that makes other workers fetch a value."""
 RECEIVE = f"largek-receive-{__version__}"
-"""Operation of a worker: fetch a value from another worker."""
+"""Name of the worker operation that fetches a value from another worker."""
 BRANCHES = 2
-"""Number of workers that fetch from the same worker at a time."""
+"""Maximum number of workers that fetch from the same worker at the same time."""
 CONNECT_SECONDS = 3.0
-"""Timeout of connections; Dask would retry a worker that has left for 30 s."""
+"""Timeout of connections, in seconds; Dask would keep trying to reach a departed worker for 30
+s."""
 
 
 class Broadcaster:
-    """The driver's part: sends the value to one worker, from which other workers fetch it."""
+    """Driver side of a broadcast: sends the value to one worker, which passes it on."""
 
     def __init__(self, network: Network, workers: Workers) -> None:
         self._network = network
@@ -53,8 +54,8 @@ class Broadcaster:
     async def send(self, value: Any, addresses: Collection[str], turn: int = 0) -> Future:
         """Copy a value to workers, without waiting for workers that leave in the meantime.
 
-        ``turn`` rotates the first worker, which sends the most data. Raises Lost if all workers
-        have left.
+        ``turn`` determines which worker receives the value first, and so sends the most data.
+        Raises Lost if all workers have left.
         """
         left = deque(addresses)
         left.rotate(-turn)
@@ -91,7 +92,7 @@ class Broadcaster:
 
 
 class BroadcastRelay:
-    """A worker's part in the tree: fetches values, and has other workers fetch them."""
+    """Worker side of a broadcast: fetches values, and makes other workers fetch them."""
 
     def __init__(self, worker: Any) -> None:
         self._worker = worker
@@ -99,7 +100,7 @@ class BroadcastRelay:
         worker.handlers[RECEIVE] = self.receive
 
     async def spread(self, key: str, addresses: list[str]) -> list[str]:
-        """Have other workers fetch a value from this one; return the workers that received it."""
+        """Make other workers fetch a value from this worker; return those that received it."""
         waiting = deque(addresses)
         sources = deque([self._worker.address] * BRANCHES)
         fetching: dict[asyncio.Task[str | None], tuple[str, str]] = {}
@@ -121,7 +122,7 @@ class BroadcastRelay:
         return reached
 
     async def _ask(self, address: str, key: str, source: str) -> str | None:
-        """Have a worker fetch the value; return the address that it came from."""
+        """Make a worker fetch the value; return the address of the worker that sent the value."""
         # This worker is the fallback if the source has left.
         sources = list(dict.fromkeys([source, self._worker.address]))
         try:
@@ -131,12 +132,12 @@ class BroadcastRelay:
             finally:
                 self._worker.rpc.reuse(address, comm)
         except Exception:
-            # the worker has left, or cannot store the value; its tasks will raise the same error
+            # The worker has left or cannot store the value; its tasks will raise the same error.
             return None
         return gave
 
     async def receive(self, key: str, sources: list[str]) -> str | None:
-        """Fetch a value from the first of these workers that has it; return its address."""
+        """Fetch a value from the first source that has it; return the address of this source."""
         with at("receive"):
             for source in sources:
                 try:
@@ -146,7 +147,7 @@ class BroadcastRelay:
                 self._worker.rpc.reuse(source, comm)
                 await self._worker.gather(who_has={key: [source]})
                 if key in self._worker.data:
-                    # a scheduler that has forgotten the value has this worker drop it
+                    # A scheduler that has forgotten the value makes this worker drop the value.
                     stimulus = f"{RECEIVE}-{key}"
                     message = {"op": "add-keys", "keys": [key], "stimulus_id": stimulus}
                     self._worker.batched_send(message)
@@ -155,10 +156,9 @@ class BroadcastRelay:
 
 
 class ReduceOtherReplicas(ReduceReplicas):  # type: ignore[misc]  # distributed has no types
-    """Dask's policy that drops replicas, except replicas of the values of passes."""
+    """Variant of Dask's ``ReduceReplicas`` policy that keeps replicas of values sent by passes."""
 
     def run(self) -> Iterator[Any]:
-        """Yield the replicas to drop."""
         return (one for one in super().run() if not str(one.ts.key).startswith(OURS))
 
 

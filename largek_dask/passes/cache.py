@@ -1,9 +1,9 @@
-"""Rows that a process keeps between passes instead of reading them again.
+"""Cache of rows that a process keeps between passes.
 
-Losing an entry costs time, never correctness. The cache declines entries that do not fit: passes
-visit the chunks in the same order over and over, and a cache that evicts the least recently used
+Losing an entry costs time, but never changes results. The cache declines entries that do not fit:
+passes repeatedly visit the chunks in the same order, so a cache that evicts the least recently used
 entry would evict each entry just before its next use. Entries are dropped only if no recent pass
-has asked for them, or if they are whole chunks and the next passes need only shares of chunks.
+has used them, or if they are whole chunks and the next passes need only shares of chunks.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.kernels.blocks import Table
 
 STALE_PASSES = 2
-"""Entries that this number of passes in a row did not ask for may be dropped."""
+"""Number of consecutive passes without use after which an entry may be dropped."""
 
 
 class Span(NamedTuple):
-    """Some rows of a chunk: positions ``begin`` to ``end`` in an order of its rows."""
+    """Rows of a chunk at positions ``begin`` to ``end`` (exclusive) in a given order."""
 
     begin: int
     end: int
     of: int
-    """Number of rows of the chunk."""
+    """Number of rows in the chunk."""
     order: Rng | None = None
-    """Generator of the permutation; None means the order of storage."""
+    """Generator of the permutation; None means the order in storage."""
 
     @property
     def whole(self) -> bool:
@@ -39,7 +39,7 @@ class Span(NamedTuple):
         return self.order is None and self.end - self.begin == self.of
 
     def holds(self, other: Span) -> bool:
-        """Return True if the rows of ``other`` are among these."""
+        """Return True if this span contains all rows of ``other``."""
         if self.whole:
             return True
         return self.order == other.order and self.begin <= other.begin and other.end <= self.end
@@ -47,19 +47,20 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Part:
-    """The rows of a span, ascending by their position in the chunk; never changed.
+    """Rows of a span, in ascending order of their positions in the chunk; never modified.
 
-    The class is not frozen, because creating a frozen instance is slower and every chunk of every
-    pass needs one.
+    The class is not frozen, because frozen instances are slower to create and every pass creates
+    one instance per chunk.
     """
 
     span: Span
     x: Table
     weight: NDArray[np.float64] | None = None
     rows: NDArray[np.int64] | None = None
-    """(n,) positions in the chunk, ascending; None: consecutive positions from ``span.begin``."""
+    """(n,) ascending positions in the chunk; None means consecutive positions from
+    ``span.begin``."""
     room: NDArray[Any] | None = None
-    """Array that begins with ``x`` and has room for the rows that follow."""
+    """Array that begins with ``x`` and has space for the rows that follow."""
 
     @property
     def nbytes(self) -> int:
@@ -74,9 +75,9 @@ class _Entry:
 
 
 class ChunkCache:
-    """Cache of chunks and shares of chunks as they were read, up to a number of bytes.
+    """Cache of chunks and shares of chunks, with a limit in bytes.
 
-    ``limit`` returns the budget in bytes, which changes if several jobs share a process.
+    ``limit`` returns the budget in bytes, which changes if several jobs share the process.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
@@ -86,11 +87,11 @@ class ChunkCache:
         self._shares: dict[int, _Entry] = {}
         self._pass = 0
         self._declined = [0, 0]
-        """Bytes that did not fit, in this pass and in the previous one."""
+        """Bytes that did not fit in the current pass and in the previous pass."""
         self.nbytes = 0
 
     def begin(self) -> None:
-        """Note that a pass begins; make room if the budget has shrunk."""
+        """Begin a pass; make room if the budget has shrunk."""
         with self._lock:
             self._pass += 1
             self._declined = [0, self._declined[0]]
@@ -118,15 +119,15 @@ class ChunkCache:
         return None if entry is None else entry.part
 
     def holds(self, index: int, span: Span) -> bool:
-        """Return True if :meth:`get` would find the rows."""
+        """Return True if the cache contains the rows of ``span``."""
         entries = (self._shares.get(index), self._chunks.get(index))
         return any(entry is not None and entry.part.span.holds(span) for entry in entries)
 
     def put(self, index: int, part: Part) -> bool:
         """Store the rows if they fit; return True if they are stored.
 
-        The rows replace an earlier share of the chunk, unless they are the whole chunk and that
-        share is in permuted order.
+        The rows replace an earlier share of the chunk, except that a whole chunk does not replace a
+        share in permuted order.
         """
         size = part.nbytes
         with self._lock:
@@ -135,10 +136,10 @@ class ChunkCache:
                 return True
             entries = self._chunks if whole else self._shares
             share = self._shares.get(index)
-            # a whole chunk does not replace a share in permuted order
+            # A whole chunk does not replace a share in permuted order.
             if share is not None and not (whole and share.part.span.order is not None):
                 self.nbytes -= self._shares.pop(index).part.nbytes
-            # counted first, as the limit depends on `wanted`
+            # Update the count first, because the limit depends on `wanted`.
             self._declined[0] += size
             self._make_room(size, () if whole else (self._chunks,))
             if self.nbytes + size > self._limit():
@@ -149,7 +150,7 @@ class ChunkCache:
             return True
 
     def _make_room(self, size: int, fresh: tuple[dict[int, _Entry], ...]) -> None:
-        """Drop stale entries, then the last ones of ``fresh``, until ``size`` bytes fit."""
+        """Drop stale entries, then the last entries of ``fresh``, until ``size`` bytes fit."""
         limit = self._limit()
         if self.nbytes + size <= limit or size > limit:
             return

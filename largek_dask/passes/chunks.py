@@ -1,4 +1,4 @@
-"""Chunks as chunk functions see them: normalised, with bad rows handled."""
+"""Chunks as passed to chunk functions, with rows normalised and bad rows handled."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from largek_dask.kernels.threads import ALONE, Threads
 from largek_dask.passes.cache import Part
 
 JOINED = -1
-"""Index of all chunks shown as one."""
+"""Index of the single chunk that contains all rows."""
 PIECE_BYTES = 7 << 19
-"""Bytes of rows that are copied at a time (see ``passes.gather.BLOCK_BYTES``)."""
+"""Bytes of rows that are copied at once (see ``passes.gather.BLOCK_BYTES``)."""
 
 
 def writable(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, made writable, if it owns its data; otherwise a copy."""
+    """Make the array writable if it owns its data; otherwise return a writable copy."""
     if not array.flags.owndata:
         return array.copy()
     array.flags.writeable = True
@@ -36,7 +36,7 @@ def writable(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(slots=True)
 class ChunkView:
-    """Implements ``algorithms.base.Chunk``."""
+    """View of the rows of a chunk; implements ``algorithms.base.Chunk``."""
 
     index: int
     start: int
@@ -49,11 +49,13 @@ class ChunkView:
     kept: dict[str, NDArray[Any]] | None = None
     threads: Threads = ALONE
     known: NDArray[np.int64] | None = None
-    """Result of :meth:`numbers`, if it differs from the positions of the rows."""
+    """Result of :meth:`numbers` if it differs from the positions of the rows."""
     release: Callable[[], object] | None = None
-    """Drops ``state`` from the store, so that its arrays can be overwritten without a copy."""
+    """Function that drops ``state`` from the store, so that the arrays can be overwritten in
+    place."""
     spread: bool = False
-    """True if ``x`` and ``weight`` cover all rows of the table; ``rows`` are the chunk's own."""
+    """True if ``x`` and ``weight`` contain all rows of the table, and ``rows`` selects this
+    chunk."""
     find: Callable[[RowSlice], NDArray[np.int64]] | None = None
     """Implementation of :meth:`locate`."""
 
@@ -70,7 +72,7 @@ class ChunkView:
         assert self.rows is not None
         row_bytes = max(1, self.x.shape[1] * self.x.itemsize)
         n = min(max(1, PIECE_BYTES // row_bytes), max(1, end - begin))
-        # one buffer for all pieces: new memory pages cost more than copying the rows (measured)
+        # Reuse one buffer, because new memory pages cost more than copying rows (measured).
         room = np.empty((n, self.x.shape[1]), self.x.dtype)
         for first in range(begin, end, n):
             at = slice(first, min(first + n, end))
@@ -92,12 +94,12 @@ class ChunkView:
         return np.arange(self.start, self.start + len(self.x))
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Return positions in ``x`` of a share of rows; see ``algorithms.base.Chunk.locate``."""
+        """Return the positions in ``x`` of a slice's rows; see ``algorithms.base.Chunk.locate``."""
         assert self.find is not None
         return self.find(rows)
 
     def take_state(self) -> dict[str, NDArray[Any]]:
-        """Return writable arrays of ``state``, which must not be used afterwards."""
+        """Return writable arrays of ``state``; ``state`` must not be used afterwards."""
         assert self.state is not None
         if self.release is None:
             return {name: array.copy() for name, array in self.state.items()}
@@ -112,30 +114,30 @@ class ChunkView:
         self.kept = arrays
 
     def again(self, state: Mapping[str, NDArray[Any]] | None) -> ChunkView:
-        """Return a view of the same rows with another state, which keeps no arrays yet."""
+        """Return a view of the same rows with another state and without kept arrays."""
         return replace(self, state=state, counted=False, kept=None, release=None)
 
 
 @dataclass(frozen=True, slots=True)
 class Preparation:
-    """Preparation of rows between reading and the chunk function."""
+    """Settings for preparing rows before they are passed to the chunk function."""
 
     normalize: Literal["l2"] | None = None
-    """"l2": scale rows to unit length."""
+    """"l2" scales rows to unit length."""
     on_bad_rows: Literal["raise", "skip"] = "raise"
     check: bool = False
-    """True if rows may hold NaN or infinity and have to be checked."""
+    """True if rows may contain NaN or infinity and must be checked."""
     shift: NDArray[Any] | None = None
-    """(d,) replacement of a bad row."""
+    """(d,) values that replace a bad row."""
 
 
 class Preparer:
-    """Makes :class:`ChunkView` out of the rows of a chunk, on the computing threads."""
+    """Prepare the rows of a chunk as a :class:`ChunkView`, on the computing threads."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
         self._lock = threading.Lock()
-        # chunks known to have no bad rows, so that they are checked only once
+        # Remember chunks without bad rows, so that each chunk is checked only once.
         self._clean: set[int] = set()
 
     def __call__(self, index: int, part: Part, preparation: Preparation, sliced: bool) -> ChunkView:
@@ -181,7 +183,7 @@ class Preparer:
                 with self._lock:
                     self._clean.add(index)
             return None
-        # rows of weight 0 may hold any values
+        # Rows of weight 0 may contain any values.
         present = bad if weight is None else bad & (weight > 0)
         if preparation.on_bad_rows == "raise" and present.any():
             first = int(np.argmax(present))
@@ -191,7 +193,7 @@ class Preparer:
 
 
 def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
-    """Return the error for a row with NaN or infinity, which names the bad columns."""
+    """Return the error for a row with NaN or infinity, with the names of the bad columns."""
     inside = row - int(rows.chunk_table[index])
     columns = name_bad_columns(rows, rows.read_part(index, inside, inside + 1))
     where = ", ".join(part for part in (rows.name_chunk(index), columns) if part)
@@ -202,7 +204,7 @@ def bad_row_error(rows: Rows, row: int, index: int) -> BadRowsError:
 
 
 def name_bad_columns(rows: Rows, x: Table) -> str:
-    """Name the columns that have no finite number in these rows; "" if there are none."""
+    """Name the columns without any finite value in these rows; "" if there are none."""
     if isinstance(x, SparseBlock):
         bad = ~np.isfinite(x.data[x.stored])
         found, counts = np.unique(x.indices[x.stored][bad], return_counts=True)

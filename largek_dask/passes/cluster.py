@@ -1,8 +1,8 @@
 """Passes on a Dask cluster: one task per worker and pass, every chunk counted exactly once.
 
 The driver keeps no row state and receives one total per worker. No result depends on which worker
-computes a chunk, so placement affects only the time: chunks stay where their row state is, and
-results that are lost with a worker are computed again by another.
+computes a chunk, so placement affects only the time. Chunks stay where their row state is, and
+results lost with a worker are computed again by another worker.
 """
 
 from __future__ import annotations
@@ -54,14 +54,15 @@ from largek_dask.passes.worker_selection import current_selection
 FAN_IN = 8
 """Number of totals that one task of a reduction tree adds up."""
 LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
-"""Number of totals per task for large totals, and the size in bytes from which totals are large. A
-worker holds all totals that it adds up."""
+"""Number of large totals that one task adds up, and the size in bytes from which totals are large.
+A worker keeps all of these totals in memory."""
 SLICED = 200
-"""With more workers than this, slices are proportionally longer: each slice costs the scheduler
-about 5 ms, so slices of two seconds on twice this number of workers would occupy it fully."""
+"""Number of workers above which slices become proportionally longer. Each slice costs the scheduler
+about 5 ms, so two-second slices on twice this number of workers would fully occupy the
+scheduler."""
 EMBED_BYTES = 64 << 10
-"""Up to this total size in bytes of all copies, each task carries the payload of its pass, which
-saves a round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger
+"""Maximum total size of all copies, in bytes, up to which each task carries the payload of its pass
+to save a round trip. Dask keeps the last 1,000 messages of less than 1 MB per connection, so larger
 payloads would fill the scheduler's memory."""
 BACKOFF_SECONDS = 0.1
 """Pause before a retry of chunks, in seconds; doubles with every failure of the same chunk."""
@@ -69,7 +70,7 @@ BACKOFF_SECONDS = 0.1
 
 @dataclass(slots=True)
 class _Slice:
-    """A task that is being waited for."""
+    """A task whose result is awaited."""
 
     worker: str
     future: Future
@@ -78,12 +79,12 @@ class _Slice:
     chunks: list[int]
 
     async def give_up(self) -> None:
-        """Cancel the task, and stop waiting for its answer, which is lost.
+        """Cancel the task and stop waiting for the result, which is then lost.
 
         Cancelling the task is not enough: if it is done, Dask may spend half a minute fetching its
         result from a worker that has left.
         """
-        # cancelled before the task: see `waiting.result`
+        # Cancel the answer before the task; see `waiting.result`.
         self.answer.cancel()
         await asyncio.wait([self.answer])
         await self.future.cancel()
@@ -100,11 +101,11 @@ class _Pass:
     outcomes: list[tuple[ShareResult, list[int]]] = field(default_factory=list)
     failures: Counter[int] = field(default_factory=Counter)
     forgiven: Counter[int] = field(default_factory=Counter)
-    """Number of times that the workers of a chunk died while they had tasks of other jobs."""
+    """Number of times that all workers of a chunk died while they had tasks of other jobs."""
     suspects: list[int] = field(default_factory=list)
-    """Chunks of shares that killed every worker, to be handed out one by one."""
+    """Chunks of shares that killed every worker, to be retried one at a time."""
     slices: dict[str, _Slice] = field(default_factory=dict)
-    """Slices that are being waited for, by share."""
+    """Slices whose results are awaited, by share."""
     done: dict[str, int] = field(default_factory=dict)
     """Number of finished chunks of each unfinished share."""
     n_chunks: int = 0
@@ -119,9 +120,9 @@ class _Pass:
 class ClusterPasses(BasePasses):
     """Passes over rows on the workers of a Dask cluster.
 
-    Use it as a context manager, or call :meth:`close`, so that workers forget the job. Raises
+    Use as a context manager, or call :meth:`close`, so that workers forget the job. Raises
     ClusterError if the client is closed, VersionMismatchError and DataError like
-    :meth:`Workers.ready`, and OutputError if rows of this process cannot be written for workers.
+    :meth:`Workers.ready`, and OutputError if rows in memory cannot be written for workers.
 
     Parameters
     ----------
@@ -161,19 +162,19 @@ class ClusterPasses(BasePasses):
         self._broadcaster = Broadcaster(self._network, self._workers)
         self._owner: dict[int, str] = {}
         self._placed_on: dict[str, int] = {}
-        """Threads of the workers that own chunks, by address."""
+        """Number of threads of each worker that owns chunks, by address."""
         self._shares: Counter[str] = Counter()
         """Number of chunks that each worker owns."""
         self._number = 0
         self._stragglers = Stragglers()
         self._present: frozenset[str] = frozenset()
-        """Workers that could compute when chunks were last assigned."""
+        """Workers that were usable when chunks were last assigned."""
         self._slow: set[str] = set()
         """Stragglers that have not been given any chunks since they were detected."""
         self._current: _Pass | None = None
         self._spent: list[Future] = []
-        """Finished tasks, released only after the next tasks are sent, which would otherwise wait:
-        Dask sends messages 10 ms apart."""
+        """Finished tasks, which are released only after the next tasks are sent: Dask sends
+        messages 10 ms apart, so releasing tasks first would delay the next tasks."""
         self._finalizer = weakref.finalize(self, _close, self._network, folder)
         try:
             self._network.run(self._workers.begin(), self.raise_if_stopped)
@@ -183,8 +184,6 @@ class ClusterPasses(BasePasses):
         except BaseException:
             self.close()
             raise
-
-    # --- one pass ---------------------------------------------------------------------------------
 
     def _run(
         self,
@@ -214,11 +213,11 @@ class ClusterPasses(BasePasses):
         return total
 
     def progress(self) -> tuple[int, int]:
-        """See ``BasePasses.progress``; updated after each slice of a worker."""
+        """See ``BasePasses.progress``; the counts are updated after each slice of a worker."""
         current = self._current
         if current is None:
             return 0, 0
-        # copied in one call, because the client's event loop changes the dict
+        # Copy in one call, because the client's event loop changes the dictionary.
         done = current.n_chunks - len(current.missing) + sum(list(current.done.values()))
         return min(done, current.n_chunks), current.n_chunks
 
@@ -230,7 +229,7 @@ class ClusterPasses(BasePasses):
 
     @property
     def threads(self) -> Threads:
-        """The threads of the driver's process, shared by all fits that it drives."""
+        """The threads of this process, shared by all fits that this process drives."""
         share = driver_cpus() // max(1, len(_driven))
         return Threads(max(1, min(share, self.threads_here)), self.raise_if_stopped)
 
@@ -241,7 +240,7 @@ class ClusterPasses(BasePasses):
         report.cache_bytes = sum(figures.cache_bytes for figures in there)
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
-        """Return the totals of all workers and False, or the sum of all totals and True."""
+        """Return (totals of all workers, False) or (sum of all totals, True)."""
         while True:
             while current.missing:
                 await self._hand_out(current)
@@ -294,26 +293,25 @@ class ClusterPasses(BasePasses):
         for part, error in failed:
             await self._count_failure(current, part, error)
         if failed:
-            # the broadcast may have been lost with the failed tasks
+            # The broadcast value may have been lost with the failed tasks.
             current.broadcast = None
             worst = max(current.failures[chunk] for part, _ in failed for chunk in part)
             await asyncio.sleep(BACKOFF_SECONDS * 2 ** (worst - 1))
 
     def _assign(self, current: _Pass, workers: dict[str, int]) -> dict[str, list[int]]:
         """Assign the missing chunks, or a single suspect, to workers."""
-        # All chunks are placed, because ownership must not depend on passes over a few chunks.
+        # Place all chunks, because ownership must not depend on the chunks of one pass.
         if workers != self._placed_on:
             self._owner = place(self._owner, range(self.n_chunks), workers)
             self._placed_on = workers
             self._shares = Counter(self._owner.values())
         while current.suspects and current.suspects[-1] not in current.missing:
             current.suspects.pop()
-        # a suspect is assigned alone, so that a failure proves which chunk is the cause
+        # Assign a suspect alone, so that a failure proves that this chunk is the cause.
         chunks = current.suspects[-1:] or current.missing
         owner = self._owner
         if current.payload.spec.state is None:
-            # Neighbouring chunks have the same owner, so a few of them would overload it. Without
-            # row state they can be placed anywhere.
+            # Without row state, distribute the missing chunks evenly instead of by owner.
             owner = place(owner, chunks, workers)
         return shares({chunk: owner[chunk] for chunk in chunks})
 
@@ -322,8 +320,8 @@ class ClusterPasses(BasePasses):
     ) -> None:
         """Send events for workers that have joined or left since chunks were last assigned.
 
-        ``present`` are the workers that can compute, ``able`` those that get chunks, and ``had``
-        counts the chunks that each worker had before.
+        ``present`` contains the usable workers, ``able`` the workers that get chunks, and ``had``
+        the previous number of chunks per worker.
         """
         now = frozenset(present)
         gone, new = self._present - now, now - self._present
@@ -345,7 +343,7 @@ class ClusterPasses(BasePasses):
             self._on_event("worker", address=address, change=change, chunks=n_chunks)
 
     async def _watch(self, current: _Pass, pace: Pace) -> None:
-        """Give up the slices of workers that are lost or much slower than the others."""
+        """Stop waiting for slices of workers that are lost or much slower than the others."""
         while True:
             await asyncio.sleep(waiting.WATCH_SECONDS)
             await self._workers.ready()
@@ -371,13 +369,12 @@ class ClusterPasses(BasePasses):
             current.broadcast = await self._broadcaster.send(payload, workers, self._number)
 
     async def _count_failure(self, current: _Pass, chunks: list[int], error: Lost) -> None:
-        """Count a failure of every chunk of a share; raise an error after too many failures."""
+        """Count a failure for each chunk of a share; raise an error after too many failures."""
         current.failures.update(chunks)
         current.report.retries += len(chunks)
         most = max(current.failures[chunk] for chunk in chunks)
         is_over = most > int(config.get("passes.chunk-retries"))
-        # One killed share may be a coincidence: if many workers are lost at the same time, Dask
-        # moves a share from one dying worker to the next, as if the share had killed them all.
+        # One failure proves nothing: Dask may move a share from one dying worker to the next.
         is_proven = len(chunks) == 1 and (is_over or (error.killed and most > 1))
         if is_proven and not await may_be_other_jobs_fault(
             self._network, error.task, chunks[0], current.forgiven
@@ -398,7 +395,7 @@ class ClusterPasses(BasePasses):
     async def _share(
         self, current: _Pass, address: str, chunks: list[int], park_bytes: int
     ) -> Lost | None:
-        """Compute one worker's chunks, slice after slice; return a loss instead of raising it."""
+        """Compute one worker's chunks, slice by slice; return (do not raise) ``Lost``."""
         share = Share(
             id=uuid4().hex,
             owner=address,
@@ -423,7 +420,7 @@ class ClusterPasses(BasePasses):
                     raise raised_on(outcome.worker, outcome.error.unpacked())
                 current.done[share.id] = outcome.done
                 if outcome.worker != target:
-                    # Dask moved the task: the worker died, or another worker was idle
+                    # Dask moved the task, because its worker died or another worker was idle.
                     current.report.retries += len(chunks)
                     target = outcome.worker
                 if outcome.unknown:
@@ -440,7 +437,7 @@ class ClusterPasses(BasePasses):
             if outcome.finished:
                 break
             if not self._workers.takes_tasks(target):
-                # Dask would give the whole share to one other worker
+                # Stop here, because Dask would give the whole share to one other worker.
                 del current.done[share.id]
                 refused = Lost(ClusterError(f"{target} takes no tasks any more"))
                 refused.worker = target
@@ -454,12 +451,10 @@ class ClusterPasses(BasePasses):
         current.missing -= set(chunks)
         del current.done[share.id]
         if target != address:
-            # the row state is there now
+            # The new worker now has the row state.
             self._owner.update(dict.fromkeys(chunks, target))
             self._placed_on = {}
         return None
-
-    # --- large totals -----------------------------------------------------------------------------
 
     async def _tree(self, current: _Pass) -> Any:
         began = time.perf_counter()
@@ -493,8 +488,7 @@ class ClusterPasses(BasePasses):
     async def _take_totals(self, current: _Pass, workers: Collection[str]) -> None:
         """Fetch totals from workers that take no more tasks but are still present.
 
-        Unlike other totals these pass through the scheduler, which is faster than computing them
-        again.
+        These totals pass through the scheduler, which is faster than computing them again.
         """
         for outcome, _ in current.outcomes:
             if outcome.parked and outcome.worker not in workers:
@@ -519,7 +513,7 @@ class ClusterPasses(BasePasses):
             else:
                 kept.append((outcome, chunks))
         if len(kept) == len(current.outcomes) and not lost.left:
-            # a total was lost although all workers are present: compute everything again
+            # A total was lost although all workers are present, so compute everything again.
             chunks = [chunk for _, part in current.outcomes for chunk in part]
             lost = Lost(ClusterError("totals were lost on their workers"))
             await self._count_failure(current, chunks, lost)
@@ -529,7 +523,7 @@ class ClusterPasses(BasePasses):
         await asyncio.sleep(BACKOFF_SECONDS)
 
     def close(self) -> None:
-        """Have the workers forget the job, and close subsets."""
+        """Drop the job on all workers, and close all subsets."""
         _driven.discard(self)
         self.begin_run()
         self._spent.clear()
@@ -537,7 +531,7 @@ class ClusterPasses(BasePasses):
 
 
 _driven: weakref.WeakSet[ClusterPasses] = weakref.WeakSet()
-"""Passes of all fits that this process drives, which share its cores."""
+"""Passes of all fits driven by this process, which share the cores of the process."""
 
 
 def _close(network: Network, folder: str | None) -> None:

@@ -1,8 +1,8 @@
 """Close connections to workers that have left; Dask keeps retrying them.
 
 Dask retries an address that refuses connections for half a minute. When a worker leaves, Dask ends
-these attempts, but not attempts that begin at that moment, by tasks that looked up the address just
-before. So attempts are ended again some moments later.
+current attempts to connect, but a task that has just looked up the address may begin another
+attempt. So this module ends attempts again some moments later.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 MOMENTS = (0.2, 1.0, 5.0)
-"""Times at which connections are ended, in seconds after a worker has left."""
+"""Delays after the departure of a worker at which attempts to connect are ended, in seconds."""
 
 
 def _reason(address: str) -> str:
@@ -22,7 +22,7 @@ def _reason(address: str) -> str:
 
 
 class DepartedWorkers:
-    """Workers that have left, detected by the client, as the scheduler does not report them."""
+    """Detect workers that have left, because the scheduler does not report them to clients."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -43,12 +43,12 @@ class DepartedWorkers:
 
 
 class ConnectionCloser(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Plugin that ends the scheduler's own attempts to connect to workers that have left."""
+    """Scheduler plugin that ends the scheduler's attempts to connect to workers that have left."""
 
     name = "largek-connections"
 
     def remove_worker(self, scheduler: Any, worker: str, **options: Any) -> None:
-        """End connections some moments after a worker has left."""
+        """End attempts to connect to a worker shortly after the worker has left."""
         loop = asyncio.get_running_loop()
         for seconds in MOMENTS:
             loop.call_later(seconds, self._end, scheduler, worker)

@@ -33,7 +33,7 @@ from largek_dask.passes.spec import PassSpec, StateSpec, total_of
 from largek_dask.passes.telemetry import PassReport, nbytes
 
 Stop = Callable[[], BaseException | None]
-"""Called between chunks; returns the error that ends the pass, or None."""
+"""Function called between chunks; returns the error that ends the pass, or None."""
 
 POLL_SECONDS = 0.05
 """Interval between two checks for a stop while chunks are computed, in seconds."""
@@ -41,7 +41,7 @@ POLL_SECONDS = 0.05
 
 @dataclass(slots=True)
 class _Retained:
-    """Totals kept between passes, one per thread, and the chunks that are counted in them."""
+    """Totals kept between passes, one per thread, and the chunks counted in these totals."""
 
     epoch: int
     generation: int
@@ -51,14 +51,14 @@ class _Retained:
 
 @dataclass(slots=True)
 class Ticket:
-    """One process's share of one pass."""
+    """Share of one pass that one process computes."""
 
     spec: PassSpec
     chunks: frozenset[int]
     totals: list[Any]
     """One partial total per thread."""
     counted: frozenset[int]
-    """Chunks that the retained totals of the last generation already count."""
+    """Chunks already counted in the retained totals of the last generation."""
     retains: bool
     source: ChunkSource
     replay: tuple[tuple[Any, ...], ...] | None
@@ -117,10 +117,8 @@ class Engine:
         return self._rows.join()
 
     def extend(self) -> None:
-        """Note that rows have been added at the end."""
+        """Update the sizes of chunks after rows have been added at the end."""
         self._rows.measure()
-
-    # --- one share of a pass ---------------------------------------------------------------------
 
     def open(
         self,
@@ -131,12 +129,12 @@ class Engine:
     ) -> Ticket:
         """Begin a share of a pass.
 
-        ``replay`` contains the broadcasts that rebuild a missing row state; if it is None, chunks
-        that need a replay wait (``ticket.waiting``) for :meth:`supply`. With ``retain=False`` this
-        process's retained totals are neither used nor replaced.
+        ``replay`` contains the broadcasts that rebuild missing row state. If it is None, chunks
+        that need a replay wait (``ticket.waiting``) for :meth:`supply`. With ``retain=False``, the
+        retained totals of this process are neither used nor replaced.
         """
         members = frozenset(chunks)
-        # only a process that has all chunks can show them as one
+        # Only a process that has all chunks can show them as one.
         together = spec.joined and len(members) == self.rows.n_chunks
         joined = together and self._rows.join() is not None
         members = frozenset([JOINED]) if joined else members
@@ -168,22 +166,20 @@ class Engine:
         return ticket
 
     def _nonempty(self, chunks: frozenset[int], rows: RowSlice) -> frozenset[int]:
-        """Return the chunks that have rows in the slice."""
         spans = {index: self._rows.span(index, rows) for index in chunks}
         return frozenset(index for index, span in spans.items() if span.begin < span.end)
 
     def _held(
         self, state: StateSpec | None, chunks: frozenset[int]
     ) -> tuple[_Retained | None, bool]:
-        """Return the retained totals to continue from, and whether this share retains its own."""
+        """Return the retained totals to continue from, and whether this share retains totals."""
         if state is None or not state.retain:
             return None, False
         held = self._retained.get(state.name)
         if held is not None and held.epoch == state.epoch and held.generation == state.generation:
-            # This share has chunks of a lost worker, or repeats a pass: the retained totals stay
-            # as they are.
+            # This share belongs to a lost worker or repeats a pass, so keep the retained totals.
             return None, False
-        # removed, because they become invalid if this pass fails half-way
+        # Remove the retained totals, which become invalid if this pass fails half-way.
         self._retained.pop(state.name, None)
         if (
             held is not None
@@ -223,7 +219,7 @@ class Engine:
         """
         before = compiled()
         if len(ticket.totals) == 1 and ticket.source.in_memory:
-            # starting another thread would take as long as a small pass
+            # Avoid another thread, because starting it would take as long as a small pass.
             ticket.source.start(None)
             self._work(ticket, 0, ticket.report, stop, until)
         else:
@@ -276,9 +272,9 @@ class Engine:
     def collect(self, ticket: Ticket, *, lent: bool = False) -> Any:
         """Return the total of a finished ticket.
 
-        Retained totals are copied. With ``lent``, a single retained total is not copied: the caller
-        must not change it, and must drop it before the next pass. The total of all rows as one
-        chunk is never copied, as it stays in this process.
+        Retained totals are copied, with two exceptions. With ``lent``, a single retained total is
+        not copied: the caller must not change it, and must drop it before the next pass. The total
+        of all rows as one chunk is never copied, because it stays in this process.
         """
         spec = ticket.spec
         began = time.perf_counter()
@@ -311,8 +307,6 @@ class Engine:
                 executor.shutdown(wait=True)
         self._pool = self._reader = None
 
-    # --- on the threads ---------------------------------------------------------------------------
-
     def _work_apart(self, ticket: Ticket, slot: int, stop: Stop, until: float | None) -> None:
         report = PassReport()
         try:
@@ -344,7 +338,7 @@ class Engine:
                 ticket.errors.append((block.index, failure))
                 ticket.source.stop()
                 break
-            # checked after a chunk, so that even the shortest slice makes progress
+            # Check the time after a chunk, so that even the shortest slice makes progress.
             if until is not None and time.monotonic() >= until:
                 break
 
@@ -356,10 +350,10 @@ class Engine:
     def _count(
         self, ticket: Ticket, slot: int, block: Block, stop: Stop, report: PassReport
     ) -> None:
-        """Add one chunk to this thread's total and keep its row state."""
+        """Add one chunk to this thread's total, and keep the row state of the chunk."""
         spec, state, index = ticket.spec, ticket.spec.state, block.index
         began = time.perf_counter()
-        # later passes with row state use the same rows
+        # Cache the rows of passes with row state, because later passes use the same rows.
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         view.find = partial(self._rows.locate, index, part)
@@ -376,7 +370,7 @@ class Engine:
                 report.rebuilt += 1
             view.state = arrays
             if index == JOINED:
-                # if the pass fails half-way, the released state is lost and has to be rebuilt
+                # If the pass fails half-way, the released state is lost and must be rebuilt.
                 view.release = partial(self.store.release, state.name, index, state.generation - 1)
         view.counted = index in ticket.counted
         spec.chunk_fn(view, ticket.totals[slot], *spec.broadcast)
@@ -393,7 +387,7 @@ class Engine:
             ticket.done.add(index)
 
     def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
-        """Return all threads, for a chunk that holds all rows; they end if the pass is stopped."""
+        """Return threads for the chunk that contains all rows, which end if the pass is stopped."""
 
         def check() -> None:
             if (error := stop()) is not None:
@@ -407,7 +401,7 @@ class Engine:
     def _rebuild(
         self, ticket: Ticket, slot: int, block: Block, view: ChunkView, report: PassReport
     ) -> Mapping[str, NDArray[Any]] | None:
-        """Rebuild the chunk's lost row state by a replay, and discard its totals."""
+        """Rebuild the chunk's lost row state by a replay, and discard the totals of the replay."""
         spec, state = ticket.spec, ticket.spec.state
         assert state is not None
         assert ticket.replay is not None
@@ -425,6 +419,6 @@ class Engine:
             function(view, ticket.scratch[slot], *broadcast)
             arrays = view.kept
         if arrays is not None:
-            # stored here, because a pass that only reads the state does not store it
+            # Store the state here, because a pass that only reads the state does not store it.
             self.store.put(state.name, state.epoch, view.index, state.generation - 1, arrays)
         return arrays

@@ -1,4 +1,4 @@
-"""Rows picked from chunks, with their global indices and weights, as the total of a pass.
+"""Collect rows from chunks, with global indices and weights, as the total of a pass.
 
 Chunks arrive in any order; the indices restore the order of the rows.
 """
@@ -22,14 +22,14 @@ BLOCK_BYTES = 7 << 19
 uses them several times. For arrays of 4 MB or more, numpy requests huge pages, which are slow on
 virtual machines that return free memory to the host (measured)."""
 PART_BYTES = 1 << 19
-"""Minimum bytes of rows in a thread's piece."""
+"""Minimum size of one thread's piece of the rows, in bytes."""
 PARTS_A_THREAD = 4
 PROJECTED_ROWS = 4_096
 """Minimum number of rows that a thread projects at a time."""
 
 
 class RowBlock:
-    """Contiguous rows, with unused room for more, which is not pickled."""
+    """Contiguous rows with free space for more rows; free space is not pickled."""
 
     __slots__ = ("n", "rows", "weight", "x")
 
@@ -49,7 +49,7 @@ class RowBlock:
 
     @property
     def room(self) -> int:
-        """Number of rows that still fit."""
+        """Number of rows that can still be appended."""
         return len(self.rows) - self.n
 
     def add(
@@ -85,7 +85,7 @@ class RowBlock:
 
 
 class CollectedRows:
-    """Rows with their global indices and weights, in the order of arrival."""
+    """Rows with their global indices and weights, in order of arrival."""
 
     __slots__ = ("blocks",)
 
@@ -108,8 +108,8 @@ class CollectedRows:
     ) -> None:
         """Add rows with these global indices; dense rows are copied.
 
-        ``x`` and ``weight`` cover the chunk, and ``places`` are the positions of the rows in it
-        (None: all rows).
+        ``x`` and ``weight`` belong to the whole chunk; ``places`` are the positions of the added
+        rows in the chunk, or None for all rows.
         """
         if weight is not None and places is not None:
             weight = weight[places]
@@ -158,7 +158,7 @@ class CollectedRows:
     def at(
         self, wanted: NDArray[np.int64], places: NDArray[np.int64], d: int, dtype: np.dtype[Any]
     ) -> tuple[Any, NDArray[np.float64] | None]:
-        """Return rows and weights, with row ``wanted[i]`` at ``places[i]``; empty the blocks."""
+        """Return rows and weights with row ``wanted[i]`` at ``places[i]``, and clear ``blocks``."""
         blocks = [block.cut(0, block.n) for block in self.blocks if block.n]
         self.blocks.clear()
         if blocks and isinstance(blocks[0].x, SparseBlock):
@@ -190,8 +190,8 @@ def _together(blocks: Sequence[RowBlock]) -> tuple[NDArray[np.float64] | None, N
 
 
 def fetch(passes: Passes, rows: NDArray[np.int64], dtype: np.dtype[Any]) -> TakenRows:
-    """Return the rows with these global indices, in this order; other chunks are not visited."""
-    # each distinct row is fetched once; repeated rows are expanded at the end
+    """Return the rows with these global indices, in this order, and visit only their chunks."""
+    # Fetch each distinct row once, and repeat rows at the end.
     places = np.argsort(rows, kind="stable")
     wanted, inverse = rows[places], None
     if (np.diff(wanted) == 0).any():
@@ -273,7 +273,7 @@ def collect_projected(
         if there is not None:
             x, rows = x[there], rows[there]
             weight = None if weight is None else weight[there]
-        # a separate block, so that the rows are not copied again
+        # Use a separate block, so that the rows are not copied again.
         part.blocks.append(RowBlock.of(rows, project(x, directions), weight))
         return part
 
@@ -287,7 +287,7 @@ def some_rows(parts: Sequence[TakenRows], most: int) -> TakenRows:
     weight = np.concatenate(
         [np.ones(len(part.rows)) if part.weight is None else part.weight for part in parts]
     )
-    # a stable sort is fast, as it merges the ascending runs
+    # A stable sort is fast here, because it merges ascending runs.
     order = np.argsort(rows, kind="stable")
     order = order[weight[order] > 0]
     chosen = np.sort(order[:: max(1, -(-len(order) // most))])

@@ -38,8 +38,8 @@ def driver_cpus() -> int:
 def state_budget(memory_limit: int | None, memory: int) -> int:
     """Return the bytes of row state that a process with ``memory`` bytes may keep.
 
-    ``memory_limit`` is the user's setting; None means that of the configuration, or a quarter of
-    ``memory``.
+    ``memory_limit`` is the user's setting; None means the configured limit, or a quarter of
+    ``memory`` if there is none.
     """
     if memory_limit is None:
         memory_limit = config.get("passes.row-state-bytes")
@@ -49,7 +49,7 @@ def state_budget(memory_limit: int | None, memory: int) -> int:
 class LocalPasses(BasePasses):
     """Passes over rows on threads of this process.
 
-    Use it as a context manager, or call :meth:`close`. ``n_threads`` is by default the number of
+    Use as a context manager, or call :meth:`close`. By default, ``n_threads`` is the number of
     cores that this process may use; ``memory_limit`` is the budget of row state in bytes.
     """
 
@@ -68,12 +68,12 @@ class LocalPasses(BasePasses):
         self._ticket: Ticket | None = None
         self.n_threads = available_cpus() if n_threads is None else int(n_threads)
         if self.n_threads < 1:
-            raise ParameterError(f"n_threads={n_threads} has to be at least 1.")
+            raise ParameterError(f"n_threads={n_threads} must be at least 1.")
         self.threads_here = self.n_threads
         self.state_limit = budget = state_budget(memory_limit, process_memory())
         cache = int(config.get("passes.cache-bytes"))
         self._engine = Engine(rows, self.n_threads, lambda: budget, lambda: cache)
-        # end the threads even without `close`
+        # End the threads even if `close` is never called.
         self._finalizer = weakref.finalize(self, self._engine.close)
 
     def _run(

@@ -1,4 +1,4 @@
-"""All calls of cluster passes to Dask, so that no other module depends on the kind of client.
+"""Dask calls of cluster passes, so that no other module depends on the type of client.
 
 The work of a pass is a coroutine on the client's event loop. The calling thread waits for it,
 checks for a stop at intervals, and receives Ctrl-C. So the client may be blocking, or asynchronous
@@ -29,7 +29,7 @@ T = TypeVar("T")
 POLL_SECONDS = 0.05
 LAST_SECONDS = 5.0
 NOBODY = "tcp://0.0.0.0:1"
-"""Address of no worker, used because an empty list of workers means any worker to Dask."""
+"""Address that no worker has; an empty list of workers would mean any worker to Dask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +38,18 @@ class WorkerInfo:
 
     n_threads: int
     status: str
-    """A "running" worker takes tasks; a "paused" worker (short of memory) or any other does not."""
+    """A "running" worker takes tasks; a worker with another status, such as "paused", does not."""
     memory: int
-    """Bytes that its process uses."""
+    """Bytes used by the worker's process."""
     memory_limit: int
     """Memory limit in bytes; 0 if there is no limit."""
     last_seen: float
-    """Time of its last heartbeat, by the scheduler's clock."""
+    """Time of the worker's last heartbeat, by the scheduler's clock."""
     tags: frozenset[str] = frozenset()
-    """Names of its resources."""
+    """Names of the worker's resources."""
 
 
 class _Unsent(NamedTuple):
-    """A task that has not been sent to the scheduler yet."""
-
     function: Any
     args: tuple[Any, ...]
     worker: str | None
@@ -62,8 +60,8 @@ def require_open(client: Client) -> None:
     """Raise ClusterError for a client without a connection to its scheduler."""
     if client.status in ("closing", "closed"):
         raise ClusterError(
-            "the Dask client is closed, by client.close() or because its scheduler has gone: make "
-            "a new one, such as Client('tcp://host:8786')."
+            "the Dask client is closed, by client.close() or because its scheduler has stopped; "
+            "create a new client, such as Client('tcp://host:8786')."
         )
 
 
@@ -131,7 +129,7 @@ class Network:
             raise
 
     def run_last(self, function: Any, *args: Any) -> None:
-        """Call a function on all workers that can be reached, waiting for a few seconds at most."""
+        """Call a function on all reachable workers; wait a few seconds at most."""
         if self.client.status != "running":
             return
         loop = self.client.loop.asyncio_loop
@@ -148,8 +146,6 @@ class Network:
         except RuntimeError:
             return False
 
-    # --- on the event loop ----------------------------------------------------------------------
-
     def spawn(self, work: Awaitable[T]) -> asyncio.Future[T]:
         """Start a background task; :meth:`run_last` cancels it if it is not done."""
         task = asyncio.ensure_future(work)
@@ -161,15 +157,14 @@ class Network:
         """Install a plugin on every present and future worker; wait for a limited time."""
         task = self.spawn(self.client.register_plugin(plugin))
         done, _ = await asyncio.wait([task], timeout=patience)
-        # raised for a worker without this package, which admission will report
+        # Ignore the error of a worker without this package; admission will report the worker.
         with contextlib.suppress(ImportError, AttributeError):
             for finished in done:
                 finished.result()
 
     async def prepare_scheduler(self) -> None:
-        """Install the scheduler's part of broadcasts, if it has this package."""
-        # Without this part, tasks fetch dropped replicas of broadcasts again, one by one, and
-        # fetching from a worker that is leaving takes half a minute.
+        """Prepare the scheduler for broadcasts, if this package is installed there."""
+        # Without these plugins, tasks would fetch dropped replicas from departing workers.
         for change in (keep_replicas, close_stale_connections):
             with contextlib.suppress(ImportError, AttributeError, OSError):
                 await self.client._run_on_scheduler(change)
@@ -203,7 +198,7 @@ class Network:
         return found[worker]
 
     async def deaths(self, task: str) -> list[set[str]]:
-        """Return all tasks of each worker that was lost while it had this one."""
+        """Return the tasks of each worker that was lost while it had ``task``."""
         events = await self.client.scheduler.events(topic="all")
         lost = [
             set(event["processing-tasks"])
@@ -216,8 +211,7 @@ class Network:
         """Send a copy of ``value`` to a worker, for :meth:`spread`."""
         key = self._key()
         with at("scatter"):
-            # If cancelled half-way, the value would stay on the worker for ever. A finished value
-            # is released together with its future.
+            # If this call were cancelled half-way, the value would stay on the worker for ever.
             sending = asyncio.ensure_future(
                 self.client.scatter({key: value}, hash=False, workers=[worker])
             )
@@ -228,11 +222,11 @@ class Network:
     def _sent(self, sending: asyncio.Future[Any]) -> None:
         self._sending.discard(sending)
         if not sending.cancelled():
-            # retrieve the exception, so that asyncio does not log it
+            # Retrieve the exception, so that asyncio does not log it.
             sending.exception()
 
     async def spread(self, sent: Future, source: str, workers: Iterable[str]) -> bool:
-        """Copy a scattered value to more workers; return False if its first worker is gone."""
+        """Copy a scattered value from ``source`` to workers; return False if ``source`` is gone."""
         message = {"op": SPREAD, "key": sent.key, "addresses": list(workers)}
         answers = await self.client.scheduler.broadcast(
             msg=message, workers=[source], on_error="ignore"
@@ -240,7 +234,7 @@ class Network:
         return bool(source in answers)
 
     async def holders(self, sent: Future) -> set[str]:
-        """Return the addresses of the workers that have a copy."""
+        """Return the addresses of the workers that have a copy of a scattered value."""
         found = await self.client.scheduler.who_has(keys=[sent.key])
         return set(found.get(sent.key, ()))
 
@@ -251,10 +245,10 @@ class Network:
         return None if worker is None else [worker]
 
     async def submit(self, function: Any, *args: Any, worker: str | None = None) -> Future:
-        """Submit a task, preferably to ``worker``, and only to selected workers if there are any.
+        """Submit a task, preferably to ``worker``; if workers are selected, use only these workers.
 
-        Tasks that are submitted at the same time are sent in one graph: a graph costs the scheduler
-        milliseconds, and each additional task in it a tenth of that.
+        Tasks that are submitted at the same time are sent in one graph, because a graph costs the
+        scheduler milliseconds, and each additional task only a tenth of that.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Future] = loop.create_future()
@@ -295,7 +289,5 @@ class Network:
             return list(self.client.get(graph, keys, sync=False))
 
     def _key(self) -> str:
-        # The part before the dash names a task group, so that all tasks of a job are in one group.
-        # Dask keeps all groups, and begins another one if the last task of a group is forgotten,
-        # but some task of the job exists until its last pass is over.
+        # The part before the dash names one task group for all tasks of the job.
         return f"{self.group}-{uuid4().hex}"

@@ -16,17 +16,17 @@ from largek_dask import config
 FACTOR = 4.0
 """Minimum ratio of a straggler's time to the median time of the other workers; not tuned."""
 FIRST_SECONDS = 30.0
-"""Time for which a straggler gets no chunks; doubles each time."""
+"""Time for which a straggler gets no chunks, in seconds; doubles each time."""
 
 
 def place(
     owner: Mapping[int, str], chunks: Iterable[int], workers: Mapping[str, int]
 ) -> dict[int, str]:
-    """Return an owner of every chunk, which does not depend on the order of the arguments' items.
+    """Return an owner of every chunk, independent of the order of items in the arguments.
 
-    The number of a worker's chunks is its share (in proportion to its threads), rounded down or
-    up. Within these bounds chunks stay where they are. ``owner`` may contain other chunks and
-    workers that have left; ``workers`` are numbers of threads by address.
+    Each worker gets chunks in proportion to its threads, rounded down or up. Within these bounds,
+    chunks keep their owners. ``owner`` may contain other chunks, and workers that have left;
+    ``workers`` maps addresses to numbers of threads.
     """
     order = sorted(chunks)
     addresses = sorted(workers)
@@ -43,9 +43,8 @@ def place(
             held[home].append(chunk)
         else:
             orphans.append(chunk)
-    # Each worker keeps its chunks, and gets at least the floor; remaining chunks go to the workers
-    # with the fewest chunks per thread. If there are too few orphans, workers above the floor give
-    # some away.
+    # Each worker keeps its chunks, and gets at least its share rounded down (`low`).
+    # If workers then want more chunks than there are, some workers give chunks away.
     want = {a: max(len(held[a]), low[a]) for a in addresses}
     while sum(want.values()) > len(order):
         giver = max(addresses, key=lambda a: (want[a] - low[a], a))
@@ -56,7 +55,7 @@ def place(
     for address in addresses:
         while len(held[address]) > want[address]:
             orphans.append(held[address].pop())
-    # sorted, so that workers get contiguous chunks, which are often stored together
+    # Sort orphans, so that workers get contiguous chunks, which are often stored together.
     orphans.sort()
     for address in addresses:
         n = want[address] - len(held[address])
@@ -66,7 +65,7 @@ def place(
 
 
 def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
-    """Return the chunks of every worker that has any, ascending."""
+    """Return the chunks of each worker that has any, in ascending order."""
     out: dict[str, list[int]] = {}
     for chunk in sorted(placed):
         out.setdefault(placed[chunk], []).append(chunk)
@@ -74,7 +73,7 @@ def shares(placed: Mapping[int, str]) -> dict[str, list[int]]:
 
 
 def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return chunks as ascending half-open ranges, which are short to send."""
+    """Encode chunks as ascending half-open ranges, to send less data."""
     out: list[list[int]] = []
     for chunk in sorted(chunks):
         if out and out[-1][1] == chunk:
@@ -85,16 +84,17 @@ def ranges(chunks: Iterable[int]) -> tuple[tuple[int, int], ...]:
 
 
 def unranges(parts: Sequence[tuple[int, int]]) -> list[int]:
-    """Return the chunks of :func:`ranges`."""
+    """Return the chunks encoded by :func:`ranges`."""
     return [chunk for begin, end in parts for chunk in range(begin, end)]
 
 
 def room_of(job: str, limits: Mapping[str, int], wanted: Mapping[str, int]) -> int:
-    """Return the bytes that one of the jobs of a process may keep.
+    """Return the bytes that one job may keep in a process that is shared by several jobs.
 
-    This is the job's limit minus the bytes that other jobs want. If all jobs together want more
-    than there is, each gets an equal part, or what it wants if that is less. ``limits`` are the
-    bytes that each job might keep if it were alone, ``wanted`` the bytes that it could use.
+    The result is the job's limit minus the bytes that other jobs want. If all jobs together want
+    more than is available, each job gets an equal part, or less if it wants less. ``limits``
+    contains the bytes that each job could keep if it were alone, and ``wanted`` the bytes that each
+    could use.
     """
     left = max(limits.values())
     least_first = sorted((min(limits[name], wanted[name]), name) for name in limits)
@@ -116,13 +116,14 @@ class Pace:
         self._done: list[float] = []
 
     def done(self) -> None:
-        """Note that a share is done."""
+        """Record that a share is finished."""
         self._done.append(self._clock() - self._begin)
 
     def is_over(self) -> str | None:
-        """Return why the unfinished workers are stragglers; None if they are not.
+        """Return the reason why the unfinished workers are stragglers; None if they are not.
 
-        They are stragglers if at least half of the shares are done and the rest take much longer.
+        Workers are stragglers if at least half of the shares are finished and theirs take much
+        longer.
         """
         if not self._done or 2 * len(self._done) < self._n_shares:
             return None
@@ -134,7 +135,7 @@ class Pace:
 
 
 class Stragglers:
-    """Workers that get no chunks for a while."""
+    """Slow workers that temporarily get no chunks."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -142,7 +143,7 @@ class Stragglers:
         self._penalty: dict[str, float] = {}
 
     def add(self, address: str) -> None:
-        """Note that a worker is a straggler."""
+        """Add a worker to the stragglers."""
         penalty = self._penalty.get(address, FIRST_SECONDS)
         self._penalty[address] = 2 * penalty
         self._until[address] = self._clock() + penalty

@@ -1,4 +1,4 @@
-"""Distinguish chunks that kill their workers from chunks whose workers other jobs killed."""
+"""Distinguish chunks that kill workers from chunks whose workers were killed by other jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from largek_dask.passes.network import Network
 FORGIVEN = 3
 """Maximum number of retries of a chunk whose workers all died with tasks of other jobs."""
 ALONE_SECONDS = 5.0
-"""Interval between the retries of such jobs, in seconds, so that each has the workers to itself."""
+"""Interval in seconds between retries by different jobs, so that each job runs alone."""
 
 
 async def may_be_other_jobs_fault(
@@ -18,9 +18,9 @@ async def may_be_other_jobs_fault(
 ) -> bool:
     """Return True if all workers of a chunk's last task had tasks of other jobs when they died.
 
-    All these jobs then retry in order of their names: before it returns True, this function waits
-    for the jobs whose names come first. ``task`` computed only this chunk; it is empty if the loss
-    was not that of a task. ``forgiven`` counts the True results per chunk.
+    All of these jobs then retry in the order of their names: before returning True, this function
+    waits for the jobs whose names come first. ``task`` is the task that computed only this chunk,
+    or empty if no task was lost. ``forgiven`` counts the True results per chunk.
     """
     if not task or forgiven[chunk] >= FORGIVEN:
         return False

@@ -1,4 +1,4 @@
-"""Hand the chunks of a pass to computing threads; read stored chunks ahead in the background."""
+"""Hand the chunks of a pass to computing threads, and prefetch stored chunks in the background."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ class Block:
 
     index: int
     span: Span
-    """The rows that the pass asks for."""
+    """Rows that the pass needs."""
     part: Part | None = None
-    """The rows that were read, which include those of ``span``."""
+    """Rows that were read, including all rows of ``span``."""
     error: BaseException | None = None
     cached: bool = False
     bytes_read: int = 0
 
 
 class ChunkSource:
-    """The chunks of one pass; each is given to the next thread that asks.
+    """Chunks of one pass; each chunk is given to the next thread that asks for one.
 
-    Chunks in memory (or in the cache) are handed out while the next stored chunk is being read, so
-    that reading and computing overlap over the whole pass. ``read(index)`` is called for ``stored``
-    chunks on the reading thread only, ``recall(index)`` for ``present`` chunks on the thread that
-    asks. At most ``depth`` chunks are read in advance.
+    Chunks in memory or in the cache are handed out while the next stored chunk is being read, so
+    that reading and computing overlap during the whole pass. ``read(index)`` is called for
+    ``stored`` chunks on the reading thread only, and ``recall(index)`` for ``present`` chunks on
+    the thread that calls :meth:`next`. At most ``depth`` chunks are read in advance.
     """
 
     def __init__(

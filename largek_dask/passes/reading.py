@@ -30,12 +30,12 @@ from largek_dask.passes.taken_rows import HeldRows, empty_rows
 from largek_dask.passes.telemetry import PassReport
 
 SETTLED_AT_ONCE = 2_048
-"""Minimum number of positions of a chunk's seeded order that are drawn the first time."""
+"""Minimum number of positions in a chunk's permutation that are drawn the first time."""
 SETTLED_AHEAD = 8
-"""Ratio of the positions that are drawn to those that a share needs."""
+"""Ratio of drawn positions to positions that a share needs."""
 SORTED_SHARE = 32
-"""Shares smaller than their chunk by at least this factor are ordered by sorting, not by marking
-(measured)."""
+"""Ratio of chunk size to share size from which positions are sorted by comparison instead of
+marking (measured)."""
 
 
 class ChunkReader:
@@ -47,14 +47,14 @@ class ChunkReader:
         self._cache = cache
         self.measure()
         self._joined: Part | None = None
-        # slices of arrays are views, which need no reading thread and no cache of whole chunks
+        # Slices of arrays are views, which need neither a reading thread nor a cache.
         self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
         self._declined: set[str] = set()
 
     def measure(self) -> None:
-        """Compute the sizes of chunks again, after chunks were added."""
+        """Update the sizes of chunks after chunks have been added."""
         self._sizes: list[int] = np.diff(self._rows.chunk_table).tolist()
 
     def join(self) -> Part | None:
@@ -73,7 +73,7 @@ class ChunkReader:
             n = self._joined.span.of
             if rows is None or (rows.begin == 0 and rows.end == rows.of):
                 return self._joined.span
-            # combines the shares of all chunks; it is not a share of a permutation of all rows
+            # This is a share of each chunk, not a share of a permutation of all rows.
             return Span(rows.begin, rows.end, rows.of, rows.rng)
         n = self._sizes[index]
         if rows is None:
@@ -125,7 +125,7 @@ class ChunkReader:
             x, weight = part.x[places], None if part.weight is None else part.weight[places]
             if not again or self._cache.holds(index, span):
                 return Part(span, x, weight)
-            # copied, because a view would keep everything that was read in memory
+            # Copy, because a view would keep everything that was read in memory.
             taken = Part(span, readonly(x.copy()), None if weight is None else weight.copy())
             self._cache.put(index, taken)
         else:
@@ -134,7 +134,7 @@ class ChunkReader:
         return taken
 
     def _picked(self, index: int, span: Span, part: Part, again: bool) -> Part:
-        """Return a share of a permutation."""
+        """Return the rows that a share of a chunk's permutation selects."""
         order, settled, known = self._order(index, span)
         positions = _ascending(order[span.begin : span.end], span.of)
         places = positions if part.rows is None else np.searchsorted(part.rows, positions)
@@ -142,12 +142,10 @@ class ChunkReader:
         if isinstance(part.x, SparseBlock):
             x = part.x[places]
         else:
-            # several times faster than x[places] (measured)
+            # `take` is several times faster than x[places] (measured).
             x = readonly(part.x.take(places, axis=0))
         taken = Part(span, x, weight, readonly(positions))
-        # Two kinds of shares are not cached: parts of a larger cached share, which will be needed
-        # again, and shares that do not begin at 0, which alternate. For the latter the order is
-        # kept.
+        # Do not cache parts of a cached share, or alternating shares (which do not begin at 0).
         kept = again and part.rows is None and span.begin == 0
         cached = kept and self._cache.put(index, taken)
         if not cached and not known:
@@ -198,7 +196,7 @@ class ChunkReader:
         return readonly(places)
 
     def _share(self, index: int, begin: int, end: int, of: Span) -> NDArray[np.int64]:
-        """Return the rows of a chunk that belong to a share, ascending."""
+        """Return the ascending positions, within a chunk, of the rows in a share."""
         n = self._sizes[index]
         if self._rows.shuffled or end - begin == n:
             return np.arange(begin, end)
@@ -211,8 +209,8 @@ class ChunkReader:
     def _whole_order(self, span: Span) -> NDArray[Any] | None:
         """Return the global indices of all rows, in the seeded order of each chunk.
 
-        Computing each of a hundred shares from each of a hundred chunks would take longer than
-        using the rows. As with a single chunk, positions far beyond the share are not drawn.
+        For many chunks and many shares, this is faster than selecting each share of each chunk
+        separately. Positions far beyond the share are not drawn.
         """
         rng = span.order
         assert rng is not None
@@ -234,7 +232,7 @@ class ChunkReader:
         return out
 
     def _kept(self, name: str, index: int) -> Arrays | None:
-        """Return the arrays of an order from the store, if it has them, and register the name."""
+        """Return the stored arrays of a permutation, or None; register the name at first use."""
         with self._lock:
             if name not in self._permutations:
                 self._permutations.add(name)
@@ -244,10 +242,10 @@ class ChunkReader:
     def _order(
         self, index: int, span: Span, ahead: int = SETTLED_AHEAD
     ) -> tuple[NDArray[np.int32], int, bool]:
-        """Return the chunk's permutation, its number of settled positions, and True if it was kept.
+        """Return a chunk's permutation, the number of drawn positions, and True if it was stored.
 
-        Only ``ahead`` times the needed number of positions are settled (drawn), so that the cost of
-        a small batch is in proportion to its rows.
+        Only ``ahead`` times the needed number of positions are drawn (settled), so that the cost of
+        a small batch is proportional to its number of rows.
         """
         assert span.order is not None
         known = self._kept(_name(span), index)
@@ -258,16 +256,14 @@ class ChunkReader:
             if settled >= span.end:
                 return order, settled, True
             order = order.copy()
-        # creating a generator costs as much as drawing thousands of positions, and batches double
+        # Draw ahead: a generator costs as much as thousands of draws, and batch sizes double.
         n_settled = min(span.of, max(ahead * span.end, SETTLED_AT_ONCE))
         uniforms = span.order.generator(0, "rows", index).random(n_settled)
         shuffle_places(order, uniforms[settled:], settled)
         return order, n_settled, False
 
-    # --- reading ----------------------------------------------------------------------------------
-
     def _recalled(self, index: int, span: Span) -> Block:
-        """Return a block from the cache, or read it if the cache has shrunk since."""
+        """Return a block from the cache, or read the block if the cache has dropped it."""
         if index == JOINED:
             return Block(index, span, self._joined, cached=True)
         part = self._cache.get(index, span)
@@ -281,7 +277,7 @@ class ChunkReader:
         return Block(index, span, part, bytes_read=n_bytes)
 
     def _load(self, index: int, span: Span) -> tuple[Part, int]:
-        """Return rows that include those of the span, and the number of bytes read."""
+        """Return rows that include the rows of ``span``, and the number of bytes read."""
         if self._in_memory and span.of:
             everything = Span(0, span.of, span.of)
             return Part(everything, self._rows.read(index), self._rows.read_weight(index)), 0
@@ -323,7 +319,7 @@ class ChunkReader:
 
 
 def _ascending(positions: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Sort distinct numbers below n: a few numbers by comparison, many by marking."""
+    """Sort distinct numbers below ``n``: few numbers by comparison, many numbers by marking."""
     if len(positions) * SORTED_SHARE < n:
         return np.sort(positions).astype(np.int64)
     marked = np.zeros(n, np.bool_)
@@ -338,9 +334,9 @@ def _name(span: Span) -> str:
 
 
 def _joined(kept: Part, more: Part) -> Part:
-    """Return consecutive rows in one array.
+    """Return the rows of two consecutive parts in one array.
 
-    The first call allocates an array for the whole chunk, so that kept rows are copied only once.
+    The first call allocates an array for the whole chunk, so that each row is copied only once.
     """
     weight, room = None, kept.room
     if kept.weight is not None and more.weight is not None:
@@ -352,6 +348,6 @@ def _joined(kept: Part, more: Part) -> Part:
     if room is None:
         room = empty_rows(span.of - span.begin, kept.x.shape[1], kept.x.dtype)
         room[:n] = kept.x
-    # arrays of kept rows end before position n, so they do not change
+    # Arrays of kept rows end before position n, so they do not change.
     room[n:end] = more.x
     return Part(span, readonly(room[:end]), weight, room=room)

@@ -1,11 +1,11 @@
-"""The row state that a process keeps between passes, within a budget.
+"""Store of the row state that a process keeps between passes, within a budget.
 
-Losing an entry costs time (a replay), never correctness, so the store declines entries that do not
-fit: passes visit the chunks in the same order over and over, and a cache that evicts the least
+Losing an entry costs time (a replay), but never changes results, so the store declines entries that
+do not fit: passes repeatedly visit the chunks in the same order, so a cache that evicts the least
 recently used entry would evict each entry just before its next use.
 
-``Engine._rebuild`` rebuilds missing states by a replay. ``algorithms.parts.history`` holds the
-broadcasts to replay, and ``ClusterPasses`` sends them to workers that ask for them.
+``Engine._rebuild`` rebuilds missing states by a replay. ``algorithms.parts.history`` stores the
+broadcasts to replay, and ``ClusterPasses`` sends them to workers that need them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 GENERATIONS = 2
-"""Maximum number of states kept per chunk: the last state and the one before it."""
+"""Maximum number of states kept per chunk: the last state and the previous state."""
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -36,7 +36,7 @@ def process_memory() -> int:
 
 
 def owned(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, read-only; a view is copied, as it would keep a larger array in memory."""
+    """Return the array as read-only; copy a view, which would keep a larger array in memory."""
     array = np.asarray(array)
     if array.base is not None:
         array = array.copy()
@@ -47,20 +47,20 @@ def owned(array: NDArray[Any]) -> NDArray[Any]:
 class RowStateStore:
     """Row state of one job's chunks: arrays by name, chunk and generation.
 
-    The totals that passes retain count against the same budget (:meth:`reserve`), which ``limit``
-    returns in bytes. The arrays of generation ``g - 1`` are kept while a pass writes generation
-    ``g``, as far as the budget allows, so that a failed pass is repeated without a replay. They are
-    dropped first when space is short.
+    The retained totals of passes count against the same budget (:meth:`reserve`); ``limit`` returns
+    the budget in bytes. While a pass writes generation ``g``, the arrays of generation ``g - 1``
+    are kept if they fit, so that a failed pass can be repeated without a replay. They are the first
+    to be dropped when space is short.
     """
 
     def __init__(self, limit: Callable[[], int]) -> None:
         self._limit = limit
         self._lock = threading.Lock()
-        # name -> chunk -> generation -> arrays; at most two generations of a chunk
+        # Maps name, chunk and generation to arrays; a chunk has at most two generations.
         self._states: dict[str, dict[int, dict[int, Arrays]]] = {}
         self._epochs: dict[str, int] = {}
         self._reserved: dict[str, int] = {}
-        # name -> chunk -> bytes of the chunk's last arrays, kept or not
+        # Maps name and chunk to the bytes of the chunk's last arrays, whether kept or not.
         self._offered: dict[str, dict[int, int]] = {}
         self._totals: dict[str, int] = {}
         self.nbytes = 0
@@ -88,10 +88,10 @@ class RowStateStore:
                     del chunks[chunk]
 
     def reserve(self, name: str, nbytes: int) -> bool:
-        """Reserve bytes for totals that a state's passes retain; return False if they never fit.
+        """Reserve bytes for the retained totals of a row state; return False if they cannot fit.
 
-        The new reservation replaces an earlier one of the same name. Row state is dropped if there
-        is no other room.
+        The new reservation replaces an earlier reservation of the same name. Row state is dropped
+        if necessary.
         """
         with self._lock:
             self.wanted += nbytes - self._totals.get(name, 0)
@@ -145,8 +145,8 @@ class RowStateStore:
     def _make_room(self, offset: int, own: dict[int, Arrays]) -> None:
         """Drop older generations until ``nbytes + offset`` is not positive.
 
-        Older generations of chunks that have a newer one are dropped first, then those of the
-        chunk itself (``own``).
+        First, older generations of chunks with a newer generation are dropped; then all generations
+        in ``own``, which belong to the chunk that is being stored.
         """
         if self.nbytes + offset <= 0:
             return

@@ -24,13 +24,12 @@ class StateSpec:
     rebuild: ChunkFunction | None = None
     rebuild_start: Callable[[], Any] | None = None
     rebuild_rows: RowSlice | None = None
-    """The rows that the last generation was written for; None means all rows."""
+    """Rows for which the last generation was written; None means all rows."""
     n_before: int | None = None
-    """Number of chunks in the last generation, as chunks added since have no state yet; None if
-    no chunks were added."""
+    """Number of chunks that existed in the last generation; None if no chunks were added since."""
 
     def is_there(self, index: int) -> bool:
-        """Return True if a chunk was in the last generation."""
+        """Return True if a chunk existed in the last generation."""
         return self.n_before is None or index < self.n_before
 
 
@@ -45,7 +44,7 @@ class PassSpec:
     state: StateSpec | None = None
     rows: RowSlice | None = None
     joined: bool = False
-    """True if chunks that are one array in a process may be shown as one chunk."""
+    """True if chunks that form one array in a process may be shown as one chunk."""
     preparation: Preparation = field(default_factory=Preparation)
 
 

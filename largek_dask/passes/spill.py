@@ -1,4 +1,4 @@
-"""Rows of one process, written once to a temporary Zarr store that workers can open."""
+"""Write rows in memory to a temporary Zarr store that workers can open."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class SpilledRows(ZarrRows):
         return 0, stop - start
 
     def describe_source(self, location: str | None) -> str:
-        """Errors do not name the temporary store."""
+        """Return a description that does not name the temporary store, for error messages."""
         return "the data"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -60,7 +60,7 @@ class SpilledCSR(CSRRows):
         super().__init__(group, location=location, weight=weight, chunk_rows=chunk_rows)
 
     def describe_source(self, location: str | None) -> str:
-        """Errors do not name the temporary store."""
+        """Return a description that does not name the temporary store, for error messages."""
         return "the data"
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -73,7 +73,7 @@ def _reopen(kind: type[Any], location: str, weighted: bool, *how: Any) -> Any:
 
 
 def spill_folder() -> str:
-    """Return a new folder, in ``largek.passes.spill-folder`` if set, else a temporary one."""
+    """Return a new folder, in ``largek.passes.spill-folder`` if set, else a temporary folder."""
     parent = config.get("passes.spill-folder")
     if parent is None:
         return tempfile.mkdtemp(prefix="largek-")
@@ -99,8 +99,8 @@ def spill(rows: Rows, folder: str) -> SpilledRows | SpilledCSR:
         if not isinstance(error, OSError) or isinstance(error, OutputError):
             raise
         raise OutputError(
-            f"rows of this process cannot be written to {folder} for the workers: {error}; "
-            "set largek.passes.spill-folder to a folder or URL that can be written."
+            f"rows in memory cannot be written to {folder} for the workers: {error}; "
+            "set largek.passes.spill-folder to a writable folder or URL."
         ) from error
     found: SpilledRows | SpilledCSR = (
         _reopen(SpilledCSR, location, rows.weight is not None, largest)

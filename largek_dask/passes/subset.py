@@ -1,7 +1,7 @@
-"""Passes over some of the rows, held by the driver's process: samples and growing batches.
+"""Passes over rows held in the driver's memory, such as samples and growing batches.
 
-They work like other passes over rows in memory, but use the statistics of the whole table, so that
-all results have one origin and one grid.
+These passes use the statistics of the whole table, so that all results have the same origin and
+grid.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ SubsetRows = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int6
 
 
 class Subset(LocalPasses):
-    """Passes over held rows of a table; they end with ``of``, the passes over the table.
+    """Passes over rows of a table that are held in memory; ``of`` are the passes over the table.
 
-    With ``own_weights`` the weights and the grid of sums differ from those of the table; with
-    ``own_features`` all statistics differ.
+    With ``own_weights``, the weights and the grid of sums differ from those of the table. With
+    ``own_features``, all statistics differ.
     """
 
-    lends = True  # copies would cost as much as small passes
+    lends = True  # Copying would cost as much as a small pass.
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Subset(LocalPasses):
             assert statistics is not None
             weight = rows.together().weight
             statistics = statistics.of_weights(np.ones(rows.n_rows) if weight is None else weight)
-        # the row state is not limited: it is small compared with the rows
+        # Do not limit the row state, which is small compared with the rows.
         super().__init__(
             rows,
             n_threads=of.threads.n,
@@ -111,7 +111,9 @@ class Subset(LocalPasses):
     ) -> Any:
         """See ``algorithms.base.Passes.reduce``; ``rows`` must be None."""
         if rows is not None:
-            raise ValueError("a subset has no shares: ask its table for a smaller one")
+            raise ValueError(
+                "a subset cannot be divided further; request a smaller subset of the table"
+            )
         return super().reduce(chunk_fn, *broadcast, **how)
 
     def _timed(
@@ -125,12 +127,12 @@ class Subset(LocalPasses):
                 of.count_subset_seconds(self.last.compute)
 
     def count_subset_seconds(self, seconds: float) -> None:
-        """Add seconds of a subset of this one."""
+        """Add the computing time of a subset of this subset."""
         if (of := self._of()) is not None:
             of.count_subset_seconds(seconds)
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
-        """Return also the number of chunks of the last generation; later rows are new chunks."""
+        """Return the number of chunks of the last generation too; later rows form new chunks."""
         before = state.rebuild_rows
         if before is None:
             return None, None
@@ -178,7 +180,7 @@ class _Kept:
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """Drawn rows, of which the first n are a sample for any n."""
+    """Drawn rows; for any n, the first n rows are a sample."""
 
     of: RowSample
     rows: NDArray[np.int64]
@@ -189,7 +191,7 @@ class _Drawn:
 
 
 class Subsets:
-    """The subsets that passes keep: the last subset of each type of argument."""
+    """Cache of subsets, which keeps the last subset of each type of argument."""
 
     def __init__(self) -> None:
         self._kept: dict[type, _Kept] = {}
@@ -204,7 +206,7 @@ class Subsets:
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Subset:
-        """Return a kept or a new subset; see ``algorithms.base.Passes.subset``."""
+        """Return a kept or new subset; see ``algorithms.base.Passes.subset``."""
         known = self._kept.get(type(asked))
         if isinstance(asked, RowSlice):
             ends = sorted({asked.end, *(cut for cut in cuts if asked.begin < cut < asked.end)})
@@ -212,7 +214,7 @@ class Subsets:
         if known is not None and known.is_for(asked, weights, own_weights):
             return known.passes
         if known is not None:
-            # drawn rows stay, as the next sample may begin with them
+            # Keep the drawn rows, because the next sample may begin with them.
             del self._kept[type(asked)]
         if isinstance(asked, ProjectedRows):
             return self._keep(asked, weights, self._projected(of, asked, known))
@@ -223,7 +225,7 @@ class Subsets:
         elif isinstance(asked, SpacedRows):
             taken = self._spaced(of, asked)
         else:
-            # the positions in `of`, which may be a subset itself
+            # Use positions in `of`, which may itself be a subset.
             taken = of.take(asked)._replace(rows=np.asarray(asked, np.int64))
             if weights is not None:
                 own = weights if taken.weight is None else taken.weight * weights
@@ -254,17 +256,15 @@ class Subsets:
         for known in list(self._kept.values()):
             known.passes.close()
 
-    # --- slices -----------------------------------------------------------------------------------
-
     def _slice(self, of: BasePasses, asked: Sequence[RowSlice], known: _Kept | None) -> Subset:
-        """Return the rows of the last of these slices, each of which contains the one before.
+        """Return a subset with the rows of the last slice; each slice contains the slice before it.
 
-        Rows of an earlier slice are reused if it was cut at the same rows.
+        Rows of an earlier slice are reused if its chunks end at the same rows.
         """
         there = None if known is None else known.asked
         n_there = 0
         if known is not None and isinstance(there, RowSlice):
-            # fetch only the rows that follow, in pieces that end where the slices end
+            # Fetch only the rows that follow, in pieces that end where the slices end.
             n_there = sum(rows.end <= there.end for rows in asked)
             follows = replace(there, end=asked[-1].end) == asked[-1] and there.end <= asked[-1].end
             if not follows or not known.passes.is_cut_at([*asked[:n_there], there]):
@@ -278,7 +278,7 @@ class Subsets:
             held = Subset(of, HeldRows(of.n_features, of.statistics.dtype, of.is_sparse))
             begin = asked[-1].begin
         if missing := asked[n_there:]:
-            # in one pass, because every pass over a store that was not shuffled reads whole chunks
+            # Use one pass, because every pass over an unshuffled store reads whole chunks.
             begins = [begin, *(rows.end for rows in missing[:-1])]
             shares: list[CollectedRows] = of.reduce(
                 collect_shares,
@@ -293,14 +293,14 @@ class Subsets:
         return self._keep(asked[-1], None, held)
 
     def _spaced(self, of: BasePasses, asked: SpacedRows) -> TakenRows:
-        """Return evenly spaced rows of a slice; fetch only these rows if the slice is not held."""
+        """Return evenly spaced rows of a slice; fetch only these rows if it is not in memory."""
         rows = asked.rows
         known = self._kept.get(RowSlice)
         pieces = None if known is None else known.passes.pieces(rows)
         if pieces is None:
             edges = [np.diff(of.chunk_table) * end // rows.of for end in (rows.begin, rows.end)]
             sizes = edges[1] - edges[0]
-            # only without rows of weight 0, which would be counted
+            # Rows of weight 0 would be counted, so this path requires that there are none.
             if of.statistics.n_rows == of.n_rows and sizes.any():
                 every = max(1, -(-int(sizes.sum()) // asked.most))
                 found: CollectedRows = of.reduce(
@@ -319,8 +319,7 @@ class Subsets:
     def _projected(self, of: BasePasses, asked: ProjectedRows, known: _Kept | None) -> Subset:
         """Return rows of positive weight, projected onto some directions, in the table's order.
 
-        Earlier projections onto the first of the directions are reused. Rows of a subset keep the
-        order of the subset.
+        Earlier projections onto the first directions are reused. Rows of a subset keep their order.
         """
         directions, there = asked.directions, None
         if isinstance(of, Subset):
@@ -355,8 +354,6 @@ class Subsets:
         rows = HeldRows(x.shape[1], dtype, False, TakenRows(x, weight, numbers))
         return Subset(of, rows, own_features=True)
 
-    # --- samples ----------------------------------------------------------------------------------
-
     def _sample(self, of: BasePasses, asked: RowSample) -> TakenRows:
         """Return a seeded sample; the largest sample is read once and contains smaller samples."""
         draw = replace(asked, n=max(asked.n, asked.largest), largest=0)
@@ -382,7 +379,7 @@ def _numbers(of: BasePasses, asked: RowSample) -> NDArray[np.int64]:
 def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
     everything, count, n = of.n_rows, of.statistics.n_rows, asked.n
     enough = min(n, count) // 2
-    # extra rows that replace rows of weight 0
+    # Draw extra rows to replace rows of weight 0.
     n = min(everything, -(-n * everything // max(1, count)))
     while True:
         if n == everything and asked.ascending:
@@ -402,7 +399,7 @@ def _draw(of: BasePasses, asked: RowSample) -> _Drawn:
             x = None if x is None else x[there]
         if len(rows) >= enough or n == everything:
             break
-        # too few rows of positive weight were drawn
+        # Draw more, because too few of the drawn rows have positive weight.
         n = min(4 * n, everything)
     if weight is not None and (weight == 1).all():
         weight = None

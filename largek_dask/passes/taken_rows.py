@@ -16,13 +16,13 @@ from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import Table, readonly, stack_rows
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of a chunk. The configured size does not apply, because results for rows picked from a
+"""Size of a chunk in bytes. The configured size is not used, because results for rows picked from a
 table must not depend on the machine."""
 
 HUGE_FROM = 1 << 22
-"""Size in bytes from which numpy requests huge pages. On a virtual machine that returns free memory
-to its host, the first access to a huge page costs as much as 512 small pages of the host, while
-small pages of the guest are mostly available: copying rows took five times as long (measured)."""
+"""Size in bytes from which numpy requests huge pages. Huge pages are slow to access at first on a
+virtual machine that returns free memory to its host: copying rows took five times as long
+(measured)."""
 
 
 def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
@@ -35,16 +35,16 @@ def empty_rows(n: int, d: int, dtype: DTypeLike) -> NDArray[Any]:
 
 
 class HeldRows(Rows):
-    """Picked rows; each piece is a chunk, and pieces may be added. The table may be empty.
+    """Table of rows in memory, which may be empty; each piece is a chunk, and pieces may be added.
 
-    ``dtype`` is the compute dtype; pieces may have a smaller type. If ``whole`` is given, it is one
-    piece with all rows, which is cut into chunks, and no pieces are added later.
+    ``dtype`` is the compute dtype; pieces may have a smaller dtype. If ``whole`` is given, it is
+    one piece with all rows; it is cut into chunks, and no pieces are added later.
     """
 
     def __init__(
         self, n_features: int, dtype: np.dtype[Any], is_sparse: bool, whole: TakenRows | None = None
     ) -> None:
-        # not `super().__init__`, which refuses a table without rows
+        # Do not call `super().__init__`, which refuses a table without rows.
         self.n_features, self.dtype, self.location, self.weight = n_features, dtype, None, None
         self.is_sparse = is_sparse  # type: ignore[misc]  # of these rows, not of the class
         self.n_rows = 0
@@ -87,7 +87,7 @@ class HeldRows(Rows):
     def read_weight(
         self, i: int, begin: int = 0, end: int | None = None
     ) -> NDArray[np.float64] | None:
-        """Return the weights of chunk ``i``'s rows, or None if every row has weight 1."""
+        """Return the weights of the rows of chunk ``i``, or None if every row has weight 1."""
         weight = self._pieces[i].weight
         return None if weight is None else weight[begin:end]
 

@@ -18,7 +18,7 @@ EVERY_SECONDS = 1.0
 
 @dataclass(slots=True)
 class PassReport:
-    """Figures of one pass, or sums over several passes.
+    """Cost of one pass, or total cost of several passes.
 
     ``compute``, ``read`` and ``wait`` are sums over threads and workers; ``seconds`` is elapsed
     time.
@@ -26,7 +26,7 @@ class PassReport:
 
     passes: int = 0
     rows: int = 0
-    """Rows that chunk functions processed and that count in the total."""
+    """Number of rows that were processed by chunk functions and counted in the total."""
     chunks: int = 0
     seconds: float = 0.0
     compute: float = 0.0
@@ -40,27 +40,27 @@ class PassReport:
     compiled: float = 0.0
     """Time for compiling kernels during the pass, in seconds; included in the other times."""
     bytes_read: int = 0
-    """Bytes of the rows that were read, in whole stored pieces."""
+    """Bytes of rows read from storage, in whole stored pieces."""
     copied: int = 0
     """Bytes of shares that were copied, because the rows of the store are not in random order."""
     bytes_moved: int = 0
     """Bytes of broadcasts and totals between processes."""
     cached: int = 0
-    """Chunks, or shares of chunks, that did not have to be read again."""
+    """Number of chunks, or shares of chunks, that did not have to be read again."""
     rebuilt: int = 0
-    """Chunks whose row state was rebuilt by a replay."""
+    """Number of chunks whose row state was rebuilt by a replay."""
     evictions: int = 0
     """Number of times that row state did not fit its budget."""
     retries: int = 0
-    """Chunks that were retried after a failure."""
+    """Number of chunks that were retried after a failure."""
     workers: int = 0
     state_bytes: int = 0
-    """Bytes of row state and retained totals held when the pass ended."""
+    """Bytes of row state and retained totals in memory at the end of the pass."""
     cache_bytes: int = 0
-    """Bytes of chunks and shares of chunks held when the pass ended."""
+    """Bytes of chunks and shares of chunks in the cache at the end of the pass."""
 
     def add(self, other: PassReport) -> None:
-        """Add the figures of another report, but take over its ``workers`` and bytes held."""
+        """Add the costs in another report; replace the number of workers and the memory in use."""
         for name in ADDED:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         self.workers = other.workers
@@ -73,7 +73,7 @@ ADDED = tuple(
     for each in fields(PassReport)
     if each.name not in ("workers", "state_bytes", "cache_bytes")
 )
-"""Figures that are sums."""
+"""Names of the fields that are summed."""
 
 
 def nbytes(value: Any) -> int:
@@ -104,7 +104,7 @@ class EventCallback(Protocol):
 
 
 class ProgressReporter:
-    """Sender of ``progress`` events of a long pass.
+    """Send ``progress`` events during a long pass.
 
     ``ask`` returns the numbers of finished chunks and of all chunks; any thread may call it often.
     """
@@ -117,7 +117,7 @@ class ProgressReporter:
         self._lock = threading.Lock()
 
     def begin(self) -> None:
-        """Note that another pass begins."""
+        """Begin to report another pass."""
         self._due = time.monotonic() + EVERY_SECONDS
 
     def look(self) -> None:
@@ -126,10 +126,10 @@ class ProgressReporter:
             return
         try:
             if time.monotonic() < self._due:
-                return  # another thread has just sent it
+                return  # Another thread has just sent the event.
             self._due = time.monotonic() + EVERY_SECONDS
             done, n_chunks = progress = self._ask()
-            # a single chunk has no progress
+            # Do not report a single chunk, which has no progress.
             if n_chunks > 1 and progress != self._sent:
                 self._sent = progress
                 self._on_event("progress", done=done, n_chunks=n_chunks)

@@ -22,17 +22,17 @@ RETRIED = (
     "KilledWorker", "FutureCancelledError", "FuturesCancelledError", "CommClosedError",
     "LostTotalError",
 )  # fmt: skip
-"""Errors about workers, not about the computation (some are private to Dask)."""
+"""Names of errors that concern workers, not the computation; some are private to Dask."""
 
 _PENDING: set[asyncio.Future[Any]] = set()
-"""Pending requests, which the event loop alone would not keep alive."""
+"""Pending requests; the event loop alone would not keep them alive."""
 
 
 class Lost(Exception):
-    """A share has to be computed again.
+    """Raised when a share has to be computed again.
 
-    ``killed`` is True if the share killed its workers. ``left`` is True if a worker was given up,
-    so that only the results it had are lost.
+    ``killed`` is True if the share killed its workers. ``left`` is True if a worker was abandoned,
+    so that only results on that worker are lost.
     """
 
     def __init__(self, error: BaseException, left: bool = False) -> None:
@@ -42,7 +42,7 @@ class Lost(Exception):
         self.task = ""
         """Key of the task that was awaited; empty if it was not a task."""
         self.worker = ""
-        """Address of the worker that was waited for, if known."""
+        """Address of the worker whose result was awaited, if known."""
 
 
 async def wait_watching(work: Awaitable[T], needed: Iterable[str], workers: Workers) -> T:
@@ -65,16 +65,16 @@ async def scheduler_reply(asked: Awaitable[T]) -> T:
     try:
         return await asked
     except (KeyError, OSError, ValueError) as error:
-        # the class of the error depends on the moment of the loss
+        # The class of the error depends on the moment of the loss.
         raise Lost(error) from error
 
 
 async def result(future: Future) -> Any:
     """Return the value of a task; failures of workers become ``Lost``.
 
-    The call can be cancelled at any moment. Dask answers simultaneous requests for values together:
-    cancelling one of them drops the answers to the others, and, if it has not been sent yet, to all
-    later requests of the client. So a request is always awaited to its end.
+    The call can be cancelled at any moment, but its request to Dask is always awaited to the end.
+    Dask answers simultaneous requests together, so cancelling one request drops the answers to
+    others (and to all later requests, if it has not been sent yet).
     """
     asked: asyncio.Future[Any] = asyncio.ensure_future(future.result())
     _PENDING.add(asked)
@@ -108,5 +108,5 @@ async def unless_given_up(answer: asyncio.Future[T]) -> T:
 def _answered(asked: asyncio.Future[Any]) -> None:
     _PENDING.discard(asked)
     if not asked.cancelled():
-        # retrieve the exception, so that asyncio does not log it
+        # Retrieve the exception, so that asyncio does not log it.
         asked.exception()

@@ -34,9 +34,9 @@ from largek_dask.version import __version__
 logger = logging.getLogger(__name__)
 
 LEAST_SCRATCH = 256_000_000
-"""Minimum free bytes of a worker's temporary folder; with fewer, the worker logs a warning."""
+"""Minimum free bytes in a worker's temporary folder; below this, the worker logs a warning."""
 IDLE_SECONDS = 600.0
-"""Time without passes after which a job is dropped when another job begins, in seconds."""
+"""Idle time in seconds after which a job is dropped when another job begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class WorkSpec:
 
     id: str
     rows: bytes = field(repr=False)
-    """Pickled ``Rows`` (their address, not the data); as bytes, since an address may contain
-    secrets and Dask logs the arguments of calls."""
+    """Pickled ``Rows``, which contain the location of the data but no data. They are bytes because
+    a location may contain secrets and Dask logs the arguments of calls."""
     memory_limit: int | None
     cache_bytes: int
     service_job: str | None = None
@@ -67,14 +67,14 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One worker's chunks of a pass."""
+    """Chunks of a pass that one worker computes."""
 
     id: str
     owner: str
-    """Address of the worker that the chunks belong to."""
+    """Address of the worker that owns the chunks."""
     parts: tuple[tuple[int, int], ...]
     park_bytes: int
-    """Totals larger than this stay on the worker until they are collected."""
+    """Size in bytes above which a total stays on the worker until it is collected."""
     slice_seconds: float
     again: int = 0
     """Number of chunks that are retried after a failure."""
@@ -84,7 +84,7 @@ class Share:
 class PackedError:
     """An error returned to the driver as a value.
 
-    Dask logs errors that a task raises, and errors of a file system's driver may contain secrets.
+    Dask logs errors raised by tasks, and errors of file system drivers may contain secrets.
     """
 
     error: bytes = field(repr=False)
@@ -115,7 +115,6 @@ class ShareResult:
     needs_replay: bool = False
     parked: bool = False
     error: PackedError | None = None
-    """Error raised by the share."""
     total: Any = None
     size: int = 0
     """Bytes of the total."""
@@ -142,11 +141,11 @@ class _Job:
         self.engine = engine
         self.service_job = spec.service_job
         options = getattr(engine.rows, "storage_options", None)
-        # kept for the life of the job, as the log has no reference to it
+        # Keep a reference as long as the job exists, because the log keeps none.
         self.redact = Redactor(options)
         hide_in_logs(self.redact)
         self.state_limit = state_limit
-        """Bytes of row state that the job may keep if it is alone on this worker."""
+        """Bytes of row state that the job may keep if no other job is on this worker."""
         self.cache_limit = spec.cache_bytes
         self.lock = threading.Lock()
         self.tickets: dict[str, Ticket] = {}
@@ -157,7 +156,7 @@ class _Job:
         self.used = time.monotonic()
 
     def begin(self, number: int) -> None:
-        """Forget the shares of an earlier pass."""
+        """Begin a pass by forgetting the shares of earlier passes."""
         if number != self.number:
             self.number = number
             self.tickets.clear()
@@ -177,12 +176,12 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
     idempotent = True
 
     def setup(self, worker: Any) -> None:
-        """Set up the plugin on a worker; called on every worker, even if it joins later."""
+        """Set up the plugin on a worker, even if the worker joins later."""
         self.worker = worker
         self.jobs: dict[str, _Job] = {}
         self.lock = threading.Lock()
         self.worked = PassReport()
-        """Figures of all slices so far, including those of finished jobs."""
+        """Cost of all slices so far, including slices of finished jobs."""
         BroadcastRelay(worker)
 
     def teardown(self, worker: Any) -> None:
@@ -194,7 +193,7 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job.end()
 
     def admit(self, spec: WorkSpec) -> None:
-        """Make the engine of a job, unless it exists."""
+        """Create the engine of a job unless it exists."""
         rows: Rows = pickle.loads(spec.rows)
         memory = self.worker.memory_manager.memory_limit or process_memory()
         budget = state_budget(spec.memory_limit, memory)
@@ -226,11 +225,11 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
         return room_of(job_id, limits | {job_id: alone}, wanted)
 
     def count(self, done: PassReport) -> None:
-        """Add the figures of a slice."""
+        """Add the costs of a slice."""
         with self.lock:
             worked = replace(self.worked)
             worked.add(done)
-            # replaced as a whole, so that it can be read without a lock
+            # Replace the object as a whole, so that it can be read without a lock.
             self.worked = worked
 
     def drop(self, job_id: str) -> None:
@@ -239,16 +238,13 @@ class WorkPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no type
             job = self.jobs.pop(job_id, None)
         if job is not None:
             job.wanted = math.inf
-            # on another thread than the worker's event loop, as the engine waits for its threads
+            # Do not block the worker's event loop while the engine waits for its threads.
             threading.Thread(target=job.end, daemon=True).start()
 
 
 def _plugin() -> WorkPlugin:
     plugin: WorkPlugin = get_worker().plugins[WorkPlugin.name]
     return plugin
-
-
-# --- tasks ----------------------------------------------------------------------------------------
 
 
 def work(share: Share, payload: Payload, sealed_replay: Sealed | None = None) -> ShareResult:
@@ -278,7 +274,7 @@ def _advance(
 ) -> None:
     """Compute chunks of a share, and write the progress to ``out``."""
     until = time.monotonic() + share.slice_seconds
-    # before taking the lock, so that a share of an earlier, cancelled pass ends at its next chunk
+    # Set this before locking, so that a share of a cancelled pass ends at its next chunk.
     job.wanted = max(job.wanted, payload.number)
 
     def stop() -> BaseException | None:
@@ -290,7 +286,7 @@ def _advance(
         job.begin(payload.number)
         ticket = job.tickets.get(share.id)
         if ticket is None:
-            # a worker that does not own the share must not touch its own retained totals
+            # A worker must not change its own retained totals for a share that it does not own.
             ticket = job.engine.open(
                 payload.spec, unranges(share.parts), replay, retain=out.worker == share.owner
             )
@@ -322,7 +318,7 @@ def _advance(
 
 
 def _since(before: PassReport, now: PassReport) -> PassReport:
-    """Return the figures of one slice of a share that are reported per worker."""
+    """Return the difference of two reports, limited to values that are reported per worker."""
     kinds = ("rows", "bytes_read", "compute", "read", "wait")
     return PassReport(**{kind: getattr(now, kind) - getattr(before, kind) for kind in kinds})
 
@@ -336,11 +332,8 @@ def collect_total(share_id: str, payload: Payload) -> Any:
 
 
 def combine_totals(payload: Payload, *totals: Any) -> Any:
-    """Combine totals into a new total; the given totals must not change, as Dask keeps them."""
+    """Combine totals into a new total without changing the given totals, which Dask keeps."""
     return total_of(payload.spec, [t.value if isinstance(t, Sealed) else t for t in totals])
-
-
-# --- outside the task queue -----------------------------------------------------------------------
 
 
 def versions() -> dict[str, str]:
@@ -357,7 +350,7 @@ def admit(
 ) -> str | RuntimeError | None:
     """Return the reason why this worker cannot open the data; None if it can.
 
-    An error is returned, not raised: Dask logs all arguments of a call that raises.
+    Errors are returned, not raised, because Dask logs all arguments of a call that raises.
     """
     try:
         plugin = dask_worker.plugins.get(WorkPlugin.name)
@@ -366,7 +359,7 @@ def admit(
         plugin.admit(spec)
         found = plugin.jobs[spec.id].engine.rows.shape
         if tuple(found) != tuple(shape):
-            raise DataError(f"it finds the shape {found} there instead of {shape}")
+            raise DataError(f"the data have shape {found} instead of {shape}")
         with working_for(spec.service_job):
             _warn_of_scratch(dask_worker.local_directory)
     except Exception as error:

@@ -14,10 +14,10 @@ from contextvars import ContextVar
 
 
 class WorkerSelection:
-    """The workers of one run of a job; a chosen worker is used as long as it can compute.
+    """Workers of one run of a job; a chosen worker is used as long as it can compute.
 
-    There are at least ``least`` workers (the job waits for them) and at most ``most`` (None: no
-    limit), each with all of these ``tags``.
+    The job waits for at least ``least`` workers and uses at most ``most`` (None means no limit).
+    Each worker must have all of these ``tags``.
     """
 
     def __init__(self, least: int = 1, most: int | None = None, tags: Collection[str] = ()) -> None:
@@ -40,15 +40,15 @@ class WorkerSelection:
         return n_allowed if self.most is None else min(n_allowed, self.most)
 
     def choose(self, ready: Mapping[str, int], able: Collection[str]) -> dict[str, int]:
-        """Return the workers to use, out of the workers in ``ready`` (threads by address).
+        """Return the workers to use, out of ``ready``, which maps addresses to numbers of threads.
 
-        ``able`` are allowed workers that could compute; a chosen worker in ``able`` stays chosen
+        ``able`` contains allowed workers that can compute; a chosen worker in ``able`` stays chosen
         even if it does not answer.
         """
         kept = [address for address in self.chosen if address in able]
         others = [other for other in tuple(_SELECTIONS) if other is not self]
         uses = Counter(address for other in others for address in other.chosen)
-        # Workers used by the fewest other jobs come first.
+        # Prefer workers that are used by the fewest other jobs.
         new = sorted(set(ready).difference(kept), key=lambda address: (uses[address], address))
         free = len(new) if self.most is None else max(0, self.most - len(kept))
         self.chosen = (*kept, *new[:free])
@@ -62,20 +62,20 @@ _row_state: ContextVar[int] = ContextVar("largek_declared_row_state", default=0)
 
 
 def declared_row_state() -> int:
-    """Return the bytes of row state that each worker reserves for passes opened here."""
+    """Return the bytes of row state that each worker reserves for passes opened in this context."""
     return _row_state.get()
 
 
 def current_selection() -> WorkerSelection | None:
-    """Return the selection for passes opened here; None means that all workers are used."""
+    """Return the selection for passes opened in this context; None means all workers."""
     return _selection.get()
 
 
 @contextmanager
 def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iterator[None]:
-    """Make passes opened inside this block use these workers (None: all workers).
+    """Use only these workers (None means all workers) for passes opened inside the block.
 
-    Each worker reserves ``row_state`` bytes for the passes, even if other jobs want them.
+    Each worker reserves ``row_state`` bytes for these passes, even if other jobs need memory.
     """
     token, before = _selection.set(selection), _row_state.set(row_state)
     if selection is not None:
@@ -92,7 +92,7 @@ def use_selection(selection: WorkerSelection | None, row_state: int = 0) -> Iter
 def explain_shortage(
     selection: WorkerSelection, n_able: int, tags: Iterable[Collection[str]]
 ) -> str:
-    """Describe the shortage of a cluster whose workers have these tags; ``n_able`` are usable."""
+    """Explain why there are too few workers; ``n_able`` workers can be used."""
     there = [frozenset(of) for of in tags]
     wanted = "1 worker" if selection.least == 1 else f"{selection.least:,} workers"
     wanted += f" with {', '.join(sorted(selection.tags))}" if selection.tags else ""

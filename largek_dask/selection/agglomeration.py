@@ -24,16 +24,16 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Merges:
-    """Merges of clusters, in order."""
+    """Sequence of pairwise merges of clusters."""
 
     centers: Floats
     """(k, d) initial centres."""
     counts: Floats
     """(k,) weights of the initial clusters."""
     kept: NDArray[np.int64]
-    """(m,) cluster of each pair that receives the rows of both: the one with the lower index."""
+    """(m,) index of the cluster that each merge keeps: the lower index of the pair."""
     gone: NDArray[np.int64]
-    """(m,) cluster of each pair that is removed."""
+    """(m,) index of the cluster that each merge removes."""
     losses: Floats
     """(m,) increase of the sum of ``w ||x - c||^2`` by each merge."""
 
@@ -55,7 +55,7 @@ def merge_down(
 ) -> Merges:
     """Merge clusters with these centres (k, d) and weights (k,) until ``n_clusters`` are left.
 
-    A cluster of weight 0 is merged at no cost. ``shift`` is the origin of the kernels.
+    A cluster of weight 0 is merged at no cost. ``shift`` is the origin that kernels subtract.
     """
     begun = np.asarray(centers, np.float64), np.asarray(counts, np.float64)
     partners = _Partners(begun[0].copy(), begun[1].copy(), np.asarray(shift, np.float64))
@@ -67,7 +67,7 @@ def merge_down(
 
 
 def _merge(centers: Floats, counts: Floats, i: int, j: int) -> None:
-    """Give cluster i the rows of cluster j as well."""
+    """Merge cluster j into cluster i."""
     both = counts[i] + counts[j]
     if both > 0:
         centers[i] = (counts[i] * centers[i] + counts[j] * centers[j]) / both
@@ -91,7 +91,7 @@ class _Partners:
         self.least[i] = losses[self.partner[i]]
 
     def _losses(self, i: int) -> Floats:
-        """Return (k,) costs of merging cluster i with each other; infinity for removed clusters."""
+        """Return (k,) costs of merging cluster i with each cluster; inf for removed clusters."""
         packed = pack_centers(self.centers[i : i + 1], self.shift)
         gaps = squared_distances(self.centers, packed, np.zeros(len(self.centers), np.int32))
         both = self.counts[i] + self.counts
@@ -125,10 +125,10 @@ def bent_sizes(
 ) -> list[int]:
     """Return up to n numbers of clusters at which a curve of merges bends, the largest bend first.
 
-    The curve bends at a number if its fall up to this number is at least ``bend`` times the fall
-    after it. Numbers are from ``least`` to ``most``; numbers within two windows of a larger bend
-    are left out. ``inertia`` is the objective before the first merge. A window shows that there is
-    a bend; the largest jump of losses in the window shows the exact number.
+    The curve bends at a number of clusters if the fall before this number is at least ``bend``
+    times the fall after it. Only numbers from ``least`` to ``most`` are returned, and numbers
+    within two windows of a larger bend are left out. ``inertia`` is the objective before the first
+    merge. The position of a bend is the largest jump of the losses in the window.
     """
     k = len(merges.centers)
     curve = merges.curve(inertia)

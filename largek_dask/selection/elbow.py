@@ -1,18 +1,19 @@
-"""Suggest the number of clusters of a table of any size, from the whole curve in one run.
+"""Suggest the number of clusters of a table of any size, from a curve of objectives.
 
 For up to 50,000 rows (with up to 2^21 values) and 100 clusters, the curve is computed by
-`PartitionPath`, for every number of clusters. For larger problems, it is computed from nested
-partitions (:mod:`largek_dask.selection.nested`) of a sample, for every number up to 16, then for
-24, 32, 48, 64, ..., and for closer numbers around every bend. The decision
+`PartitionPath`, for every number of clusters. For larger problems, the curve is computed
+from nested partitions (:mod:`largek_dask.selection.nested`) of a sample, for every number up to 16,
+for 24, 32, 48, 64, ..., and for more numbers around every bend. The decision rule
 (:mod:`largek_dask.model.suggest_k`) is the same for both kinds of curve.
 
-A number is suggested if separately clustered halves of the rows give the same partition, the
-partition is clearly better than any of a single Gaussian with the same spectrum, the curve bends
-there, and the curve of each half suggests about the same number.
+A number is suggested if four conditions hold. Two halves of the rows, clustered separately, give
+the same partition. The partition is clearly better than any partition of a single Gaussian with the
+same spectrum. The curve bends at this number. The curves of both halves suggest about the same
+number.
 
-Objectives of a sample are estimated on held-out rows. They differ by chance from those of all rows,
-which the standard errors measure. They are also too high, because partitions found on all rows
-would be better.
+Objectives of a sample are estimated on held-out rows. The standard errors measure how much the
+estimates differ by chance from the objectives over all rows. The estimates are also too high,
+because partitions found on all rows would be better.
 """
 
 from __future__ import annotations
@@ -68,25 +69,25 @@ if TYPE_CHECKING:
 PATH_ROWS, PATH_CLUSTERS = 50_000, 100
 """Maximum numbers of rows and clusters for which the curve is computed by `PartitionPath`."""
 PATH_VALUES = 1 << 21
-"""Maximum number of values of these rows; `PartitionPath` takes minutes for more."""
+"""Maximum number of values in these rows; for more values, `PartitionPath` takes minutes."""
 BALANCED_CLUSTERS = 25
-"""Maximum number of clusters for which the effort of `PartitionPath` is "balanced". For more,
-"fast" takes far less time; its higher objectives change no decision, as they differ only by about
-the noise of a curve."""
+"""Maximum number of clusters for which `PartitionPath` uses the effort "balanced". For more
+clusters, the effort "fast" takes far less time and leads to the same decision."""
 SAMPLE_A_CLUSTER, LEAST_SAMPLE = 256, 1 << 16
-"""Number of rows of a sample per cluster of the last partition, and minimum number of rows."""
+"""Number of sampled rows per cluster of the last partition, and minimum number of sampled rows."""
 SAMPLE_VALUES = 1 << 26
-"""Maximum values of a sample whose size is not given."""
+"""Maximum number of values in a sample if its size is not given."""
 FEWEST_A_CLUSTER = 16
-"""Minimum number of rows of a sample per cluster, if rows are wide."""
+"""Minimum number of sampled rows per cluster if rows have many features."""
 HELD_OUT, LEAST_HELD_OUT = 4, 1 << 13
-"""Number of rows of the sample per held-out row, and minimum number of held-out rows."""
+"""Number of sampled rows per held-out row, and minimum number of held-out rows."""
 SETTLING = 2
-"""Number of Lloyd steps over all rows after a search on some of the rows."""
+"""Number of Lloyd steps over all rows after a search on a part of the rows."""
 COMPARED = 1 << 14
-"""Maximum rows on which the partitions of two halves are compared."""
+"""Maximum number of rows on which the partitions of two halves are compared."""
 STAGES = 0.4, 0.6, 0.8
-"""Fractions of the time limit by which the search and the searches on the two halves must end."""
+"""Fractions of the time limit at which the search on the sample, and the searches on its first
+and second half, must end."""
 
 Floats = NDArray[np.float64]
 
@@ -95,7 +96,7 @@ Floats = NDArray[np.float64]
 class ElbowCurve(SuggestedK):
     """Objectives of partitions into 1 to k clusters, and the suggested number of clusters.
 
-    It is returned by :func:`suggest_k`; ``print`` explains the decision.
+    :func:`suggest_k` returns this object; ``print`` explains the decision.
     """
 
     errors: Floats
@@ -103,11 +104,11 @@ class ElbowCurve(SuggestedK):
     n_rows: int
     """Number of rows of the table with positive weight."""
     n_searched: int
-    """Number of rows on which partitions were found."""
+    """Number of rows that were used to find the partitions."""
     method: Literal["partition-path", "nested"]
     """Method that found the partitions."""
     model_of: Callable[[int], CentersModel]
-    """Function behind :meth:`model`, which should be used instead."""
+    """Function that :meth:`model` calls."""
 
     def model(self, n_clusters: int) -> CentersModel:
         """Return the partition into l clusters as a model; l must be one of `n_clusters`.
@@ -121,8 +122,8 @@ class ElbowCurve(SuggestedK):
             near = self.n_clusters[np.argsort(np.abs(self.n_clusters - n_clusters))[:2]]
             numbers = " and ".join(map(str, sorted(near.tolist())))
             raise ParameterError(
-                f"the curve has no partition into {n_clusters!r} clusters; the nearest are into "
-                f"{numbers}. Fit KMeans({n_clusters!r}) for it."
+                f"the curve has no partition into {n_clusters!r} clusters; the nearest partitions "
+                f"have {numbers} clusters. Use one of these, or fit KMeans({n_clusters!r})."
             )
         return self.model_of(int(n_clusters))
 
@@ -130,7 +131,7 @@ class ElbowCurve(SuggestedK):
         return f"<ElbowCurve to {int(self.n_clusters[-1]):,} clusters: {self.words}>"
 
     def records(self) -> list[dict[str, Any]]:
-        """Return one mapping of figures per partition; None for unknown figures."""
+        """Return one dictionary per partition, with None for unknown values."""
         columns = (self.n_clusters, self.inertia, self.errors, self.stability, self.gaussian)
         return records_of(
             ("n_clusters", "inertia", "standard_error", "stability", "gaussian"), columns
@@ -174,9 +175,9 @@ def suggest_k(
         Largest number of clusters to examine; at most the number of rows is examined.
     sample : int, "auto" or "all"
         Number of rows on which partitions are found, drawn at random by the seed. "auto": 256 rows
-        for each of ``k_max`` clusters, at least 65,536 rows; fewer if rows are wide. "all": as
-        "auto", but then all rows are read three times and assigned to all partitions, so that
-        objectives are exact.
+        for each of ``k_max`` clusters and at least 65,536 rows, but fewer if rows have many
+        features. "all": as "auto", but then all rows are read three times and assigned to all
+        partitions, so that objectives are exact.
     sample_weight : array-like of shape (n_rows,) or URL, optional
         A row of weight 2 counts as two rows; a row of weight 0 is ignored.
     storage_options, normalize, on_bad_rows
@@ -218,7 +219,7 @@ def suggest_k(
         check_integer("sample", sample, 1)
     opened = open_rows(rows, sample_weight=sample_weight, storage_options=storage_options)
     k = min(int(k_max), opened.n_rows)
-    # This also checks the other parameters.
+    # FitOptions also checks the other parameters.
     options = FitOptions(
         n_clusters=k,
         algorithm="partition-path",
@@ -233,8 +234,6 @@ def suggest_k(
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """Arguments of :func:`suggest_k`, checked."""
-
     rows: Rows
     options: FitOptions
     sample: int | str
@@ -382,7 +381,7 @@ class _NestedRun:
         return curves, stability
 
     def _counted(self, found: Sequence[Partition]) -> tuple[Floats, Floats, list[Partition]]:
-        """Return objectives for all rows, their errors, and partitions with counts of all rows."""
+        """Return objectives, standard errors, and partitions with counts, all for all rows."""
         if self.request.sample == "all" and self.n < self.n_rows:
             rows = self.passes
             found = settle_partitions(rows, found, SETTLING)
@@ -458,7 +457,7 @@ def _cost_of(x: Floats, centers: Floats, shift: Floats) -> float:
 
 
 def _curve_with(found: SuggestedK, **more: Any) -> ElbowCurve:
-    """Return a decision together with its curve."""
+    """Return an :class:`ElbowCurve` that includes the decision."""
     return ElbowCurve(**{each.name: getattr(found, each.name) for each in fields(found)}, **more)
 
 

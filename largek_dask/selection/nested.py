@@ -1,11 +1,11 @@
 """Partitions into 1, 2, 4, ... clusters, each started from the centres of another partition.
 
-Upwards, k clusters are split into 2 k clusters, which an algorithm refines. Downwards, pairs of
-clusters are merged (:mod:`~largek_dask.selection.agglomeration`), which gives a cheap curve in
-steps of one. Partitions are refined where the curve bends, and for the requested numbers of
-clusters. Of two partitions of the same size, the better one is kept. The search uses rows held by
-the driver, with more rows for more clusters. Afterwards a few passes over all rows update all
-partitions at once, and a last pass computes their costs.
+To get more clusters, k clusters are split into 2 k clusters, which an algorithm refines. To get
+fewer clusters, pairs of clusters are merged (:mod:`~largek_dask.selection.agglomeration`), which
+gives a cheap curve in steps of one. Partitions are refined where the curve bends, and for the
+requested numbers of clusters. Of two partitions of the same size, the better one is kept. The
+search runs in the driver on a sample, with more rows for more clusters. Afterwards, a few passes
+over all rows update all partitions at once, and a last pass computes their costs.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from largek_dask.passes.base import BasePasses
 from largek_dask.selection.agglomeration import bent_sizes, merge_down
 
 STEPS = 24
-"""Maximum passes that refine a partition; further passes change less than the curve's noise."""
+"""Maximum number of passes that refine a partition; further passes change little."""
 TOL = 1e-4
 """Value of ``tol`` when partitions are refined."""
 ROWS_PER_CLUSTER, LEAST_ROWS = 256, 1 << 13
-"""Number of rows per cluster that are used to refine a partition, and minimum number of rows."""
+"""Number of rows per cluster for refining a partition, and minimum number of rows."""
 SPARSE_ROUNDS = 4
-"""Maximum rounds of centre moves on sparse rows, which the truncated search does not support."""
+"""Maximum number of rounds of centre moves on sparse rows."""
 SMALL = 16
-"""A partition is computed for every number of clusters up to this one."""
+"""Partitions are computed for every number of clusters up to this number."""
 TRIED = 2.0
 """Minimum bend of a curve of merges at which a partition is refined. The curve of refined
-partitions bends more, as merges do not reassign rows."""
+partitions bends more, because merges do not reassign rows."""
 MOST_TRIED = 3
 """Maximum number of bends between k and 2 k at which partitions are refined."""
 ROUNDED = 4.0
@@ -68,9 +68,9 @@ class Partition:
 
     arrays: CenterArrays
     cost: float
-    """Sum of ``w ||x - c||^2`` over the rows on which it was found."""
+    """Sum of ``w ||x - c||^2`` over the rows that were used to find the partition."""
     n_rows: int
-    """Number of rows on which it was found."""
+    """Number of rows that were used to find the partition."""
 
     @property
     def n_clusters(self) -> int:
@@ -79,13 +79,13 @@ class Partition:
 
 
 class TimeLimit:
-    """Time limit that starts now, with fractions for stages; infinity means no limit."""
+    """Time limit that starts when the object is created; infinity means no limit."""
 
     def __init__(self, seconds: float = math.inf) -> None:
         self._seconds, self._begun = seconds, time.monotonic()
 
     def left(self, share: float = 1.0) -> float | None:
-        """Return the seconds left of a fraction of the limit, at least 0; None without a limit."""
+        """Return the seconds left of a fraction of the limit (at least 0); None if unlimited."""
         if math.isinf(self._seconds):
             return None
         return max(0.0, share * self._seconds - (time.monotonic() - self._begun))
@@ -96,10 +96,10 @@ class TimeLimit:
 
 @dataclass(slots=True)
 class _NestedSearch:
-    """Search in progress for partitions of held rows."""
+    """State of a search for partitions of a sample."""
 
     sample: BasePasses
-    """Held rows in random order, all of positive weight."""
+    """Sampled rows in random order, all with positive weight."""
     rng: Rng
     limit: TimeLimit
     share: float
@@ -107,7 +107,7 @@ class _NestedSearch:
     found: dict[int, Partition] = field(default_factory=dict)
 
     def rows_for(self, k: int) -> BasePasses:
-        """Return the first rows of the sample, in the number that k clusters need."""
+        """Return the first rows of the sample; a larger k gets more rows."""
         n = max(LEAST_ROWS, ROWS_PER_CLUSTER * k)
         if n >= self.sample.n_rows:
             return self.sample
@@ -152,7 +152,7 @@ class _NestedSearch:
                 self.report(partition)
 
     def up(self, most: int) -> None:
-        """Split clusters from one to 2, 4, 8, ... and ``most``."""
+        """Split clusters until there are 2, 4, 8, ..., and finally ``most`` clusters."""
         mean = self.sample.statistics.mean.astype(self.sample.statistics.dtype)
         last = self.refine(mean[None])
         self.keep(last)
@@ -166,7 +166,7 @@ class _NestedSearch:
             self.keep(last)
 
     def down(self, wanted: Collection[int]) -> None:
-        """Merge clusters; refine wanted sizes, and sizes at which the curve of merges bends."""
+        """Merge clusters, and refine partitions that are wanted or at which the curve bends."""
         levels = sorted(self.found, reverse=True)
         for k, fewer in pairwise(levels):
             if self.limit.is_over(self.share):
@@ -187,7 +187,7 @@ class _NestedSearch:
 
 
 def _moved(rows: BasePasses, found: Partition) -> NDArray[Any] | None:
-    """Return the centres after moves that lower the cost; None if no move does."""
+    """Return the centres after moves that lower the cost; None if there are no such moves."""
     centers, counts, shift = found.arrays.centers, found.arrays.counts, found.arrays.shift
     x, weight, _ = rows.take()
     packed = pack_centers(centers, shift)
@@ -209,7 +209,7 @@ def nested_partitions(
     share: float = 1.0,
     report: Callable[[Partition], object] | None = None,
 ) -> list[Partition]:
-    """Compute partitions of held rows into 1, 2, ..., 16, then 24, 32, 48, ... up to k clusters.
+    """Compute partitions into 1, 2, ..., 16, then 24, 32, 48, ... up to k clusters.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ def nested_partitions(
 def settle_partitions(
     passes: BasePasses, partitions: Sequence[Partition], steps: int
 ) -> list[Partition]:
-    """Return partitions after Lloyd steps over all rows; a pass is one step of all partitions."""
+    """Return partitions after Lloyd steps over all rows; a pass makes a step for all partitions."""
     shift, d, grid = passes.statistics.shift, passes.n_features, passes.statistics.grid
     centers = [partition.arrays.centers for partition in partitions]
     ends = np.cumsum([len(each) for each in centers]).tolist()
@@ -331,11 +331,11 @@ class CountedPartitions:
     """Costs of partitions over some rows."""
 
     partitions: list[Partition]
-    """Partitions with the ``cost`` and ``counts`` of these rows."""
+    """Partitions with costs and counts over these rows."""
     errors: Floats
-    """(m,) standard errors of the costs, used as estimates for a larger table."""
+    """(m,) standard errors of the costs as estimates for a larger table."""
     weight: float
-    """Total weight of these rows."""
+    """Total weight of the rows."""
 
 
 def count_partitions(passes: BasePasses, partitions: Sequence[Partition]) -> CountedPartitions:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 __all__ = ["accuracy", "ari", "calinski_harabasz", "davies_bouldin", "nmi", "purity", "silhouette"]
 
 NAMES = ("silhouette", "davies_bouldin", "calinski_harabasz")
-"""Names of the scores of separation."""
+"""Names of the scores that measure separation."""
 BY_MEANS = {*NAMES[1:]}
 """Names of the scores that need the means of clusters, and therefore a second pass."""
 PAIRS = 1 << 22
@@ -137,16 +137,16 @@ def ari(labels: Any, truth: Any) -> float:
 def purity(labels: Any, truth: Any) -> float:
     """Fraction of rows that belong to the most frequent class of their cluster, in (0, 1].
 
-    It increases with the number of clusters, up to 1 if each row is a cluster (Manning, Raghavan
-    and Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters and errors
-    are those of :func:`accuracy`; no dense table is needed.
+    Purity increases with the number of clusters, up to 1 if each row is a cluster (Manning,
+    Raghavan and Schütze, "Introduction to Information Retrieval", 2008, section 16.3). Parameters
+    and errors are those of :func:`accuracy`; no dense table is needed.
     """
     cells = _contingency(labels, truth)
     return float(cells.max(axis=1).sum() / cells.sum())
 
 
 def _contingency(labels: Any, truth: Any) -> csr_matrix:
-    """Return the sparse table (clusters, classes) of row counts."""
+    """Return the sparse (clusters, classes) table of row counts."""
     from sklearn.metrics.cluster import contingency_matrix
 
     return contingency_matrix(*_kept(labels, truth), sparse=True, dtype=np.int64)
@@ -157,19 +157,19 @@ def _kept(labels: Any, truth: Any) -> tuple[NDArray[Any], NDArray[Any]]:
     labels, truth = check_integers(labels, "labels"), check_integers(truth, "truth")
     if len(labels) != len(truth):
         raise ParameterError(
-            f"labels has {len(labels):,} rows and truth {len(truth):,}; give one integer for each "
-            "of the same rows in both."
+            f"labels has {len(labels):,} entries, but truth has {len(truth):,}; pass one integer "
+            "per row in both."
         )
     kept = (labels != SKIPPED) & (truth != SKIPPED)
     if not kept.any():
         raise ParameterError(
-            f"no row is left to score: all {len(kept):,} have -1, which excludes a row, in labels "
-            "or truth."
+            f"there are no rows to score, because all {len(kept):,} rows are excluded by -1 in "
+            "labels or truth."
         )
     if (truth == SKIPPED).any() and (truth[kept] == truth[kept][0]).all():
         warn(
-            f"-1 in truth excludes a row ({np.count_nonzero(~kept):,} rows), and all others are of "
-            "one class. If -1 is a class of its own, number classes from 0.",
+            f"-1 in truth excludes {np.count_nonzero(~kept):,} rows, and all other rows belong to "
+            "one class. If -1 is a class, number the classes from 0.",
             ParameterWarning,
         )
     return labels[kept], truth[kept]
@@ -188,17 +188,17 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
     found = np.asarray(values)
     if found.ndim != 1:
         raise ParameterError(f"{name} has shape {found.shape}; give one integer per row.")
-    # To numpy, an empty list is a list of floats.
+    # numpy converts an empty list to an array of floats.
     if found.dtype.kind not in "iu" and len(found):
         raise ParameterError(
-            f"{name} holds {found.dtype}, not integers: number its values from 0 on, e.g. with "
-            f"np.unique({name}, return_inverse=True)[1]."
+            f"{name} has dtype {found.dtype}, but integers are required; convert the values, e.g. "
+            f"with np.unique({name}, return_inverse=True)[1]."
         )
     if (found < SKIPPED).any():
         row = int(np.argmax(found < SKIPPED))
         raise ParameterError(
-            f"{name} holds {found[row]} in row {row:,}: number clusters and classes from 0 on; "
-            "-1 excludes a row."
+            f"{name} is {found[row]} in row {row:,}; use integers of at least 0, or -1 to exclude "
+            "a row."
         )
     return found
 
@@ -207,7 +207,7 @@ def check_integers(values: Any, name: str) -> NDArray[Any]:
 
 
 class Options(TypedDict, total=False):
-    """Options of scores of separation."""
+    """Options of the scores that measure separation."""
 
     sample_weight: Any
     client: Client | None
@@ -218,8 +218,8 @@ class Options(TypedDict, total=False):
 def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
     """Simplified silhouette, from distances of rows to their own and to the nearest other centre.
 
-    It is the mean over rows of (b - a) / max(a, b), where a is the distance to the row's own centre
-    and b the distance to the nearest of the other centres (Hruschka, de Castro and Campello,
+    The score is the mean over rows of (b - a) / max(a, b), where a is the distance to the row's own
+    centre and b is the distance to the nearest other centre (Hruschka, de Castro and Campello,
     "Evolutionary algorithms for clustering gene-expression data", 2004). Takes one pass over the
     rows, or two if labels are given. ``sklearn.metrics.silhouette_score`` uses the distances
     between all pairs of rows and gives a different number.
@@ -269,10 +269,10 @@ def silhouette(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
 def davies_bouldin(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
     """Davies-Bouldin index, as in ``sklearn.metrics.davies_bouldin_score``; lower is better.
 
-    It is the mean over clusters i of the largest (S_i + S_j) / M_ij, where S_i is the mean distance
-    of the rows of cluster i to their mean, and M_ij the distance between two means. It is at least
-    0. Takes two passes over the rows; clusters without rows are ignored. Parameters and errors are
-    those of :func:`silhouette`.
+    The index is the mean over clusters i of the largest (S_i + S_j) / M_ij, where S_i is the mean
+    distance of the rows of cluster i to their mean, and M_ij is the distance between two means. It
+    is at least 0. The computation takes two passes over the rows and ignores clusters without rows.
+    Parameters and errors are those of :func:`silhouette`.
     """
     return separation(clustering, rows, ("davies_bouldin",), **options)["davies_bouldin"]
 
@@ -281,10 +281,11 @@ def davies_bouldin(clustering: Any, rows: Any, **options: Unpack[Options]) -> fl
 def calinski_harabasz(clustering: Any, rows: Any, **options: Unpack[Options]) -> float:
     """Calinski-Harabasz index, as in ``sklearn.metrics.calinski_harabasz_score``; higher is better.
 
-    It is the ratio of the variance between the means of clusters to the variance within clusters.
-    It is at least 0, and 1 if all rows lie on their means. Takes two passes over the rows; clusters
-    without rows are ignored. Parameters and errors are those of :func:`silhouette`;
-    ``ParameterError`` is also raised if the total weight does not exceed the number of clusters.
+    The index is the ratio of the variance between the means of clusters to the variance within
+    clusters. It is at least 0, and 1 if all rows equal the means of their clusters. The computation
+    takes two passes over the rows and ignores clusters without rows. Parameters and errors are
+    those of :func:`silhouette`; ``ParameterError`` is also raised if the total weight does not
+    exceed the number of clusters.
     """
     return separation(clustering, rows, ("calinski_harabasz",), **options)["calinski_harabasz"]
 
@@ -298,7 +299,7 @@ def separation(
     client: Client | None = None,
     n_threads: int | None = None,
 ) -> dict[str, float]:
-    """Compute several scores of separation in the same passes over the rows."""
+    """Compute several separation scores in the same passes over the rows."""
     with _opened(clustering, rows, sample_weight, client, n_threads) as (passes, model, labels):
         if model is None:
             assert labels is not None
@@ -325,13 +326,13 @@ def _opened(
     labels = check_integers(model, "clustering")
     if len(labels) != opened.n_rows:
         raise ParameterError(
-            f"clustering has {len(labels):,} labels, and there are {opened.n_rows:,} rows; give "
+            f"clustering has {len(labels):,} labels, but there are {opened.n_rows:,} rows; pass "
             "one label per row."
         )
     # Renumber labels without gaps, except -1.
     kept, numbers = labels != SKIPPED, np.full(len(labels), SKIPPED, np.int32)
     numbers[kept] = np.unique(labels[kept], return_inverse=True)[1]
-    # Excluded rows may hold any values.
+    # Excluded rows may contain any values.
     on_bad_rows: Any = "skip" if not kept.all() else "raise"
     with open_passes(opened, client=client, n_threads=n_threads, on_bad_rows=on_bad_rows) as passes:
         yield passes, None, numbers
@@ -344,9 +345,9 @@ class Clusters:
     centers: PackedCenters
     """Centres of all clusters."""
     others: PackedCenters
-    """Centres of clusters with rows."""
+    """Centres of the clusters that have rows."""
     numbers: NDArray[np.int32]
-    """Cluster of each of the centres ``others``."""
+    """Index of the cluster of each centre in ``others``."""
     labelling: Labelling | None = None
     """Labelling of a model; None if rows belong to the nearest of ``others``."""
     labels: NDArray[np.int32] | None = None
@@ -365,7 +366,7 @@ class Clusters:
 
     @property
     def n_clusters(self) -> int:
-        """Number of clusters, including those without rows."""
+        """Number of clusters, including clusters without rows."""
         return self.centers.n_clusters
 
 
@@ -374,7 +375,7 @@ def _clusters_of(model: Model, dtype: np.dtype[Any]) -> Clusters:
     centers = model._cluster_centers()
     if centers is None:
         raise ParameterError(
-            f"a model of the kind {model.kind!r} has no centres, which these scores need; give "
+            f"these scores need centres, but a model of the kind {model.kind!r} has none; pass "
             "labels instead."
         )
     used = model.counts > 0
@@ -409,7 +410,7 @@ def _two_nearest(x: Table, centers: PackedCenters) -> tuple[NDArray[np.int32], N
 def _silhouettes(
     x: Table, own: NDArray[np.int32] | None, clusters: Clusters
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return labels of rows, and (b - a) / max(a, b), which is 0 if both centres lie on the row."""
+    """Return the labels and silhouettes of rows; a silhouette is 0 if both distances are 0."""
     first, second = _two_nearest(x, clusters.others)
     nearest = clusters.numbers[first]
     own = nearest if own is None else own
@@ -540,13 +541,13 @@ def _first_pass(
         index = min(total.bad)
         first = bad_row_error(passes.rows, int(total.bad[index][1]), index)
         raise DataError(
-            f"{n_bad:,} rows that have a label hold NaN or infinity; give them the label -1, which "
-            f"excludes a row. The first: {first}"
+            f"{n_bad:,} labelled rows contain NaN or infinity; give them the label -1 to exclude "
+            f"them. The first: {first}"
         )
     if not total.n_rows:
         raise DataError(
-            "no row is left to score: all have weight 0 or the label -1. Give some rows a weight "
-            "above 0 and a cluster."
+            "there are no rows to score, because all rows have weight 0 or the label -1; pass rows "
+            "with positive weights and with labels of at least 0."
         )
     return total
 
@@ -578,14 +579,14 @@ def _about_means(
         weight, within = first.weight.value, spread.squares.value
         if weight <= k:
             raise ParameterError(
-                "calinski_harabasz takes weights as numbers of rows: they sum to "
-                f"{weight:.6g}, and there are {k:,} clusters. Multiply weights by a constant, or "
-                "take fewer clusters."
+                "calinski_harabasz needs a total weight above the number of clusters, but the "
+                f"weights sum to {weight:.6g} and there are {k:,} clusters; multiply the weights "
+                "by a constant, or use fewer clusters."
             )
-        # Sums along the first axis add row by row, with the same result on any processor.
+        # Sums along the first axis add row by row, so results do not depend on the processor.
         middle = (means * counts[:, None]).sum(axis=0) / math.fsum(counts)
         between = math.fsum(counts * row_squares(means, middle))
-        # As in scikit-learn, 1 if all rows lie on their means.
+        # As in scikit-learn, the index is 1 if all rows equal the means of their clusters.
         found["calinski_harabasz"] = (
             1.0 if within == 0 else between / (k - 1) / (within / (weight - k))
         )
@@ -595,7 +596,7 @@ def _about_means(
 def _worst(
     spread: NDArray[np.float64], centers: NDArray[np.float64], threads: Threads
 ) -> NDArray[np.float64]:
-    """Return each cluster's largest ratio with any other cluster that has a different mean."""
+    """Return the largest ratio of each cluster, over all clusters with a different mean."""
     k = len(spread)
     packed = pack_centers(centers, np.zeros(centers.shape[1]))
     step = max(1, PAIRS // k)
@@ -613,5 +614,5 @@ def _check_number(n_clusters: int) -> None:
     if n_clusters < 2:
         have = "1 cluster has" if n_clusters else "no cluster has"
         raise ParameterError(
-            f"{have} rows, but scores without known classes need at least two clusters."
+            f"{have} rows, but scores without known classes need at least two clusters with rows."
         )

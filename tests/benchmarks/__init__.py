@@ -1,1 +1,1 @@
-"""Tables and figures in the documents are those of the committed results."""
+"""Tests that compare the tables in the documents with the committed results."""

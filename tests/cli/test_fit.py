@@ -127,7 +127,7 @@ def test_fit__another_job_is_refused_unless_forced(data, tmp_path):
     out = tmp_path / "run"
     run("fit", url, "-k", 3, "--out", out)
     done = run("fit", url, "-k", 4, "--out", out, code=1)
-    assert "holds another job: its n_clusters is 3, not 4" in done.stderr
+    assert "contains another job: its n_clusters is 3, not 4" in done.stderr
     assert load_model(str(out / "model.zarr")).n_clusters == 3
     assert run_json("fit", url, "-k", 4, "--out", out, "--force")["n_clusters"] == 4
     assert load_model(str(out / "model.zarr")).n_clusters == 4

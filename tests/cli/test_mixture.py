@@ -98,7 +98,7 @@ def test_fit__goes_on_only_with_the_same_covariances(data, tmp_path):
     base = ["fit", data, "-k", K, "--max-iter", 2, "--out", tmp_path / "run", "--mixture"]
     run(*base, "diag")
     done = run(*base, "iso", code=1)
-    assert "algorithm covariance is 'diag', not 'iso'. Give the same" in done.stderr
+    assert "algorithm covariance is 'diag', not 'iso'. Use the same" in done.stderr
 
 
 def test_plan(data):

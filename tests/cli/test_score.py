@@ -80,11 +80,11 @@ def test_it_tells_what_the_functions_tell(data, model, tmp_path, kind, dtype):
     [
         (TRUTH[:-1], "has 399 entries, but the data have 400 rows"),
         (np.append(TRUTH, 0), "has 401 entries, but the data have 400 rows"),
-        (TRUTH.astype(float), "holds float64, not integers"),
-        (TRUTH > 0, "holds bool, not integers"),
+        (TRUTH.astype(float), "has dtype float64, but integers"),
+        (TRUTH > 0, "has dtype bool, but integers"),
         (TRUTH[:, None], "has shape (400, 1); give one integer per row"),
-        (np.where(TRUTH, TRUTH, -2), "--labels holds -2 in row"),
-        (np.full(400, -1), "no row is left to score"),
+        (np.where(TRUTH, TRUTH, -2), "--labels is -2 in row"),
+        (np.full(400, -1), "no rows to score"),
     ],
 )
 def test_what_is_not_one_integer_a_row_is_refused(data, model, tmp_path, kind, values, words):

@@ -84,5 +84,7 @@ def test_rows_are_those_of_the_whole_in_any_chunks(kind, tmp_path, chunks_as_sto
 
 @pytest.mark.parametrize("x", [np.eye(3), scipy.sparse.eye(3, dtype=np.int32, format="csr")])
 def test_others_are_refused(x):
-    with pytest.raises(ParameterError, match="dither needs dense rows of integers, and these are"):
+    with pytest.raises(
+        ParameterError, match="dither requires dense rows of integers, but the rows are"
+    ):
         DitheredRows(open_rows(x), 0)

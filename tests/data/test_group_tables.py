@@ -65,7 +65,7 @@ def test_sparse_groups(file: Any, matrix: Any) -> None:
 @pytest.mark.parametrize(
     ("column", "told"),
     [
-        (None, r"x\.h5 is a group without one obvious table \(.*group/table, other\); pass comp"),
+        (None, r"x\.h5 is a group that does not contain.*group/table, other\); set column"),
         ("nope", r"x\.h5 has no array or group named 'nope'"),
         ("column", r"1 dimensions.*reshape"),
     ],
@@ -111,13 +111,13 @@ def test_every_method_takes_what_says_how_rows_are_opened(
         found = getattr(estimator, name)(*args, **source)
         return estimator.model_.digest() if found is estimator else found
 
-    with pytest.raises(DataError, match="pass column="):
+    with pytest.raises(DataError, match="set column to"):
         called(url)
     options = {"column": "b", "storage_options": {"skip_instance_cache": False}}
     np.testing.assert_array_equal(called(url, **options), called(3 * x))
     with pytest.raises(DataError, match="named 'c'"):
         called(url, column="c")
-    with pytest.raises(ParameterError, match="names an array inside a store, but the source is"):
+    with pytest.raises(ParameterError, match="selects an array inside a store, but the source is"):
         called(x, column="a")
     with pytest.raises(TypeError, match="unexpected keyword argument 'compnent'"):
         called(url, compnent="a")
@@ -132,5 +132,5 @@ def test_what_a_store_has_is_named(tmp_path: Path) -> None:
             open_rows(source, column="nope")
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file["images"] = np.ones((3, 2, 2))
-        with pytest.raises(DataError, match=r"without one obvious table \(it holds images\)"):
+        with pytest.raises(DataError, match=r"exactly one table \(it contains images\)"):
             open_rows(file)

@@ -65,12 +65,12 @@ def test_ingest__rows_come_back_with_their_statistics(dtype, x, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"n_total": 999}, "they are of 999 rows with 7 features"),
-        ({"mean": ["0x0p0"]}, "statistics of 1 float64 features, not of 7"),
-        ({"shift": ["nan"] * 7}, "a mean or an origin that is not finite"),
-        ({"max_abs": "inf"}, "an extent, .* that is negative or infinite"),
-        ({"total_weight": "-0x1p0"}, "a weight .* that is negative or infinite"),
-        ({"dtype": "float32"}, "they are of float32 features, and the rows are float64"),
+        ({"n_total": 999}, "the statistics are for 999 rows with 7 features"),
+        ({"mean": ["0x0p0"]}, "statistics have 1 float64 features, expected 7"),
+        ({"shift": ["nan"] * 7}, "mean and origin must be finite"),
+        ({"max_abs": "inf"}, "extents, .* must be finite and not negative"),
+        ({"total_weight": "-0x1p0"}, "weights .* must be finite and not negative"),
+        ({"dtype": "float32"}, "the statistics are for float32 features, but the rows are float64"),
         ({"grid": None}, "they are incomplete"),
         ({"mean": None}, "they are incomplete"),
     ],
@@ -201,7 +201,7 @@ def test_ingest__progress_is_on_standard_error_and_only_if_asked_for(x, tmp_path
 def test_ingest__refuses_wrong_parameters_before_writing(x, tmp_path):
     for options, message in [
         ({"chunk_rows": 0}, "chunk_rows=0"),
-        ({"dtype": "int8"}, "dtype=int8 cannot hold the source's float32"),
+        ({"dtype": "int8"}, "dtype=int8 cannot represent float32, the dtype of the source"),
         ({"dtype": "nonsense"}, "not a numpy dtype"),
         ({"shuffle": -1}, "shuffle=-1"),
     ]:
@@ -240,14 +240,14 @@ def test_ingest__an_output_that_exists_is_found_before_reading_and_not_harmed(x,
 
 def test_ingest__too_little_disk_is_found_before_writing(x, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=100))
-    with pytest.raises(OutputError, match=r"kiB, and .* has 100 B free"):
+    with pytest.raises(OutputError, match=r"kiB, but .* has only 100 B free"):
         quiet(x, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
 
 
 def test_ingest__a_source_that_ends_early_is_not_data(x, tmp_path, monkeypatch):
     monkeypatch.setattr(tables.RowsTable, "blocks", lambda self: iter([self._rows.read(0)[:400]]))
-    with pytest.raises(DataError, match="gave 400 rows instead of 1000"):
+    with pytest.raises(DataError, match="has 400 rows instead of 1000"):
         quiet(x, tmp_path / "out.zarr")
     assert os.listdir(tmp_path) == []
 

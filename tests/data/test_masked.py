@@ -14,8 +14,8 @@ import largek_dask as lk
 from largek_dask.errors import DataError, ParameterError
 
 HIDDEN = 1e6
-ROWS = r"the data are a masked array; fill it first, e\.g\. with x\.filled\(np\.nan\) and on_bad"
-WEIGHTS = r"sample_weight is a masked array; fill it first, e\.g\. with sample_weight\.filled\(0\)"
+ROWS = r"the data must not be a masked array; fill .*, e\.g\. with x\.filled\(np\.nan\) and on_bad"
+WEIGHTS = r"sample_weight must not be a masked array; fill .* with sample_weight\.filled\(0\)"
 
 
 @pytest.fixture

@@ -91,6 +91,6 @@ def test_s3__missing_chunks_are_counted(x, options):
     open_rows("s3://data/lost.zarr", storage_options=options)
     fs = s3fs.S3FileSystem(**options)
     fs.rm("data/lost.zarr/c/3/0")
-    told = r"s3://data/lost\.zarr lacks 1 of its 10 .*'c/3/0'"
+    told = r"s3://data/lost\.zarr lacks 1 of 10 .*'c/3/0'"
     with pytest.warns(MissingChunksWarning, match=told):
         open_rows("s3://data/lost.zarr", storage_options=options)

@@ -80,7 +80,7 @@ def test_columns_without_a_header_are_called_by_their_numbers(frame, tmp_path):
     rows = quiet(tmp_path / "x.csv", tmp_path / "x.zarr", columns=[2, 0])
     assert rows.feature_names is None
     np.testing.assert_array_equal(read_all(rows), X[:, [2, 0]])
-    with pytest.raises(ParameterError, match=r"no column 'a'\. It has 3 \('0', '1', '2'\)"):
+    with pytest.raises(ParameterError, match=r"no column 'a'; its 3 columns are '0', '1', '2'"):
         quiet(tmp_path / "x.csv", tmp_path / "no.zarr", drop="a")
 
 
@@ -134,18 +134,20 @@ def test_files_of_several_types_have_one_that_holds_all(tmp_path):
 
 def test_the_file_that_differs_is_named(parts, frame, tmp_path):
     frame.rename(columns={"b": "B"}).to_parquet(parts / "part-2.parquet")
-    message = r"part-2\.parquet has other columns than .*part-0\.parquet, the first file: "
-    with pytest.raises(DataError, match=message + r"Missing: 'b'\. Not"):
+    message = (
+        r"part-2\.parquet does not have the same columns as .*part-0\.parquet, the first file\. "
+    )
+    with pytest.raises(DataError, match=message + r"Missing: 'b'\. Unk"):
         quiet(parts, tmp_path / "x.zarr")
     with pytest.raises(ParameterError, match=r"part-2\.parquet has no column 'b'"):
         quiet(parts, tmp_path / "x.zarr", columns=["a", "b"])
     assert quiet(parts, tmp_path / "x.zarr", columns=["a", "c"]).shape == (800, 2)
     frame.assign(city="Rome").to_parquet(parts / "part-2.parquet")
-    with pytest.raises(DataError, match=r"part-2\.parquet .*part-0.*Not known: 'city'"):
+    with pytest.raises(DataError, match=r"part-2\.parquet .*part-0.*Unknown: 'city'"):
         quiet(parts, tmp_path / "y.zarr")
     frame.to_csv(tmp_path / "0.csv", index=False)
     frame.to_csv(tmp_path / "1.csv", index=False, header=False)
-    with pytest.raises(DataError, match=r"1\.csv has other columns than .*0\.csv"):
+    with pytest.raises(DataError, match=r"1\.csv does not have the same columns as .*0\.csv"):
         quiet([tmp_path / "0.csv", tmp_path / "1.csv"], tmp_path / "y.zarr")
     assert not (tmp_path / "y.zarr").exists()
 
@@ -154,10 +156,10 @@ def test_what_is_no_set_of_files_is_said(parts, frame, tmp_path):
     frame.to_csv(parts / "x.csv")
     (tmp_path / "empty").mkdir()
     for source, message in [
-        (parts, "holds both CSV and Parquet files"),
+        (parts, "contains both CSV and Parquet files"),
         (f"{parts}/*.pq", r"no file matches .*/\*\.pq"),
         ([parts / "part-0.parquet", parts / "part-7.parquet"], r"part-7\.parquet does not exist"),
-        ([parts / "x.npy"], r"x\.npy is not named like a CSV or Parquet file"),
+        ([parts / "x.npy"], r"x\.npy does not have the suffix of a CSV or Parquet file"),
         (tmp_path / "empty", "is not a Zarr array or group"),
     ]:
         with pytest.raises(DataError, match=message):

@@ -158,7 +158,7 @@ def test_zarr_rows__chunks_that_a_shard_lacks_are_fill_values(options, x, tmp_pa
     ("damage", "message"),
     [
         (lambda data: data[:-20] + b"x" + data[-19:], "checksum .crc32c. does not match"),
-        (lambda data: data[:100], "100 bytes, and its index alone 164"),
+        (lambda data: data[:100], "100 bytes, but the index of a shard needs 164"),
         (lambda data: data[:20] + data[21:], "checksum|bytes are there|cannot be read"),
     ],
 )
@@ -247,7 +247,7 @@ def test_open_rows__says_what_a_path_is(x, tmp_path):
         ("flat.zarr", r"flat\.zarr has 1 dimensions"),
         ("empty.zarr", r"empty\.zarr has no rows \(shape \(0, 7\)\)"),
         ("complex.zarr", r"complex\.zarr has dtype complex128"),
-        ("group.zarr", r"it holds a, b\); pass column="),
+        ("group.zarr", r"it contains a, b\); set column"),
     ]:
         with pytest.raises(DataError, match=message):
             open_rows(tmp_path / name)

@@ -1,1 +1,1 @@
-"""Files of `deploy/`, each tried as its users start it."""
+"""Tests that use the files in `deploy/` as users do."""

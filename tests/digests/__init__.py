@@ -1,5 +1,5 @@
-"""Digests of small fits by every algorithm: no change of bits goes unseen.
+"""Digests of small fits by every algorithm, which detect any change of results.
 
-``python -m tests.digests`` compares all of them with ``golden.json``, ``--write`` writes it anew. A
-change of bits is a change of the product: CHANGELOG.md and the commit message say it.
+``python -m tests.digests`` compares all digests with ``golden.json``, and ``--write`` updates this
+file. Describe every change of results in CHANGELOG.md and in the commit message.
 """

@@ -1,1 +1,1 @@
-"""Documents: code on their pages runs, links lead somewhere, and the site can be used."""
+"""Tests of the documents: code runs, links resolve, and the site is usable."""

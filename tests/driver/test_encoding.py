@@ -94,7 +94,7 @@ def test_only_classes_of_the_type_hints_are_made() -> None:
     known = Tree(1, (Leaf(2),))
     assert decode(encode(known, {}), {}, Tree) == known
     tree = encode(Tree(Stranger(1)), {})
-    with pytest.raises(DamagedError, match=r"a Tree cannot be read back.*Stranger"):
+    with pytest.raises(DamagedError, match=r"the stored Tree cannot be decoded.*Stranger"):
         decode(tree, {}, Tree)
 
 
@@ -117,7 +117,7 @@ def test_only_classes_of_the_type_hints_are_made() -> None:
     ],
 )
 def test_a_broken_tree_is_damage(tree: Any) -> None:
-    with pytest.raises(DamagedError, match="a Tree cannot be read back"):
+    with pytest.raises(DamagedError, match="the stored Tree cannot be decoded"):
         decode(tree, {"a0": np.zeros(3)}, Tree)
 
 

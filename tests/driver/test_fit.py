@@ -321,7 +321,7 @@ def test_changed_rows_or_weights_are_refused(tmp_path: Path) -> None:
     x[3, 0] += 1
     with pytest.raises(DataChangedError, match="values of the rows have changed"):
         cluster(x, checkpoint=str(tmp_path))
-    with pytest.raises(DataChangedError, match="no row weights before"):
+    with pytest.raises(DataChangedError, match="had no weights before"):
         cluster(weight=np.ones(200), checkpoint=str(tmp_path))
 
 

@@ -96,7 +96,9 @@ def test_a_job_of_a_mixture_is_another_one_than_that_of_k_means(tmp_path: Any) -
     mix("diag", checkpoint=str(tmp_path))
     with pytest.raises(CheckpointError, match="its algorithm covariance is 'diag', not 'iso'"):
         mix("iso", checkpoint=str(tmp_path))
-    with pytest.raises(CheckpointError, match="holds another job: its mixture is 'diag', not None"):
+    with pytest.raises(
+        CheckpointError, match="contains another job: its mixture is 'diag', not None"
+    ):
         mix(None, algorithm=PlainMixture("diag"), checkpoint=str(tmp_path))  # type: ignore[arg-type]
 
 

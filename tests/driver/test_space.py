@@ -109,7 +109,9 @@ def test_fit__refuses_a_disk_that_is_too_full(tmp_path: Path, rows: Any, disk: D
         "checkpoint": str(place),
     }  # fmt: skip
     disk.free = needed - 1
-    with pytest.raises(OutputError, match=r"take about 1\.\d+ MiB, and .* has 1\.\d+ MiB") as error:
+    with pytest.raises(
+        OutputError, match=r"take about 1\.\d+ MiB, but .* has only 1\.\d+ MiB"
+    ) as error:
         fit_asked(rows, **options)
     assert trouble(error.value) == "lacking"
     disk.free = needed

@@ -81,7 +81,7 @@ def test_labels_in_a_file(
 
 def test_probabilities_are_a_zarr_group(data: str, mixture: Any, tmp_path: Path) -> None:
     for name in ("p.npy", "p.csv", "p.npz"):
-        with pytest.raises(ParameterError, match=r"call it .*p\.zarr"):
+        with pytest.raises(ParameterError, match=r"use a name such as .*p\.zarr"):
             mixture.predict_proba(data, out=str(tmp_path / name))
 
 

@@ -163,7 +163,7 @@ def test_init_by_a_function_in_partial_fit():
         ({"init": lambda *_, **__: X[:2]}, r"init has shape \(2, 3\)"),
         ({"init": lambda *_, **__: "random rows"}, r"init must return \(3, 3\) numbers"),
         ({"init": lambda *_, **__: None}, r"init must return \(3, 3\) numbers"),
-        ({"init": X[:9].reshape(3, 3, 3)}, r"centres of 3 starts .*n_init=1: give n_init=3"),
+        ({"init": X[:9].reshape(3, 3, 3)}, r"centres for 3 starts .*n_init=1; use n_init=3"),
         ({"init": X[:6].reshape(3, 2, 3), "n_init": 3}, r"init has shape \(2, 3\)"),
         ({"init": np.zeros((1, 1, 3, 3))}, r"init has shape \(1, 1, 3, 3\)"),
     ],

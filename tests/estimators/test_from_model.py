@@ -109,7 +109,7 @@ def test_a_model_made_by_hand(dtype):
         (lk.KMeans, lk.KMeans(2), "needs a CentersModel, .*, got KMeans"),
         (lk.KMeans, lk.Mixture(2), "got MixtureModel"),
         (lk.Mixture, lk.KMeans(2), "needs a MixtureModel, .*, got CentersModel"),
-        (lk.SphericalKMeans, lk.KMeans(2), "unit length: use KMeans.from_model"),
+        (lk.SphericalKMeans, lk.KMeans(2), "unit length; for other models, use KMeans.from_model"),
         (lk.SphericalKMeans, lk.KMeans(2, normalize="l2"), "unit length"),
     ],
 )

@@ -196,7 +196,7 @@ def with_text_column():
     ("x", "message"),
     [
         (with_text_column(), "a column that is not numbers: 'name' "),
-        (np.array([["a", "b"]] * 8), "not numbers to cluster: text; encode it as numbers"),
+        (np.array([["a", "b"]] * 8), "real numbers are required: text; encode it as numbers"),
         (np.array([[{}, 1.0]] * 8, object), "argument must be a string or a real number"),
         (X + 1j, "[Cc]omplex"),
         (X[:0], "0 sample"),
@@ -366,7 +366,7 @@ def test_checkpoint__writes_into_no_folder_of_others(kind, there, blobs, tmp_pat
         (tmp_path / there).mkdir()
         (tmp_path / there / "mine.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(OutputError, match=rf"holds no job .*'{there}'.*; nothing was"):
+    with pytest.raises(OutputError, match=rf"contains no job .*'{there}'.*; nothing was"):
         kind(4, checkpoint=tmp_path).fit(x)
     assert sorted(tmp_path.rglob("*")) == before
 
@@ -452,7 +452,7 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, size, kind, pa
         (km.partial_fit if partial else km.fit)(rows)
     # sparse rows stay about 0
     origin, named = (0, "0") if kind == "sparse" else (x.mean(axis=0), "the mean of its column")
-    assert f" from {named}: " in str(refused.value)
+    assert f" of {named}, so " in str(refused.value)
     factor = 2.0 ** int(re.search(r"multiply the data by 2.0\*\*(\d+),", str(refused.value))[1])
     assert 0.5 <= np.abs(x - origin).max() * factor < 1
     scaled = (x * factor).astype(dtype)  # a power of two: exact

@@ -253,7 +253,7 @@ def test_integers_are_dithered_on_request(tmp_path):
 @pytest.mark.parametrize(
     ("x", "dither", "message"),
     [
-        (X, True, "dither needs dense rows of integers, and these are float64"),
+        (X, True, "dither requires dense rows of integers, but the rows are float64"),
         (X, "uniform", "dither must be True or False, got 'uniform'"),
     ],
 )

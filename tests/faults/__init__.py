@@ -1,4 +1,4 @@
-"""Faults on purpose: processes, disks and networks that fail.
+"""Tests that inject faults into processes, disks and networks.
 
 ``barrier``
     Holds up one chunk function inside a fit.

@@ -55,9 +55,9 @@ class Fault:
 
 
 class KillWorker(Fault):
-    """kill -9 of one worker; its nanny brings it back."""
+    """kill -9 of one worker, which its nanny restarts."""
 
-    follows = "its chunks go to the others, row state is rebuilt there"
+    follows = "other workers take its chunks and rebuild their row state"
 
     def inject(self, rig: Rig, pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -66,7 +66,7 @@ class KillWorker(Fault):
 class KillAllWorkers(Fault):
     """kill -9 of all workers at once."""
 
-    follows = "the job waits, says so, and goes on with those that come back"
+    follows = "the job waits, reports this, and continues when workers return"
 
     def inject(self, rig: Rig, pid: int) -> None:
         for worker in rig.worker_pids():
@@ -74,27 +74,27 @@ class KillAllWorkers(Fault):
 
 
 class KillNanny(Fault):
-    """kill -9 of a nanny and its worker, as when a machine is lost; a supervisor has it back."""
+    """kill -9 of a nanny and its worker, as if a machine failed; a supervisor restarts them."""
 
-    follows = "its chunks go to the others; whoever comes instead gets some"
+    follows = "other workers take its chunks; the new worker gets some of them"
 
     def inject(self, rig: Rig, pid: int) -> None:
         rig.worker_of(pid).kill()
 
 
 class TermWorker(Fault):
-    """SIGTERM of a worker's nanny, as a container gets it."""
+    """SIGTERM of a worker's nanny, as when a container stops."""
 
-    follows = "it hands nothing over: as if it were killed"
+    follows = "the worker hands nothing over, as if it were killed"
 
     def inject(self, rig: Rig, pid: int) -> None:
         rig.worker_of(pid).send(signal.SIGTERM)
 
 
 class StopWorker(Fault):
-    """SIGSTOP of a worker for longer than anybody has patience with it."""
+    """SIGSTOP of a worker for longer than the timeout."""
 
-    follows = "given up after a patience (here 3 s); its late answer counts nothing"
+    follows = "the worker is given up after the timeout (here 3 s); its late result is ignored"
 
     def inject(self, rig: Rig, pid: int) -> None:
         self.pid = pid
@@ -107,9 +107,9 @@ class StopWorker(Fault):
 
 
 class KillScheduler(Fault):
-    """kill -9 of the scheduler; it is started again on the same port."""
+    """kill -9 of the scheduler, which is restarted on the same port."""
 
-    follows = "started again, it waits out its own lease (here 1.5 s), resumes from the checkpoint"
+    follows = "the scheduler waits for its old lease (here 1.5 s) and resumes from the checkpoint"
     moment = STEP
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -117,9 +117,9 @@ class KillScheduler(Fault):
 
 
 class TermScheduler(Fault):
-    """SIGTERM of the scheduler: its jobs write a checkpoint first."""
+    """SIGTERM of the scheduler, whose jobs first write a checkpoint."""
 
-    follows = "jobs write a checkpoint and give back their lease before it ends"
+    follows = "jobs write a checkpoint and release their leases before the scheduler exits"
     moment = STEP
 
     def __init__(self, moment: Moment | None = None) -> None:
@@ -132,9 +132,9 @@ class TermScheduler(Fault):
 
 
 class RestartClient(Fault):
-    """``client.restart()``: every worker is replaced, every task forgotten."""
+    """``client.restart()`` replaces all workers and forgets all tasks."""
 
-    follows = "tasks and broadcasts are made anew on the new workers"
+    follows = "tasks and broadcasts are created again on the new workers"
 
     def inject(self, rig: Rig, pid: int) -> None:
         def restart() -> None:
@@ -149,9 +149,9 @@ class RestartClient(Fault):
 
 
 class NoWorkers(Fault):
-    """All workers go, and come back only after a while."""
+    """All workers stop, and restart only after a while."""
 
-    follows = "the job waits (here they stay away for 8 s) and goes on"
+    follows = "the job waits (here for 8 s) and continues"
     seconds = 8.0
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -163,9 +163,9 @@ class NoWorkers(Fault):
 
 
 class OutOfMemory(Fault):
-    """A worker takes more memory than it may, until its nanny kills it."""
+    """A worker exceeds its memory limit until its nanny kills it."""
 
-    follows = "its nanny kills it, and the others have its chunks meanwhile"
+    follows = "its nanny restarts it; in the meantime, other workers take its chunks"
     moment = Moment("before", "chunk", "worker", nth=2, action="eat")
 
     def inject(self, rig: Rig, pid: int) -> None:
@@ -174,7 +174,7 @@ class OutOfMemory(Fault):
 
 
 class KillClient(Fault):
-    """kill -9 of whoever has submitted the job."""
+    """kill -9 of the client that submitted the job."""
 
     follows = "nothing: the job runs on the scheduler"
     redoes = False
@@ -202,9 +202,9 @@ job.wait()
 
 
 class ChangingWorkers(Fault):
-    """Again and again a worker joins and one is retired while it computes."""
+    """Workers repeatedly join and are retired while they compute."""
 
-    follows = "chunks move to newcomers and away from those that leave"
+    follows = "chunks move to new workers and away from retired workers"
     redoes = False
     times = 3
 

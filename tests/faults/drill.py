@@ -143,7 +143,7 @@ def table(what: str, strikes: Sequence[Strike], command: str) -> str:
             *lines,
             "",
             f"Load of the machine, which has {os.cpu_count()} cores: {min(loads):.1f} to "
-            f"{max(loads):.1f}. Made by `{command}`.",
+            f"{max(loads):.1f}. This table was made by `{command}`.",
         ]
     )
 

@@ -127,7 +127,7 @@ def leaks(folder: Path, cases: dict[str, Case]) -> str:
 
 
 def deadly_chunk(folder: Path, cases: dict[str, Case]) -> str:
-    """A chunk that kills whoever reads it fails its job by name; another job goes on."""
+    """A chunk kills every worker that reads it; only the job with this chunk fails."""
     case = cases["lloyd"]
     data = Path(case.data)
     with Rig(folder, deadly=str(data / "c" / "7")) as rig, rig.connected() as service:
@@ -167,7 +167,7 @@ def _ip(command: str) -> None:
 
 
 def partition(folder: Path, cases: dict[str, Case]) -> str:
-    """A worker in a network of its own is cut off, and comes back."""
+    """A worker in a separate network is disconnected, and reconnects."""
     name, net = Partition.namespace, "10.213.77"
     try:
         _ip(f"netns add {name}")
@@ -201,7 +201,7 @@ class KillHolder(Fault):
 
 
 def large_models(folder: Path, cases: dict[str, Case]) -> str:
-    """Kills while models are scattered, and totals wait on workers to be added up in a tree."""
+    """Workers are killed during broadcasts and tree reductions."""
     case = dataclasses.replace(cases["lloyd"], name="large", n_clusters=500)
     moments = [Moment(when, "scatter") for when in ("before", "after")]
     faults: list[Fault] = [KillScheduler(moment) for moment in moments]
@@ -218,7 +218,7 @@ def large_models(folder: Path, cases: dict[str, Case]) -> str:
 
 
 def stopped_worker(folder: Path, cases: dict[str, Case]) -> str:
-    """SIGSTOP of a worker for 30 s, while one job after another runs, and on through its return."""
+    """SIGSTOP of a worker for 30 s, while and after which jobs run one after another."""
     with Rig(folder, DISTRIBUTED__SCHEDULER__WORKER_TTL="120s") as rig, rig.connected() as service:
         pid = rig.worker_pids()[0]
         meeting = rig.meet(Moment("before", "chunk", "worker", nth=20))
@@ -244,7 +244,7 @@ def stopped_worker(folder: Path, cases: dict[str, Case]) -> str:
             assert result["digest"] == case.digest
             ended.append(result)
         assert pid in rig.worker_pids(), "it was replaced, not worked around"
-    return f"{len(ended)} jobs ended well, {back_in} of them before it went on"
+    return f"{len(ended)} jobs finished, {back_in} of them before the worker resumed"
 
 
 def adaptive(folder: Path, cases: dict[str, Case]) -> str:
@@ -275,7 +275,7 @@ def adaptive(folder: Path, cases: dict[str, Case]) -> str:
 
 
 def local_disk(folder: Path, cases: dict[str, Case]) -> str:
-    """The process dies at every fifth change of a local disk, and another one goes on."""
+    """The process dies at every fifth change of a local disk, and another process continues."""
     folder.mkdir()
     command = [sys.executable, "-m", "tests.faults.local_disk", str(folder), "5"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,7 +1,7 @@
-"""Random fits of everything there is, each checked by brute force.
+"""Random fits with all features, each checked by brute force.
 
-``python -m tests.fuzz --minutes 2 --seed 7`` runs as many cases as fit into the time and prints
-every one that fails as a test to paste; ``--one SEED`` runs a single one.
+``python -m tests.fuzz --minutes 2 --seed 7`` runs random cases for this time, and prints every case
+that fails as a test to copy; ``--one SEED`` runs a single case.
 """
 
 from tests.fuzz.cases import Case

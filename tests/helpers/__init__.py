@@ -1,1 +1,1 @@
-"""Helpers that tests of several folders share."""
+"""Helpers that tests in several folders use."""

@@ -405,9 +405,9 @@ def test_means_far_from_all_rows():
 
 def test_wrong_arguments_are_refused_and_nothing_is_added():
     x, _, packed, grid, candidates, squares = case(12, "iso")
-    with pytest.raises(ValueError, match="the grid has 3 features, not 4"):
+    with pytest.raises(ValueError, match="the grid has 3 features, expected 4"):
         SoftSums(5, 4, grid, "iso")
-    with pytest.raises(ValueError, match="covariance is 'full'"):
+    with pytest.raises(ValueError, match="got 'full'"):
         SoftSums(5, 3, grid, "full")
     sums = SoftSums(5, 3, grid, "iso")
     empty = facts(sums)

@@ -230,9 +230,9 @@ def test_distances_of_rows_near_their_centres_keep_their_digits(dtype):
 def test_sums_about_another_origin_are_refused():
     block, _, _ = table(3, 1, 2, 1.0)
     shift = np.ones(2, np.float32)
-    with pytest.raises(ValueError, match="about 0"):
+    with pytest.raises(ValueError, match="must be 0"):
         row_squares(block, shift)
-    with pytest.raises(ValueError, match="about 0"):
+    with pytest.raises(ValueError, match="must be 0"):
         ClusterSums(1, 2, FixedPoint.choose(shift, 9.0, n_rows=3)).add(block, np.zeros(3, np.int32))
 
 

@@ -249,14 +249,14 @@ def test_values_at_the_ends_of_float64(x, factor):
 def test_what_would_overflow_is_refused(x, weight):
     with np.errstate(over="ignore"):
         rows = scan(x, weight)
-    with pytest.raises(DataError, match="divide the data"):
+    with pytest.raises(DataError, match="divide data"):
         rows.finish()
 
 
 def test_wrong_rows_are_refused():
-    with pytest.raises(ValueError, match="expected rows of 3 float32"):
+    with pytest.raises(ValueError, match="expected rows with 3 float32"):
         RowScan(3, np.float32).add(np.zeros((2, 3)))
-    with pytest.raises(ValueError, match="expected rows of 3 float32"):
+    with pytest.raises(ValueError, match="expected rows with 3 float32"):
         RowScan(3, np.float32).add(np.zeros((2, 2), np.float32))
 
 

@@ -1,1 +1,1 @@
-"""The package in new environments: each Python that it is for, newest and lowest dependencies."""
+"""Tests in new environments: every supported Python, newest and lowest dependencies."""

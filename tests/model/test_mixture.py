@@ -184,7 +184,7 @@ def test_rows_of_unit_length() -> None:
 
 def test_rows_that_cannot_be_told_of() -> None:
     model = mixture()
-    with pytest.raises(ParameterError, match="compared with dense rows only"):
+    with pytest.raises(ParameterError, match="support only dense rows"):
         model.predict(scipy.sparse.csr_matrix(X))
     for method in ("predict", "score_samples", "predict_proba", "score"):
         with pytest.raises(ParameterError, match="The rows have 3 features"):
@@ -370,32 +370,38 @@ def test_every_array_but_the_shift_is_in_the_digest() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"means": np.zeros(4, np.float32)}, "means of shape"),
-    ({"means": np.zeros((K, D), np.float16)}, r"means of shape \(6, 4\) and type float16"),
-    ({"means": np.full((K, D), np.nan, np.float32)}, r"means with \[0, 0\] = nan"),
-    ({"variances": np.ones((K, 2))}, "variances of 6 components of 4 features must have shape"),
-    ({"variances": np.ones((K, D), np.float32)}, "variances of type float32"),
+    ({"means": np.zeros(4, np.float32)}, "means have an invalid shape"),
+    (
+        {"means": np.zeros((K, D), np.float16)},
+        r"means have an invalid shape \(6, 4\) or type float16",
+    ),
+    ({"means": np.full((K, D), np.nan, np.float32)}, r"means at \[0, 0\] is nan"),
+    ({"variances": np.ones((K, 2))}, "variances of 6 components with 4 features must have shape"),
+    ({"variances": np.ones((K, D), np.float32)}, "variances have an invalid type float32"),
     ({"variances": np.zeros((1, 1))}, "variances must be positive"),
     ({"variances": np.full((1, 1), np.inf)}, "variances must be positive and finite"),
-    ({"log_weights": np.zeros(K - 1)}, "log_weights of shape"),
+    ({"log_weights": np.zeros(K - 1)}, "log_weights have an invalid shape"),
     (
         {"log_weights": np.full(K, np.nan)},
-        "a retired component has a weight, or another one has none",
+        "a retired component has a weight, or a component in use has no weight",
     ),
-    ({"alive": np.ones(K)}, "alive is not a mask"),
-    ({"alive": np.zeros(K, bool)}, "alive is not a mask"),
-    ({"alive": np.arange(K) > 0}, "a retired component has a weight, or another one has none"),
-    ({"counts": np.ones((K, 1))}, "counts of shape"),
-    ({"shift": np.zeros(D)}, "a shift of shape"),
-    ({"counts": np.array([1.0, np.nan, 1, 1, 1, 1])}, r"counts with \[1\] = nan"),
-    ({"counts": -np.ones(K)}, r"counts with \[0\] = -1.0, .* at least 0"),
+    ({"alive": np.ones(K)}, "alive is not a boolean mask"),
+    ({"alive": np.zeros(K, bool)}, "alive is not a boolean mask"),
+    (
+        {"alive": np.arange(K) > 0},
+        "a retired component has a weight, or a component in use has no weight",
+    ),
+    ({"counts": np.ones((K, 1))}, "counts has an invalid shape"),
+    ({"shift": np.zeros(D)}, "a shift has an invalid shape"),
+    ({"counts": np.array([1.0, np.nan, 1, 1, 1, 1])}, r"counts at \[1\] is nan"),
+    ({"counts": -np.ones(K)}, r"counts at \[0\] is -1.0, .* at least 0"),
     ({"variances": np.full((K, D), np.nan)}, "variances must be positive"),
-    ({"variances": np.full((1, 1), 1e-310)}, "inverse variances with"),
-    ({"log_weights": np.full(K, -np.log(K - 1))}, "weights sum to 1.2, not to 1"),
-    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights sum to 0.857142857, not to 1"),
+    ({"variances": np.full((1, 1), 1e-310)}, "inverse variances at"),
+    ({"log_weights": np.full(K, -np.log(K - 1))}, "weights sum to 1.2 instead of 1"),
+    ({"log_weights": np.full(K, -np.log(K + 1))}, "weights sum to 0.857142857 instead of 1"),
     (
         {"log_weights": np.full(K, np.inf)},
-        "a retired component has a weight, or another one has none",
+        "a retired component has a weight, or a component in use has no weight",
     ),
 ]
 
@@ -405,7 +411,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     for wrong, message in WRONG:
         damaged = replace(model, arrays=replace(model.arrays, **wrong))
         damaged.save(place, overwrite=True)
-        with pytest.raises(ModelFormatError, match=f"is damaged: {message}"):
+        with pytest.raises(ModelFormatError, match=f"is damaged: .*{message}"):
             load_model(place)
 
 

@@ -258,7 +258,7 @@ def test_halves_that_name_about_the_same_say_how_sure_it_is(halves, range_):
     assert tuple(curve.suggested() for curve in curves) == halves
     found = suggested(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=curves)
     assert (found.k, found.clear, found.halves, found.range) == (6, True, halves, range_)
-    assert f"name {halves[0]} and {halves[1]} by themselves" in str(found)
+    assert f"suggest {halves[0]} and {halves[1]} clusters" in str(found)
 
 
 @pytest.mark.parametrize("other", [3, 10, None])
@@ -269,4 +269,6 @@ def test_a_half_that_names_another_number_is_a_doubt(other):
     assert halves[1].suggested() == other
     found = suggested(falling(sizes, 6), np.ones(12), weight=1e5, n_features=4, halves=halves)
     assert (found.k, found.clear, found.range, found.runner_up) == (None, False, None, None)
-    assert str(found).startswith("No clear k: all of the data name 6, halves of them alone")
+    assert str(found).startswith(
+        "No clear k: all of the data suggest 6 clusters, but the two halves"
+    )

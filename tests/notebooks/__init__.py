@@ -1,1 +1,1 @@
-"""The notebooks, executed as they are."""
+"""Tests that execute the notebooks unchanged."""

@@ -57,7 +57,7 @@ def test_a_notebook_says_what_one_gets_and_shows_it(path, executed):
     first, second = book.cells[:2]
     assert first.cell_type == "markdown"
     assert first.source.startswith("# ")
-    assert "This is what you get" in first.source
+    assert "result" in first.source
     shown = [output["data"] for output in second.outputs if "data" in output]
     assert any(
         {"image/png", "image/jpeg"} & set(data) or "<img" in data.get("text/html", "")

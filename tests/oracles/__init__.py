@@ -1,4 +1,4 @@
-"""Plain numpy twins of what the package computes, slow and easy to check by eye."""
+"""Plain numpy equivalents of computations in the package, slow and easy to verify."""
 
 from __future__ import annotations
 

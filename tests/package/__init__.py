@@ -1,1 +1,1 @@
-"""The package as a whole: layers, imports and the wheel."""
+"""Tests of the whole package: layers, imports and the wheel."""

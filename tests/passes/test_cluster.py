@@ -333,7 +333,7 @@ def test_data_that_workers_cannot_open(x, tmp_path, worker_clients):
 
 def test_data_of_another_shape(x, rows, worker_clients):
     rows.n_rows += 1
-    with pytest.raises(DataError, match=r"shape \(600, 2\) there instead of \(601, 2\)"):
+    with pytest.raises(DataError, match=r"shape \(600, 2\) instead of \(601, 2\)"):
         ClusterPasses(rows, worker_clients(1))
 
 

@@ -424,7 +424,7 @@ def test_nothing_left():
     x = np.full((5, 2), np.nan, np.float32)
     with (
         LocalPasses(rows_of(x, [5]), n_threads=1, on_bad_rows="skip") as passes,
-        pytest.raises(DataError, match="all 5 rows hold NaN"),
+        pytest.raises(DataError, match="all 5 rows contain NaN"),
     ):
         assert passes.statistics
     with (

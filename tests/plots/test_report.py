@@ -424,7 +424,7 @@ def test_a_folder_is_watched_until_the_fit_has_ended(
     shown = invoke("watch", place).stdout
     assert " step " in shown
     assert " stopped " in shown
-    assert "holds no events" in invoke("watch", tmp_path, code=1).stderr
+    assert "contains no events" in invoke("watch", tmp_path, code=1).stderr
     assert "--scheduler" in invoke("watch", "lk-0123456789", code=2).stderr
 
 

@@ -61,7 +61,7 @@ def test_planted_groups_are_counted_by_nested_partitions():
     assert found.n_searched == 40 * 64 < found.n_rows == 3_000
     assert {*range(1, 17), 24, 32, 40} <= set(found.n_clusters.tolist())
     assert f"{K} clusters: halves of the data agree" in str(found)
-    assert f"name {K} and {K} by themselves" in str(found)
+    assert f"suggest {K} and {K} clusters" in str(found)
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,9 @@ def test_a_cluster_reads_the_rows(cluster2, tmp_path: Path):
 def test_only_partitions_that_are_kept_are_models():
     found = lk.suggest_k(X, 40, random_state=0)
     assert found.model(32).predict(X).max() == 31
-    with pytest.raises(ParameterError, match=r"into 30 clusters; the nearest are into .* and 32"):
+    with pytest.raises(
+        ParameterError, match=r"into 30 clusters; the nearest partitions have .* and 32 clusters"
+    ):
         found.model(30)
 
 

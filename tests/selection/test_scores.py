@@ -136,14 +136,14 @@ def test_rows_that_a_fit_skips() -> None:
     ("labels", "truth"), [([-1, -1], [0, 1]), ([0, 1], [-1, -1]), ([-1, 4], [2, -1])]
 )
 def test_no_row_is_left(score: Callable[[Any, Any], float], labels: Any, truth: Any) -> None:
-    with pytest.raises(ParameterError, match=r"no row is left to score: all 2 have "):
+    with pytest.raises(ParameterError, match=r"no rows to score, because all 2 rows are "):
         score(labels, truth)
 
 
 def test_classes_called_minus_1_and_1() -> None:
     """As in svmlight files: left alone they would be one class, of which anything is pure."""
     truth = np.array([-1, 1, -1, 1, 1])
-    with pytest.warns(ParameterWarning, match=r"\(2 rows\).* one class\. If -1 is a class"):
+    with pytest.warns(ParameterWarning, match=r"excludes 2 rows.* one class\. If -1 is a class"):
         assert purity([0, 1, 0, 1, 2], truth) == 1
     # No warning: labels of one cluster, or two classes besides.
     assert accuracy([-1, 0, 0], [0, 1, 1]) == 1
@@ -156,15 +156,18 @@ def test_classes_called_minus_1_and_1() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        ([0, 1, 2, 3], r"labels has 3 rows and truth 4"),
+        ([0, 1, 2, 3], r"labels has 3 entries, but truth has 4"),
         ([[0], [1], [2]], r"truth has shape \(3, 1\); give one integer per row"),
         (7, r"truth has shape \(\); give one integer per row"),
-        ([0.0, 1.0, 2.0], r"truth holds float64, not integers: .*np\.unique\(truth"),
-        ([True, False, True], r"truth holds bool, not integers"),
-        (["a", "b", "c"], r"truth holds <U1, not integers"),
-        ([0, 1, None], r"truth holds object, not integers"),
-        ([0, 1, 2**70], r"truth holds object, not integers"),
-        ([0, -2, -5], r"truth holds -2 in row 1: .* -1 excludes a row"),
+        (
+            [0.0, 1.0, 2.0],
+            r"truth has dtype float64, but integers are required; .*np\.unique\(truth",
+        ),
+        ([True, False, True], r"truth has dtype bool, but integers"),
+        (["a", "b", "c"], r"truth has dtype <U1, but integers"),
+        ([0, 1, None], r"truth has dtype object, but integers"),
+        ([0, 1, 2**70], r"truth has dtype object, but integers"),
+        ([0, -2, -5], r"truth is -2 in row 1; .* or -1 to exclude a row"),
         (np.ma.masked_equal([0, 1, 2], 1), r"truth is a masked array; .*truth\.filled\(-1\)"),
     ],
 )
@@ -178,7 +181,7 @@ def test_what_is_not_one_integer_a_row_is_refused(bad: Any, told: str) -> None:
 
 @every_score
 def test_no_rows_at_all(score: Callable[[Any, Any], float]) -> None:
-    with pytest.raises(ParameterError, match="no row is left to score"):
+    with pytest.raises(ParameterError, match="no rows to score"):
         score([], np.array([], np.int32))
 
 

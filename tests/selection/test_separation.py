@@ -209,7 +209,7 @@ def test_bad_rows_with_a_label(name: str) -> None:
         SCORES[name](labels, x)
     labels[8] = -1
     with pytest.raises(
-        DataError, match=r"1 rows that have a label hold NaN or infinity; .*row 7 .*columns 0, 1"
+        DataError, match=r"1 labelled rows contain NaN or infinity; .*row 7 .*columns 0, 1"
     ):
         SCORES[name](labels, x)
 
@@ -287,7 +287,7 @@ def test_one_cluster_has_no_score(name: str) -> None:
 
 def test_light_rows_have_no_calinski_harabasz() -> None:
     weight = np.full(len(X), 1 / len(X))
-    with pytest.raises(ParameterError, match="sum to 1, and there are 9 clusters"):
+    with pytest.raises(ParameterError, match="sum to 1 and there are 9 clusters"):
         SCORES["calinski_harabasz"](fitted(), X, sample_weight=weight)
     # The other two do not know how much all rows weigh.
     for name in ("silhouette", "davies_bouldin"):
@@ -310,9 +310,9 @@ def test_input_that_is_refused(name: str) -> None:
             score(bad, X)
     with pytest.raises(ParameterError, match=r"1,199 labels, .* 1,200 rows"):
         score(fitted_labels()[1:], X)
-    with pytest.raises(ParameterError, match="clustering holds -2 in row 4"):
+    with pytest.raises(ParameterError, match="clustering is -2 in row 4"):
         score(np.where(np.arange(1_200) == 4, -2, fitted_labels()), X)
-    with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows of 5"):
+    with pytest.raises(ParameterError, match=r"rows have 4 features, .* rows with 5"):
         score(fitted(), X[:, :4])
 
 
@@ -358,5 +358,5 @@ def test_a_kind_without_centres() -> None:
             return None
 
     model = Other(fitted().model_.arrays)
-    with pytest.raises(ParameterError, match="has no centres"):
+    with pytest.raises(ParameterError, match="these scores need centres"):
         SCORES["silhouette"](model, X)

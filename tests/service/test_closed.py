@@ -14,7 +14,9 @@ from largek_dask.errors import ClusterError
 from largek_dask.service import client as client_module
 from tests.conftest import make_client
 
-CLOSED = r"^the Dask client is closed, .*: make a new one, such as Client\('tcp://host:8786'\)\.$"
+CLOSED = (
+    r"^the Dask client is closed, .*; create a new client, such as Client\('tcp://host:8786'\)\.$"
+)
 
 
 @pytest.fixture(scope="module")

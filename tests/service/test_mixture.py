@@ -81,7 +81,9 @@ def test_words_of_mixtures_are_checked_when_it_is_submitted(service, rows_url, t
         service.submit(rows_url, mixture="iso", algorithm=lk.VCGMM(candidates=0), **asked)
     with pytest.raises(ParameterError, match="coreset=4 is less than n_clusters=5"):
         service.submit(rows_url, mixture="iso", algorithm=lk.VCGMM(coreset=4), **asked)
-    with pytest.raises(ParameterError, match="dither needs dense rows of integers, and these are"):
+    with pytest.raises(
+        ParameterError, match="dither requires dense rows of integers, but the rows are"
+    ):
         service.submit(rows_url, mixture="iso", dither="uniform", **asked)
     assert not (tmp_path / "out").exists()
 

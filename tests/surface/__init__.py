@@ -1,1 +1,1 @@
-"""Promises of the whole package: for every algorithm, kind of rows, and mistake."""
+"""Tests of guarantees for every algorithm, kind of rows, and user mistake."""

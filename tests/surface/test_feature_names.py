@@ -136,9 +136,12 @@ def test_a_model_refuses_other_columns(fitted: tuple[str, Any]) -> None:
     kind, estimator = fitted
     for use in (use for use in USES[kind] if hasattr(estimator.model_, use)):
         for source, message in [
-            (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Not known: 'years'\. Give"),
-            (FRAME[["height", "age"]], r"Missing: 'weight'\. Give the columns of the fit \('he"),
-            (FRAME.assign(id=1), "Not known: 'id'"),
+            (FRAME.rename(columns={"age": "years"}), r"Missing: 'age'\. Unknown: 'years'\. Pass"),
+            (
+                FRAME[["height", "age"]],
+                r"Missing: 'weight'\. Pass exactly the columns of the fit \('he",
+            ),
+            (FRAME.assign(id=1), "Unknown: 'id'"),
         ]:
             with pytest.raises(ParameterError, match=message):
                 getattr(estimator.model_, use)(source)
@@ -172,7 +175,7 @@ def test_an_estimator_wants_the_order_of_the_fit(fitted: tuple[str, Any], folder
             with pytest.raises(ValueError, match="The feature names should match") as caught:
                 getattr(estimator, use)(source)
             assert "in the same order as they were in fit" in str(caught.value)
-        with pytest.raises(ParameterError, match=r"Missing: 'age'\. Not known: 'years'\."):
+        with pytest.raises(ParameterError, match=r"Missing: 'age'\. Unknown: 'years'\."):
             getattr(estimator, use)(pl.DataFrame(FRAME.rename(columns={"age": "years"})))
         with pytest.warns(UserWarning, match="X does not have valid feature names, but") as heard:
             getattr(estimator, use)(X)
@@ -228,7 +231,7 @@ def test_on_a_cluster_columns_are_put_in_order_by_the_workers(
         labels, _ = model._label(passes, None)
         assert computing_workers(passes) == 2
     np.testing.assert_array_equal(labels, local.labels_)
-    with pytest.raises(ParameterError, match="Not known: 'years'"):
+    with pytest.raises(ParameterError, match="Unknown: 'years'"):
         model.predict(FRAME.rename(columns={"age": "years"}), client=cluster2)
 
 
@@ -278,7 +281,7 @@ def test_from_the_shell(tmp_path: Path) -> None:
 def test_a_model_has_no_names_that_several_columns_have(how: str, tmp_path: Path) -> None:
     """It could not tell columns by them, and none such is read."""
     table = pa.table([pa.array(column) for column in X.T], names=["a", "b", "a"])
-    with pytest.warns(DataWarning, match=r"several columns of the same name \('a'\)"):
+    with pytest.warns(DataWarning, match=r"several columns with the same name \('a'\)"):
         km = getattr(lk.KMeans(K, random_state=0), how)(table)
     assert km.model_.feature_names is None
     np.testing.assert_array_equal(km.labels_, getattr(lk.KMeans(K, random_state=0), how)(X).labels_)

@@ -1,1 +1,1 @@
-"""Searches that compare rows with few centres: bounds, groups, neighbours and lists."""
+"""Searches that compare each row with only a few centres."""

@@ -1,11 +1,11 @@
-"""Kernels of :class:`~largek_dask.kernels.bounds.boxes.Boxes`: search blocks of rows by node.
+"""Compiled kernels that search boxes of centres for blocks of rows.
 
-Each row starts with a guess from the node whose box is nearest to it. The nodes are then searched
-one after the other, each for all rows of the block that have this node within their limit. So a
-node stays in the cache, and each step (compare the boxes; their centres in few coordinates; the
-remaining centres in all features) is a loop over the pairs that the previous step did not exclude.
-Searching row by row, each with a list of boxes, took twice as long: branches were unpredictable,
-and each had to wait for the previous one.
+Each row starts with a guess: the nearest centre of a box in the node nearest to the row. The nodes
+are then searched one after the other. Each node is searched for all rows whose limit reaches the
+node, so the node stays in the cache. Each step is a loop over the pairs that the previous step did
+not exclude: first boxes are compared, then their centres in few coordinates, then the remaining
+centres in all features. Searching row by row took twice as long, because branches were
+unpredictable and had to wait for each other.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from largek_dask.kernels.emit import (
 from largek_dask.kernels.jit import njit
 
 LANES = 16
-"""Number of centres in a box, and of boxes in a node."""
+"""Number of centres per box, and of boxes per node."""
 MOST_ROWS = 1_024
-"""Maximum number of rows in a block: a row and a centre of a node share one 32-bit code."""
+"""Maximum number of rows per block; a 32-bit code holds a row and a centre of a node."""
 MOST_NEAR = 1 << 17
-"""Maximum number of distances from rows to nodes that are stored for a block."""
+"""Maximum number of row-to-node distances that are stored for a block."""
 BATCH = 64
-"""Approximate number of rows that are compared with a node at a time."""
+"""Approximate number of rows that are compared with a node together."""
 
 _numbers = np.zeros((256, 8), np.int32)
 for _byte in range(256):
     _set = [bit for bit in range(8) if _byte >> bit & 1]
     _numbers[_byte, : len(_set)] = _set
 BITS = readonly(_numbers.ravel()), readonly(np.array([b.bit_count() for b in range(256)], np.int32))
-"""For each byte, the positions of its set bits (eight entries), and the number of set bits."""
+"""Lookup tables for bytes: positions of the set bits (8 entries per byte), and their number."""
 
 
 BoxArrays = namedtuple("BoxArrays", "given names columns whole low high node_low node_high")
-"""Centres, and the corners of boxes and nodes, interleaved in groups of sixteen."""
+"""Arrays of centres and of the corners of boxes and nodes, in interleaved groups of sixteen."""
 Costs = namedtuple("Costs", "row boxes points whole sums")
-"""Costs of a row, a test of 16 boxes, a test of 16 points, a centre in all features, and a sum."""
+"""Costs of a row, a test of 16 boxes or of 16 points, and a float32 and a float64 distance."""
 Reach = namedtuple("Reach", "share stretch wide absolute")
-"""Fields of :class:`~largek_dask.kernels.bounds.boxes.Slack`."""
-Block = namedtuple("Block", "rows start d n points fulls extras")  # rows, stored like centres
-Best = namedtuple("Best", "labels squares seconds limits")  # of each row
+"""Tuple form of :class:`~largek_dask.kernels.bounds.boxes.Slack` for compiled code."""
+Block = namedtuple("Block", "rows start d n points fulls extras")
+Best = namedtuple("Best", "labels squares seconds limits")
 
 
 @inner
 def _lowest(values, count):
-    """Return the index of the smallest value; values are the bits of non-negative floats."""
+    """Return the index of the smallest of several non-negative floats, viewed as integers."""
     least = values[0]
     for p in range(count):
         least = min(least, values[p])
@@ -70,17 +70,14 @@ def _lowest(values, count):
 
 @inner
 def _limit(square, extra, scale, slack):
-    """Return the maximum squared distance from a stored row at which a centre may be nearest."""
+    """Return the squared distance between stored points beyond which no centre can be nearest."""
     reach = (np.sqrt(square * (1.0 + slack.wide) + slack.absolute) + extra) * scale
     return np.float32(reach * reach * slack.stretch)
 
 
 @cache
 def _placer(width: int, direct: bool) -> Kernel:
-    """Compile a function that projects row r of a block like the centres and returns its length.
-
-    Rows are projected in groups of `ROWS`, when the first row of the group is requested.
-    """
+    """Compile a function that computes the coordinates of row r and returns the row's length."""
 
     @inner
     def place(rows, start, r, m, d, shift, basis, scale, together, point, full):
@@ -108,7 +105,7 @@ def _placer(width: int, direct: bool) -> Kernel:
 
 @cache
 def _guesser(width: int) -> Kernel:
-    """Compile a search for a row's nearest node, and the nearest centre in its nearest box."""
+    """Compile a function that finds a row's nearest node, and a nearby centre as a first guess."""
 
     @inner
     def guess(r, n, held, nodes, points, fulls, far, out):
@@ -119,7 +116,7 @@ def _guesser(width: int) -> Kernel:
                 width, held.node_low, held.node_high, b * width, point, everything, nodes, b
             )
         home = _lowest(nodes.view(np.int32), nodes.size)
-        # in groups of sixteen rows: with one row per line, every store would touch another page
+        # Groups of sixteen rows are interleaved; otherwise every store would touch another page.
         at = (r // LANES * nodes.size) * LANES + r % LANES
         for b in range(nodes.size):
             far[at + b * LANES] = nodes[b]
@@ -135,7 +132,7 @@ def _guesser(width: int) -> Kernel:
 
 @cache
 def _meeter(width: int) -> Kernel:
-    """Compile the search of a node for queued rows; it returns full distances and work."""
+    """Compile the search of a node for queued rows; it returns the distance count and the work."""
 
     @inner
     def meet(node, queue, begin, end, block, held, best, scale, slack, scratch, bits, costs):
@@ -171,7 +168,7 @@ def _meeter(width: int) -> Kernel:
         for p in range(left):
             r = np.int64(chosen[p] >> 8)
             c = np.int64(held.names[first + np.int64(chosen[p] & 255)])
-            # the limit may have decreased since the pair was listed
+            # The limit may have decreased since the pair was listed.
             if c == best.labels[r] or gaps[p] > limits[r]:
                 continue
             sums += 1
@@ -191,21 +188,21 @@ def _meeter(width: int) -> Kernel:
 
 @inner
 def _by_home(homes, m, ends, order):
-    """Order rows of a block by their nodes; the rows of node j end at ``ends[j + 1]``."""
+    """Sort a block's rows by their nearest node; the rows of node j end at ``ends[j + 1]``."""
     ends[:] = 0
     for r in range(m):
         ends[homes[r] + 2] += 1
     for node in range(2, ends.size):
         ends[node] += ends[node - 1]
     for r in range(m):
-        # (rows without a node come first, and are not searched)
+        # Rows without a node come first; they are not searched.
         order[ends[homes[r] + 1]] = r
         ends[homes[r] + 1] += 1
 
 
 @inner
 def _fill_queue(node, block, m, n_nodes, far, limits, queue, bits):
-    """Queue at least `BATCH` rows, from row ``block`` on, that have the node within their limit."""
+    """Queue about `BATCH` rows whose search limit reaches a node, starting at row ``block``."""
     queued, (table, sizes) = 0, bits
     while block < m and queued < BATCH:
         mask = each_within(far, block * n_nodes + node * LANES, limits, block)
@@ -216,7 +213,6 @@ def _fill_queue(node, block, m, n_nodes, far, limits, queue, bits):
 
 @njit
 def _new_scratch():
-    """Return arrays for the pairs that remain after each step of a search in a node."""
     most = (BATCH + 2 * LANES) * LANES
     return (
         np.empty(LANES, np.float32), np.empty(most, np.int32), np.empty(most, np.int32),
@@ -226,7 +222,7 @@ def _new_scratch():
 
 @cache
 def search(width: int, direct: bool) -> Kernel:
-    """Compile the search of blocks of rows; see :meth:`~.boxes.Boxes.search`."""
+    """Compile the search of boxes for blocks of rows; see :meth:`~.boxes.Boxes.search`."""
     place, guess, meet = _placer(width, direct), _guesser(width), _meeter(width)
 
     @njit
@@ -234,7 +230,7 @@ def search(width: int, direct: bool) -> Kernel:
         rows, begin, end, d, shift, basis, scale, arrays, reach, farthest, bounds, bits, works,
         budget, labels, left,
     ):  # fmt: skip
-        # (numba calls take less time with plain tuples)
+        # Calls from Python are faster with plain tuples than with named tuples.
         held, slack, costs = BoxArrays(*arrays), Reach(*bounds), Costs(*works)
         n = (d + LANES - 1) // LANES * LANES
         nodes = np.empty(held.node_low.size // width, np.float32)
@@ -243,7 +239,7 @@ def search(width: int, direct: bool) -> Kernel:
         size = max(LANES, min(most, few))
         points, fulls = np.empty(size * width, np.float32), np.zeros(size * n, np.float32)
         extras = np.empty(size)
-        # (zeros: entries that are never written must not be below the limit of -1)
+        # Entries that are never written must exceed the padding limit of -1.
         far = np.zeros(size * nodes.size, np.float32)
         together = np.empty(ROWS, np.int64), np.empty(ROWS * (width + 1))
         homes, ends = np.empty(size, np.int64), np.empty(n_nodes + 2, np.int64)
@@ -255,7 +251,7 @@ def search(width: int, direct: bool) -> Kernel:
         for start in range(begin, end, size):
             m, left_before = min(size, end - start), n_left
             block = Block(rows, start, d, n, points, fulls, extras)
-            # no node is within the limit of padding rows and of rows left to the dense search
+            # A limit of -1 excludes all nodes, for padding rows and rows left to the dense search.
             limits[:] = -1.0
             for r in range(m):
                 at, point = (start + r) * d, points[r * width : (r + 1) * width]
@@ -277,7 +273,7 @@ def search(width: int, direct: bool) -> Kernel:
             for visit in range(2 * n_nodes):
                 if work >= budget:
                     return start, left_before, n_evaluated, work
-                # search each row's own node first: this lowers limits, so fewer nodes are opened
+                # Search each row's nearest node first, which lowers limits and excludes more nodes.
                 node, own = visit % n_nodes, visit < n_nodes
                 at, last = (ends[node], ends[node + 1]) if own else (0, m)
                 while at < last:

@@ -1,18 +1,17 @@
-r"""Search for nearest centres in boxes of sixteen centres, most of which are skipped.
+r"""Nearest-centre search that skips most boxes of sixteen centres.
 
-Boxes are the leaves of a k-d tree, each the bounding box of its centres; a node is the bounding box
-of sixteen boxes. A row's first guess is the nearest centre of a box near the row. Then only boxes
-that lie within that distance are opened. Their centres that may be nearer are compared by float64
-sums (x - c)², as in :func:`~largek_dask.kernels.distances.nearest`. So labels equal those of that
-function, ties included, however loose the bounds are.
+Boxes are the bounding boxes of the leaves of a k-d tree; a node is the bounding box of sixteen
+boxes. The first guess for a row is the nearest centre of a nearby box. Only boxes within the
+distance of the guess are searched. Centres that may be nearer are compared by float64 sums (x -
+c)², so labels, including ties, equal those of :func:`~largek_dask.kernels.distances.nearest`.
 
-*Coordinates.* A point (a row or a centre, less the shift) has W coordinates here: its components in
-the W - 1 directions in which centres differ most, and the length of the rest. By Cauchy-Schwarz
-``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances in these coordinates never exceed the
-true distances. With up to eight features the coordinates are the features themselves.
+*Coordinates.* Rows and centres, after subtraction of the shift, have W coordinates: their
+components in the W - 1 directions in which centres differ most, and the length of the remainder. By
+Cauchy-Schwarz ``|Qx - Qc|² + (|x⊥| - |c⊥|)² <= |x - c|²``, so distances in these coordinates never
+exceed the true distances. With up to eight features, the coordinates are the features themselves.
 
-*Rounding.* :class:`Slack` bounds the error of points; by the triangle inequality this bound is
-added to the distance within which boxes are opened.
+*Rounding.* :class:`Slack` bounds the rounding errors of coordinates; by the triangle inequality,
+the search distance is increased by this bound.
 """
 
 from __future__ import annotations
@@ -27,54 +26,55 @@ from largek_dask.kernels.bounds.box_search import BITS, LANES, BoxArrays, search
 from largek_dask.kernels.distances import PackedCenters
 
 AWAY = 2.0**60
-"""Coordinate of padding; centres lie within 1 of the origin."""
+"""Coordinate of padding points, far from all centres (which lie within 1 of the origin)."""
 FARTHEST = 2.0**50
-"""Rows farther than this from the origin are left to the dense search."""
+"""Maximum distance of a row from the origin; the dense search handles farther rows."""
 
 LEAST_REACH, MOST_REACH = 2.0**-400, 2.0**300
-"""Range of the length of the longest centre in which boxes are used; below it squares may be
-rounded to 0. Outside this range all centres are compared."""
+"""Minimum and maximum length of the longest centre; outside this range, boxes are not used and rows
+are compared with all centres. Below the minimum, squares may be rounded to 0."""
 
 WIDTHS = (8, 16)
-"""Possible numbers of coordinates W."""
+"""Allowed numbers of coordinates."""
 ENOUGH = 0.7
-"""Share of the variance of the centres that the W coordinates should retain."""
+"""Fraction of the centres' variance that the coordinates should retain."""
 
 ROW, DIRECT, POINTS, BOXES, WHOLE, SUM = 12_000, 1.9, 4, 12, (300, 6), 2_500
-"""Costs, in multiplications of the dense search: of a row; of a multiplication in the direct form,
-in a test of points, and in a test of boxes; of a centre in all features (fixed, and per feature);
-and of a sum in float64. Measured; the costs decide which search runs and never change a label."""
+"""Measured costs, in multiplications of the dense search: per row, per multiplication in the direct
+form, per coordinate of a point test and of a box test, per float32 distance (constant, and per
+feature) and per float64 distance. The costs decide which search runs and never change a label."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 class Slack(NamedTuple):
-    r"""Extra distance within which boxes are opened, so that rounding skips no centre.
+    r"""Extra search distance, so that rounding errors never exclude the nearest centre.
 
-    With v = 2^-53, w = 2^-24, γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and all lengths
-    measured from the shift, a stored point is off by at most this share of its length:
+    Let v = 2^-53, w = 2^-24 and γ_n = n v / (1 - n v) (Higham 2002, lemma 3.1), and measure lengths
+    from the shift. The error of a stored point, relative to the point's length, is at most the sum
+    of:
 
     * 2 v for subtracting the shift;
-    * ``sqrt(W) γ_{d+2}`` for its W sums over d features, and ε for directions that are not quite
+    * ``sqrt(W) γ_{d+2}`` for W sums over d features, and ε for directions that are not quite
       orthonormal: the basis B is Q S with Q orthonormal and ``|S - I| <= ε = |B'B - I|``;
-    * sqrt(η) for the length of the rest: it is the difference of squares that are off by η times
-      the point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of the sums
-      only, to first order), and ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
+    * sqrt(η) for the length of the remainder, a difference of squares whose error is η times the
+      point's squared length, ``η = 2 (2 v + sqrt(W) γ_{d+2} + ε) + γ_{d+2W+4}`` (of the sums only,
+      to first order), because ``|sqrt(a) - sqrt(b)| <= sqrt(|a - b|)``;
     * w for storing the point in float32 (scaled so that centres lie within 1 of the origin).
 
-    `share` is twice the sum of these terms, which also covers terms of second order, and underflow
-    where centres are at least `LEAST_REACH` away. A computed squared distance between stored points
-    is off by the factor ``1 ± γ_{n+3}`` of float32, where n is the number of coordinates; `stretch`
-    allows twice this error. Squared distances to boxes never exceed those to the points in them,
-    since rounding is monotone.
+    `share` is twice the sum of these terms, which also covers second-order terms, and underflow if
+    centres are at least `LEAST_REACH` away. The squared distance of two stored points with n
+    coordinates has a relative error of at most γ_{n+3} of float32; `stretch` allows twice this
+    error. Squared distances to boxes never exceed those to points in the boxes, since rounding is
+    monotone.
 
-    The squared distance S of the guess is computed within the factor ``1 ± (d + 8) 2^-52``. A
-    centre that is not farther than the guess, by sums that are rounded too, has a true distance of
-    at most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within
-    ``T + share (|x| + reach)`` of the stored row, `reach` being the length of the longest centre.
-    With up to eight features the dense search compares sums in the compute dtype, and `wide` and
-    `absolute` are their rounding: if a second centre is within T, that search labels the row.
+    The computed squared distance S of a row to its guess has a relative error of at most ``(d + 8)
+    2^-52``. A centre that is computed to be no farther than the guess has a true distance of at
+    most ``T = sqrt(S (1 + wide) + absolute)``, so its stored point is within ``T + share (|x| +
+    reach)`` of the stored row, where `reach` is the length of the longest centre. With up to eight
+    features, `wide` and `absolute` bound the rounding errors of the dense search in the compute
+    dtype; if a second centre is within T, the dense search labels the row.
     """
 
     share: float
@@ -84,11 +84,11 @@ class Slack(NamedTuple):
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], basis: NDArray[np.float64], direct: bool) -> Slack:
-        """Return the slack of rows of a compute dtype and (d, W) directions."""
+        """Return the slack for rows of type ``dtype`` and the (d, W) directions ``basis``."""
         (d, width), kind = basis.shape, np.finfo(dtype)
         v, w = 2.0**-53, 2.0**-24
         gram = basis.T @ basis
-        # (a direction of zeros stands for the length of the rest, or for a missing feature)
+        # A zero direction is a placeholder for the remainder's length or for a missing feature.
         gap = float(np.linalg.norm(gram - np.diag(np.diag(gram) > 0.5)))
         apart = gap + 2 * d * width * v
         turned = 2 * v + np.sqrt(width) * 2 * (d + 2) * v + apart
@@ -103,7 +103,7 @@ class Slack(NamedTuple):
 
 
 class Boxes:
-    """Centres in boxes, and boxes in nodes, sixteen in each; no centre is beyond `MOST_REACH`."""
+    """Centres grouped into boxes of sixteen, and boxes grouped into nodes of sixteen."""
 
     __slots__ = (
         "arrays", "basis", "dense", "direct", "reach", "scale", "shift", "slack", "width",
@@ -113,7 +113,7 @@ class Boxes:
         moved = packed.centers.astype(np.float64) - packed.shift.astype(np.float64)
         (k, d), self.direct = moved.shape, packed.direct > 0
         self.dense = k * d * (DIRECT if self.direct else 1.0)
-        """Work of the dense search for a row."""
+        """Work of the dense search per row, in multiplications."""
         self.basis = np.eye(d, WIDTHS[0]) if self.direct else directions(moved)
         self.width = width = self.basis.shape[1]
         squares = (moved * moved).sum(axis=1)
@@ -151,7 +151,7 @@ class Boxes:
         left: Array,
         budget: float = np.inf,
     ) -> tuple[int, int, int, float]:
-        """Label rows ``begin .. end`` of x, or the first of them if the budget is exceeded.
+        """Label rows ``begin .. end`` of x; stop early if the budget is exceeded.
 
         Parameters
         ----------
@@ -186,10 +186,11 @@ class Boxes:
 
 
 def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return (d, W) directions in which (k, d) points differ most; the last direction is 0.
+    """Return the first W - 1 principal directions of (k, d) points, as a (d, W) array.
 
-    W is the smallest of `WIDTHS` whose directions hold the share `ENOUGH` of the variance; a W
-    above the smallest width is at most half the number of features.
+    The last column is 0. W is the smallest of `WIDTHS` whose directions retain the fraction
+    `ENOUGH` of the variance, or else the largest allowed. A W above the smallest of `WIDTHS` is at
+    most d / 2.
     """
     d = moved.shape[1]
     apart = moved - moved.mean(axis=0)
@@ -205,9 +206,10 @@ def directions(moved: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
-    """Halve (k, W) points repeatedly along the widest coordinate; return (n_boxes, m) indices.
+    """Divide (k, W) points into boxes by repeated halving; return (n_boxes, m) indices of points.
 
-    `n_boxes` is a power of two. Unless k is a multiple of it, the last point is in several boxes.
+    `n_boxes` is a power of two. If k is not a multiple of `n_boxes`, the last point is in several
+    boxes.
     """
     k = len(points)
     m = -(-k // n_boxes)
@@ -223,14 +225,14 @@ def halved(points: Array, n_boxes: int) -> NDArray[np.int64]:
 
 
 def _filled_boxes(table: Array, fill: float) -> Array:
-    """Pad (n, m, …) boxes of at most 16 points to (n, 16, …)."""
+    """Pad an (n, m, …) array of boxes to sixteen points per box."""
     out = np.full((len(table), LANES, *table.shape[2:]), fill, table.dtype)
     out[:, : table.shape[1]] = table
     return out
 
 
 def _by_lanes(corners: Array) -> Array:
-    """Put (n, W) corners in groups of sixteen, and pad the last group."""
+    """Split (n, W) corners into groups of sixteen, and pad the last group."""
     n, width = corners.shape
     out = np.full((-(-n // LANES), LANES, width), AWAY, corners.dtype)
     out.reshape(-1, width)[:n] = corners
@@ -238,5 +240,5 @@ def _by_lanes(corners: Array) -> Array:
 
 
 def _columns(table: Array) -> Array:
-    """Transpose (n, 16, W) points to (n, W, 16), and flatten them."""
+    """Transpose an (n, 16, W) array to (n, W, 16), and flatten it."""
     return readonly(np.ascontiguousarray(table.transpose(0, 2, 1)).ravel())

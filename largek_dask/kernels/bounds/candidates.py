@@ -1,14 +1,14 @@
-"""Search for the most probable components of each row: its candidates, the sets K of vc-GMM.
+"""Search for the most probable components of each row (the candidate sets K of vc-GMM).
 
-Rows of a group are compared with one list of components, a panel of rows at a time as in
-:mod:`~largek_dask.kernels.dense.gathered`, or with all components. Scores only preselect: for
-every row, the components with the C' smallest scores, and components whose scores exceed these by
-no more than the usual rounding error. Their log joints are computed in float64 in the direct form
-and compared with those of the row's previous candidates, so rounding never drops a better one.
+The rows of a group are compared with one list of components, or with all components, a panel of
+rows at a time. Scores in the compute dtype only preselect components: those with the C' smallest
+scores, and those whose scores exceed these by no more than the usual rounding error. The log joints
+of preselected components are computed in float64 and compared with those of the row's previous
+candidates, so rounding errors of scores never replace a candidate by a less probable component.
 
-To find the C' smallest scores quickly, the scores are divided into groups, and each lane stores
-the C' smallest of the minima of the groups. At least C' scores do not exceed the largest of these
-minima, and seldom many more; these scores are picked.
+To find the C' smallest scores of a row quickly, the scores are divided into groups, and only the C'
+smallest group minima are kept. At least C' scores do not exceed the largest of these minima, and
+seldom many more. All of these scores are preselected.
 
 The result for a row depends only on the row, its previous candidates and its list, not on the
 panel, the tile or the other rows.
@@ -50,20 +50,21 @@ from largek_dask.kernels.rows import NATIVE
 from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 BLOCK = 1024
-"""Maximum number of components whose scores are stored at a time: 192 KB for a panel of rows."""
+"""Maximum number of components whose scores are stored together: 192 KB per panel of rows."""
 BLOCK_VALUES = 1 << 17
-"""Maximum number of values in a block of components, which has to fit the second-level cache."""
+"""Maximum number of values per block of components; a block fits the second-level cache."""
 SPARE = 2
-"""Scores form at least this many groups times C', so that few scores are within the limit."""
+"""Minimum number of groups of scores, as a multiple of C', the number of candidates per row."""
 GROUPED = 8
-"""Groups have sqrt(n / GROUPED) of n scores: with larger groups there are fewer minima to rank, but
-more scores to search in each group that is picked."""
+"""Divisor that sets the group size: n scores are divided into groups of about sqrt(n / GROUPED).
+Larger groups leave fewer minima to rank, but more scores to search in each preselected group."""
 FOUR = 4
-"""Number of components whose squares are computed together."""
+"""Number of components whose distances to a row are computed together."""
 SHARED = 4
-"""Number of panels per block of components if the components do not all fit the cache."""
+"""Number of row panels that share a block of components if not all components fit the cache."""
 USUAL = 8
-"""As in :mod:`~largek_dask.kernels.dense.gathered`: a factor that exceeds usual score errors."""
+"""Safety factor on the usual rounding error of scores, as in
+:mod:`~largek_dask.kernels.dense.gathered`."""
 _CONVERTED_VALUES = 1 << 16
 _NO_LIST = readonly(np.empty(0, np.int32))
 _KINDS = {"iso": 0, "isoflex": 1, "diag": 2}
@@ -73,12 +74,12 @@ Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# Groups of a kernel's arguments.
+# Named groups of kernel arguments.
 Given = namedtuple("Given", "rows places own d features shift listed factors mixture")
 Mixture = namedtuple("Mixture", "means precisions constants halves")
-Block = namedtuple("Block", "factors starts largest first length")  # a list, stored contiguously
+Block = namedtuple("Block", "factors starts largest first length")
 Plan = namedtuple("Plan", "step group close level")
-Batch = namedtuple("Batch", "at n_rows n_ahead soon n_soon")  # rows, and what is prefetched
+Batch = namedtuple("Batch", "at n_rows n_ahead soon n_soon")
 Space = namedtuple("Space", "panel spare norms values labels scores")
 Scratch = namedtuple("Scratch", "best reach limits minima found near joints row names squares")
 Best = namedtuple("Best", "candidates squares")
@@ -87,7 +88,8 @@ Best = namedtuple("Best", "candidates squares")
 def _within(function: Kernel) -> Kernel:
     """Inline a compiled function into its caller.
 
-    Passing its arrays, seven numbers each, would take as long as the work on a row.
+    Without inlining, passing the arrays (seven numbers each) would take as long as processing a
+    row.
     """
     return njit(internal=True, refcounts=False, forceinline=True)(function)
 
@@ -161,8 +163,8 @@ def search_components(
 ) -> int:
     """Update the candidates of rows ``begin .. end``, searching all components.
 
-    Arrays are those of :func:`search_candidates`. Without `keep`, previous candidates are ignored.
-    Return the number of distances, which is rows times components.
+    The arrays are those of :func:`search_candidates`. If `keep` is False, previous candidates are
+    ignored. The result is the number of distances, which is rows times components.
     """
     some = slice(begin, len(x) if end is None else end)
     rows, found, apart = x[some], candidates[some], squares[some]
@@ -187,9 +189,9 @@ def search_components(
 
 
 def _plan(length: int, n_features: int, n_best: int) -> tuple[int, int]:
-    """Return the number of components that are compared at a time, and of scores per ranked group.
+    """Return the number of components per step, and the number of scores per group.
 
-    Neither depends on the tile, so the result does not depend on it either.
+    Both numbers, and thus the results of a search, are independent of the tile.
     """
     step = int(np.clip(BLOCK_VALUES // n_features, 64, BLOCK))
     step = max(step, SPARE * n_best) // PAD * PAD
@@ -209,7 +211,7 @@ def _search(
     sizes: tuple[int, int],
     out: tuple[Labels, Floats],
 ) -> int:
-    """Search lists of groups of rows; `sizes` are the longest length and the panels per batch."""
+    """Run the kernel; `sizes` are the length of the longest list and the panels per batch."""
     if len(order) == 0:
         return 0
     longest, n_panels = sizes
@@ -228,7 +230,7 @@ def _search(
         np.empty((held + LINE) * width, np.int32), np.empty(n_best), np.empty(d, dtype),
         np.empty(n_best + FOUR, np.int32), np.empty(n_best + FOUR), np.empty(features - d, dtype),
     )  # fmt: skip
-    # a panel reads beyond the last row; and rows that are converted are numbered by their lanes
+    # Pad, since a panel reads beyond the last row; converted rows are numbered by their lanes.
     places = np.concatenate([order, np.full(width, order[-1]), np.arange(width)])
     close = USUAL * float(np.finfo(dtype).eps) / 2 * float(np.sqrt(features))
     form = packed.form
@@ -244,12 +246,12 @@ def _search(
 
 @cache
 def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> Kernel:
-    """Compile loading a panel of rows with their further features, and their squared lengths."""
+    """Compile a function that loads a panel of rows with extra features and squared lengths."""
     load, side, real = load_rows(dtype, stored, width, direct > 0), 32 // dtype.itemsize, dtype.type
 
     @inner
     def few(rows, places, at, d, shift, panel, norms):
-        """Load rows shorter than a transposed block; a block would read beyond the last row."""
+        """Load rows with few features one by one; a whole block would read beyond the last row."""
         for q in range(width):
             i = np.int64(places[at + q]) * d
             norms[q] = 0
@@ -278,9 +280,8 @@ def _loader(dtype: Dtype, stored: Dtype, width: int, kind: int, direct: int) -> 
 
 @cache
 def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile scores of a panel and some components of a block."""
     lanes = tile.lanes_of(dtype.itemsize)
-    # as in `gathered`: a narrow panel needs more centres at a time
+    # A narrow panel needs more centres at a time to hide latency.
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, SCORES, direct).code
 
@@ -298,7 +299,7 @@ def _scorer(tile: Tile, dtype: Dtype, vectors: int, direct: int) -> Kernel:
 
 @cache
 def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
-    """Compile functions that prefetch rows with their state, and the components of a list."""
+    """Compile two functions that prefetch rows with their candidates, and listed components."""
     call, line = fetch_rows(stored), LINE // dtype.itemsize
 
     @_within
@@ -325,7 +326,7 @@ def _fetchers(dtype: Dtype, stored: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _ranker(width: int) -> Kernel:
-    """Compile a function that finds each lane's smallest minima of groups of scores, ascending."""
+    """Compile a function that finds, for each row, the smallest minima of groups of scores."""
 
     @_within
     def rank(scores, count, group, minima, n_best, best, own):
@@ -343,7 +344,7 @@ def _ranker(width: int) -> Kernel:
 
 @cache
 def _picker(width: int) -> Kernel:
-    """Compile a function that picks each lane's scores up to its limit, ascending."""
+    """Compile a function that lists, for each row, the scores up to the row's limit."""
     one = np.uint64(1)
 
     @_within
@@ -373,12 +374,12 @@ def _picker(width: int) -> Kernel:
 
 @_within
 def _insert(c, square, before, mixture, best, joints, kept):
-    """Insert a component among a row's `kept` best by log joint; return the new value of `kept`."""
+    """Insert a component into a row's candidates, sorted by log joint; return their number."""
     candidates, squares, n_best = best.candidates, best.squares, best.candidates.size
     if mixture.constants[c] == -np.inf and kept > 0:
         return kept
     if kept == 1 and mixture.constants[candidates[0]] == -np.inf:
-        kept = 0  # drop a retired component that was the only candidate
+        kept = 0  # drop the only candidate, a retired component
     joint = log_joint(mixture.constants[c], mixture.halves[c], square)
     if kept == n_best:
         last = joints[n_best - 1]
@@ -406,7 +407,7 @@ def _among(candidates, kept, c):
 
 @cache
 def _squarer(weighted: bool) -> Kernel:
-    """Compile a function that computes squares of a row to components, four at a time."""
+    """Compile a function that computes distances of a row to components, four at a time."""
 
     @_within
     def squares_of(rows, at, d, mixture, names, count, squares):
@@ -432,7 +433,7 @@ def _squarer(weighted: bool) -> Kernel:
 
 @cache
 def _meeter(weighted: bool) -> Kernel:
-    """Compile a function that compares picked components with a row's candidates by log joint."""
+    """Compile a function that inserts preselected components into a row's candidates."""
     squares_of = _squarer(weighted)
 
     @_within
@@ -475,7 +476,7 @@ def _meeter(weighted: bool) -> Kernel:
 
 @cache
 def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
-    """Compile the update of a row's candidates; a row stored in another type is converted."""
+    """Compile a function that updates a row's candidates, converting the row if necessary."""
     meet, real, converts = _meeter(kind == 2), dtype.type, stored != dtype
 
     @_within
@@ -493,7 +494,7 @@ def _taker(dtype: Dtype, stored: Dtype, kind: int) -> Kernel:
 
 @cache
 def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, direct: int) -> Kernel:
-    """Compile the search of one group's list for some panels of its rows."""
+    """Compile the search of a group's list of components for a few panels of the group's rows."""
     width, real = vectors * tile.lanes_of(dtype.itemsize), dtype.type
     rows_of = _loader(dtype, stored, width, kind, direct)
     score, (ask, ask_listed) = _scorer(tile, dtype, vectors, direct), _fetchers(dtype, stored)
@@ -522,7 +523,7 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
         known = out.candidates.reshape(out.candidates.size)
         known_squares = out.squares.reshape(out.squares.size)
         room = scratch.near.size // found.size
-        # the next rows are prefetched one by one: a core has few outstanding reads at a time
+        # Prefetch the next rows gradually, because a core allows few outstanding reads.
         ahead, last_ahead, share = at + m, at + m + batch.n_ahead, (batch.n_ahead + m - 1) // m
         soon, last_soon = batch.soon, batch.soon + batch.n_soon
         share_soon = (batch.n_soon + m - 1) // m
@@ -559,8 +560,6 @@ def _batch(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, kind: int, dir
 
 @cache
 def _copy_list(dtype: Dtype) -> Kernel:
-    """Compile copying a list's components contiguously, with starts and largest factors."""
-
     @inner
     def copy(listed, first, length, d, features, factors, starts, copies, openings, largest):
         for e in range(features - d):
@@ -568,7 +567,7 @@ def _copy_list(dtype: Dtype) -> Kernel:
         for m in range(length):
             c = np.int64(listed[first + m])
             openings[m] = starts[c]
-            # (use slices: numba would gather by an index that might be negative)
+            # Use slices: numba would emit slow gathers for indices that might be negative.
             own, out = factors[c * features :], copies[m * features :]
             for f in range(features):
                 out[f] = own[f]
@@ -585,14 +584,13 @@ def _copy_list(dtype: Dtype) -> Kernel:
 
 @cache
 def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> Kernel:
-    """Compile the search of the lists of all groups of rows.
+    """Compile the search of each group's list of components.
 
-    If `listed` is empty, the rows of the only group are compared with all components, whose largest
-    factors of further features are `largest`.
+    If `listed` is empty, there is one group, whose rows are compared with all components; `largest`
+    then holds the largest factor of each extra feature.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # as in `gathered`: a panel is at least as wide as a transposed block; a wide panel is used only
-    # if the rows need all of its vectors
+    # Use the wide panel only if the rows need all of its vectors.
     thin = max(1, 32 // dtype.itemsize // lanes)
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     wide = _batch(tile, dtype, stored, tile.vectors, kind, direct)
@@ -651,7 +649,6 @@ def _kernel(tile: Tile, dtype: Dtype, stored: Dtype, kind: int, direct: int) -> 
 
 
 def _signature(dtype: Dtype, stored: Dtype) -> tuple[Any, ...]:
-    """Return the types of a kernel's arguments."""
     integers, places = (
         types.Array(kind, 1, "C", readonly=True) for kind in (types.int32, types.int64)
     )

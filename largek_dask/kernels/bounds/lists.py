@@ -1,12 +1,12 @@
 """Truncated search: a row is compared only with the centres listed for its cluster.
 
-The state of a row is its label and two distances: `upper` to its own centre, `lower` to the nearest
-other centre of its list. While ``upper < lower`` no centre of the list is nearer, and the row is
-skipped. When centres move, :func:`widen_bounds` loosens both distances: this is the truncated form
-of Hamerly's bounds (SDM 2010), valid within the list only.
+The state of a row is its label and two distance bounds: `upper` for the row's own centre, `lower`
+for the nearest other centre in the list. While ``upper < lower``, no other listed centre is nearer,
+and the row is skipped. When centres move, :func:`widen_bounds` loosens both bounds. These are
+Hamerly's bounds (SDM 2010), valid only within the list.
 
 The result for a row depends only on the row, its state and the broadcast values (centres, lists,
-drifts), so a pass may be cut anywhere and shared by any number of threads.
+drifts), so a pass can be divided among any number of threads.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ Places = NDArray[np.int64]
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
 _SHARED = 1 << 18
-"""Minimum number of rows per thread in sorting: starting a thread for fewer rows does not pay."""
+"""Minimum number of rows per sorting thread; starting a thread for fewer rows is slower."""
 _NONE = readonly(np.empty(0))
 _FEW_ROWS = 1 << 16
-"""Maximum number of rows that numpy sorts by label, which takes a few milliseconds."""
+"""Maximum number of rows that are sorted with numpy, which takes a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Lists:
-    """Centres with which each group of rows is compared."""
+    """Lists of centres, one list per group of rows."""
 
     offsets: Places
-    """(g + 1,) edges: the list of group j is ``centers[offsets[j] : offsets[j + 1]]``."""
+    """(g + 1,) offsets: the list of group j is ``centers[offsets[j] : offsets[j + 1]]``."""
     centers: Labels
     """Indices of centres, ascending within each list."""
 
     @classmethod
     def of(cls, table: Labels) -> Lists:
-        """Return the rows of a (g, m) table of distinct centres as lists."""
+        """Create g lists from a (g, m) table, in which each row holds distinct centres."""
         g, m = table.shape
         flat = np.sort(table, axis=1).reshape(-1).astype(np.int32, copy=False)
         return cls(readonly(np.arange(g + 1, dtype=np.int64) * m), readonly(flat))
@@ -77,8 +77,9 @@ def order_by_label(
 ) -> tuple[Labels, Places]:
     """Sort rows by label.
 
-    Rows with label -1 are omitted. If `upper` and `lower` are given, so are rows with
-    ``upper < lower``: no listed centre is nearer. The result does not depend on `n_threads`.
+    Rows with label -1 are omitted. If `upper` and `lower` are given, rows with ``upper < lower``
+    are omitted too, because no other listed centre is nearer. The result does not depend on
+    `n_threads`.
 
     Returns
     -------
@@ -93,7 +94,7 @@ def order_by_label(
     above, below = (_NONE if bound is None else bound for bound in (upper, lower))
     step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
-    # number of rows per label in each share; later the start of the label in each share
+    # Row counts by thread and label, which are later replaced by start positions.
     places = np.zeros((len(begins), k), np.int64)
     order = np.empty(0, np.int32)
 
@@ -114,7 +115,7 @@ def order_by_label(
 
 
 def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
-    """Sort a few rows with numpy, for which compiling a kernel would not pay."""
+    """Sort a few rows with numpy, without waiting for a kernel to be compiled."""
     rows = np.flatnonzero(labels >= 0)
     own = labels[rows]
     order = rows[np.argsort(own, kind="stable")].astype(np.int32)
@@ -125,7 +126,7 @@ def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
 
 @njit
 def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, counts, places, order):
-    """Count the searched rows of each label, or write them to `order` from `places` on."""
+    """Count the rows to search per label if ``counts``, otherwise write them to ``order``."""
     if not bounded:
         for i in range(first, last):
             j = labels[i]
@@ -137,7 +138,7 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
     for begin in range(first, last, _SORTED):
         end = min(begin + _SORTED, last)
         own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
-        # two loops without an unpredictable branch; the first loop is vectorized
+        # Two loops avoid an unpredictable branch, and the first loop is vectorized.
         for i in range(end - begin):
             loose[i] = (own[i] >= 0) & (not above[i] < below[i])
         found = 0
@@ -152,10 +153,11 @@ def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, count
 
 
 class ListSearch:
-    """Search the lists of groups of rows, some groups at a time, on any number of threads.
+    """Search for each row's nearest centre in the list of the row's group.
 
-    Each searched row gets the label of its nearest listed centre (ties go to the lowest index), and
-    the distances to the two nearest centres of the list, the second infinite if there is only one.
+    Each searched row receives the label of its nearest listed centre (ties go to the lowest index)
+    and the distances to the two nearest listed centres; the second is infinite if the list has only
+    one centre. Several threads may search different groups at the same time.
 
     Parameters
     ----------
@@ -176,8 +178,7 @@ class ListSearch:
     __slots__ = ("_fixed", "_keep", "_largest", "_new_scratch", "_rows", "_run", "_scratch",
                  "_state")  # fmt: skip
 
-    # As much as possible is prepared here: the same lines of Python take several times longer after
-    # a kernel has filled the caches.
+    # Prepare as much as possible here: Python is slower after a kernel has filled the caches.
     def __init__(
         self,
         x: Array,
@@ -212,7 +213,7 @@ class ListSearch:
         self._new_scratch, self._scratch = new_scratch, dict[int, tuple[Any, ...]]()
 
     def groups(self, begin: int, end: int) -> int:
-        """Search groups ``begin .. end``; return the number of rows times the list lengths."""
+        """Search groups ``begin .. end``; return the number of distances."""
         if self._largest == 0:
             return 0
         if self._run is None:
@@ -236,10 +237,10 @@ def search_converted(
     state: tuple[Array, ...],
     groups: range,
 ) -> int:
-    """Sum ``search(x, order, starts, lists, packed, state)`` over blocks of converted rows.
+    """Search rows of a type or layout that kernels do not accept, converting them in blocks.
 
-    This is for rows of types or layouts that kernels do not accept. Each block holds rows of one
-    group, and the arrays of `state` are updated.
+    Each block holds rows of one group. The arrays of `state` are updated in place. Returns the sum
+    of ``search(x, order, starts, lists, packed, state)`` over the blocks.
     """
     step = max(1, _CONVERTED_VALUES // packed.n_features)
     total = 0
@@ -260,10 +261,7 @@ def search_converted(
 def search_all(
     x: Array, packed: PackedCenters, labels: Labels, upper: Array, lower: Array, rows: slice
 ) -> None:
-    """Find the two nearest of all centres for some rows, and write the rows' state.
-
-    Labels are those of :func:`~.distances.nearest`, and `lower` is valid for any list.
-    """
+    """Find the two nearest of all centres for some rows, and update their labels and bounds."""
     labels[rows], best, _, second = nearest_two(x[rows], packed)
     np.sqrt(best, out=upper[rows])
     np.sqrt(second, out=lower[rows])
@@ -276,7 +274,7 @@ def widen_bounds(
     drift: NDArray[np.float64],
     reach: NDArray[np.float64],
 ) -> None:
-    """Widen rows' distances by the movement of centres, in place.
+    """Loosen the distance bounds of rows by the movement of centres, in place.
 
     Parameters
     ----------
@@ -305,10 +303,9 @@ def _widen_bounds(labels, upper, lower, drift, reach):
 
 
 def loss_scale(max_loss: float, total_weight: float) -> float:
-    """Return the scale, a power of two, by which losses are multiplied before integer summation.
+    """Return the power of two by which losses are multiplied before they are summed as integers.
 
-    `max_loss` bounds a row's loss, such as the squared diameter of the data. Both arguments are
-    finite.
+    `max_loss` is an upper bound on the loss of a row, such as the squared diameter of the data.
     """
     if not (np.isfinite(max_loss) and np.isfinite(total_weight)):
         raise ParameterError("max_loss and total_weight must be finite.")
@@ -325,11 +322,12 @@ def removal_losses(
     scale: float,
     out: NDArray[np.int64],
 ) -> None:
-    """Add the cost of removing each cluster to `out` (k,).
+    """Add the cost of removing each cluster to the (k,) array `out`.
 
-    Each row would move from its own to its second nearest centre, at a loss of
-    ``w (lower² - upper²)``, clipped to 0 and `max_loss` and rounded to multiples of 1 / scale
-    (:func:`loss_scale`), so that sums do not depend on their order. Rows with label -1 are omitted.
+    A row whose cluster is removed moves to the second nearest centre, at a loss of ``w (lower² -
+    upper²)``; the difference is clipped to the range from 0 to `max_loss`. Losses are rounded to
+    multiples of 1 / scale (:func:`loss_scale`), so that sums do not depend on the order of
+    addition. Rows with label -1 are omitted.
     """
     given = _NONE if weight is None else readonly(weight)
     _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)

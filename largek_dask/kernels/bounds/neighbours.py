@@ -1,14 +1,13 @@
-"""Nearest centres of every centre, and nearest components of every component.
+"""Find the nearest centres of each centre, or the nearest components of each component.
 
-Up to `EXACT` centres all pairs are compared: their k² d / 2 multiply-adds take less time than a
-pass over the rows. If there are more centres, they are first divided into about √k groups, and the
-centres of a group are compared only with the centres of the nearest groups. Centres that are not
-compared are usually farther away than the neighbours found, but occasionally one of the last
-neighbours is missed.
+If there are at most `EXACT` centres, all pairs are compared, which takes less time than a pass over
+the rows (k² d / 2 multiply-adds). More centres are first divided into about √k groups, and centres
+are compared only with centres of the nearest groups. Occasionally this misses one of the farthest
+neighbours.
 
 For components of a mixture with unequal variances, distance is misleading: a wide component far
-away may explain a row better than a narrow one close by. So these components are ranked by the
-expected log joint.
+away may explain a row better than a narrow component close by. Such components are therefore ranked
+by the expected log joint.
 """
 
 from __future__ import annotations
@@ -37,50 +36,48 @@ EXACT = 20_000
 _MEMBERS = 64
 """Number of centres whose distances to all candidates are stored at a time."""
 _CANDIDATES = 16
-"""Minimum number of candidates of each group, as a multiple of m, with many centres."""
+"""Minimum number of candidates per group of centres, as a multiple of m."""
 _LEAST = 4096
-"""Minimum number of candidates of a group: for 32,000 centres, about a tenth of all pairs are
-compared."""
+"""Minimum number of candidates per group of centres."""
 _SORTED = 64
-"""Maximum number of candidates that numpy sorts, so that a first fit of few clusters need not wait
-for the kernel to be compiled."""
+"""Maximum number of candidates that are sorted with numpy, so that a first fit of few clusters does
+not wait for the kernel to be compiled."""
 _FEW = 1024
-"""Maximum number of values that are sorted by counting, for each value, the smaller values."""
+"""Maximum number of values that are ranked by pairwise comparison instead of merge sort."""
 _TRIES, _WIDER = 4, 0.5
-"""Number of attempts if the limit is too low, and the share by which each widens the range; sorting
-very many centres would take much longer."""
+"""Number of retries with a higher distance limit, and the relative increase per retry."""
 _STRIDE = 8
-"""Every eighth distance is used to estimate how far away the m-th nearest may be."""
+"""Stride of the sampled distances from which the m-th smallest distance is estimated."""
 
 _GROUPING_STEPS = 5
-"""Number of Lloyd steps, which start from evenly spaced centres."""
+"""Number of Lloyd steps that divide the centres into groups."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 
 class _Scores(NamedTuple):
-    """Factors from which the tile computes scores of pairs of centres; near pairs score low."""
+    """Inputs to the scores of pairs of centres; near pairs have low scores."""
 
     candidates: Array
-    """(k, F) centres as candidates, the rows of the tile."""
+    """(k, F) candidate centres, which the kernel treats as rows."""
     offsets: Array
-    """(F,) origin that is subtracted from the candidates."""
+    """(F,) origin to subtract from the candidates."""
     factors: Array
     """(k, F) factors of the centres whose neighbours are searched."""
     starts: Array
-    """(k,) initial values of the scores of these centres."""
+    """(k,) initial scores of the centres whose neighbours are searched."""
     direct: int
-    """The number of features if scores are sums of (x - c)², else 0."""
+    """Number of features if scores are sums of (x - c)², otherwise 0."""
     distances: bool
-    """True to add the squared length of a candidate to a score in the product form."""
+    """True if the squared length of a candidate is added to product-form scores."""
 
 
 def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels:
-    """Return (k, m) indices: for each centre, itself and its m - 1 nearest centres.
+    """Return (k, m) indices: each centre, followed by its m - 1 nearest centres.
 
-    Centres are sorted by distance, rounded to the compute dtype; ties go to the lowest index, and
-    NaN comes last. The result does not depend on the number of threads.
+    Distances are rounded to the compute dtype. Ties go to the lowest index, and NaN distances come
+    last. The result does not depend on the number of threads.
     """
     if not 1 <= m <= packed.n_clusters:
         raise ParameterError(f"m must be between 1 and {packed.n_clusters}, got {m}.")
@@ -90,16 +87,16 @@ def nearest_centers(packed: PackedCenters, m: int, n_threads: int = 1) -> Labels
 
 
 def nearest_components(packed: PackedMixture, m: int, n_threads: int = 1) -> Labels:
-    r"""Return (k, m) indices: for each component, itself and those that best explain its rows.
+    r"""Return (k, m) indices: each component, followed by those that best explain its rows.
 
-    With unequal variances, c' is ranked under c by the expected log joint of a row of c,
+    If variances are unequal, components c' are ranked for a component c by the expected log joint
+    of a row of c:
 
     .. math:: \log \pi_{c'} - \tfrac12 \sum_f \left[ \log 2\pi\sigma^2_{c'f}
        + \frac{\sigma^2_{cf} + (\mu_{cf} - \mu_{c'f})^2}{\sigma^2_{c'f}} \right]
 
-    This is the negative of a score of the tile: the mean of c and the expected squares of its rows,
-    times the factors of c', plus the start of the scores of c'. Ties go to the lowest index, and
-    retired components come last.
+    Scores are the negative expected log joints, computed from the mean and the expected squares of
+    c and the factors of c'. Ties go to the lowest index, and retired components come last.
     """
     k = packed.n_components
     if not 1 <= m <= k:
@@ -114,7 +111,7 @@ def _expected_log_joints(packed: PackedMixture) -> _Scores:
     n_factors = form.factors.shape[1]
     candidates, factors = np.empty((2, k, n_factors + 1), packed.dtype)
     candidates[:, :n_factors] = form.factors[:k]
-    # (scores of retired components start at infinity, and infinity times 0 is NaN)
+    # Replace the infinite scores of retired components, since infinity times 0 is NaN.
     candidates[:, n_factors] = np.minimum(form.starts[:k], np.finfo(packed.dtype).max)
     means = packed.centers.values.astype(np.float64)
     squares = means * means + packed.variances
@@ -134,7 +131,7 @@ def n_compared(k: int, m: int) -> int:
 
 
 def _nearest(scores: _Scores, packed: PackedCenters, m: int, n_threads: int) -> Labels:
-    """Return (k, m) indices: for each centre, itself and the m - 1 others with least scores."""
+    """Return (k, m) indices: each centre, followed by the m - 1 centres with the lowest scores."""
     out = np.empty((packed.n_clusters, m), np.int32)
     blocks = _blocks(packed, m, n_threads)
     on_threads(n_threads, lambda block: _compare(scores, *block, out), blocks)
@@ -142,7 +139,7 @@ def _nearest(scores: _Scores, packed: PackedCenters, m: int, n_threads: int) -> 
 
 
 def _blocks(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Labels, Labels]]:
-    """Yield blocks of centres, each with its candidates: all centres, or those of near groups."""
+    """Yield blocks of centres with their candidates, which are all centres or nearby centres."""
     if packed.n_clusters <= EXACT:
         every = np.arange(packed.n_clusters, dtype=np.int32)
         for begin in range(0, len(every), _MEMBERS):
@@ -163,9 +160,9 @@ def _blocks(packed: PackedCenters, m: int, n_threads: int) -> Iterator[tuple[Lab
 
 
 def _groups(packed: PackedCenters, n_groups: int) -> tuple[Labels, NDArray[np.int64]]:
-    """Return centres sorted by group, and the edges of at most `n_groups` groups.
+    """Return centre indices sorted by group, and the boundaries of at most `n_groups` groups.
 
-    Groups are found by a few Lloyd steps from evenly spaced centres.
+    Groups are found by a few Lloyd steps that start from evenly spaced centres.
     """
     centers, seeds_of = packed.centers, np.arange(n_groups) * packed.n_clusters // n_groups
     seeds = centers[seeds_of].astype(np.float64)
@@ -180,7 +177,7 @@ def _groups(packed: PackedCenters, n_groups: int) -> tuple[Labels, NDArray[np.in
 
 
 def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) -> None:
-    """Write the nearest candidates of each member to `out`; members are candidates, too."""
+    """Write the nearest candidates of each member to `out`; all members are candidates."""
     tile = select_tile().for_form(scores.direct)
     d, dtype = scores.candidates.shape[1], scores.candidates.dtype
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
@@ -206,11 +203,11 @@ def _compare(scores: _Scores, members: Labels, candidates: Labels, out: Labels) 
 
 @cache
 def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> panels.Kernel:
-    """Compile scores of members and candidates, with candidates as the rows of the tile."""
+    """Compile a kernel that computes the scores of all members and candidates."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     width, real = tile.vectors * lanes, dtype.type
     spec = Micro(centres, tile.vectors, lanes, SCORES, direct).code
-    # (without squared lengths if they are not needed)
+    # Compute squared lengths only if they are needed.
     load = load_rows(dtype, dtype, width, direct > 0 or not distances)
 
     @njit
@@ -248,11 +245,11 @@ def _fill(tile: Tile, dtype: panels.Dtype, direct: int, distances: bool) -> pane
 
 @cache
 def _select(width: int) -> panels.Kernel:
-    """Compile a function that finds the candidates of each row's m smallest values, in order."""
+    """Compile a function that finds the m nearest candidates of each centre, nearest first."""
 
     @inner
     def below(row, count, limits, near):
-        """Write the ascending positions of values up to a limit; return their number."""
+        """Write the positions of the values within the limits to ``near``; return their number."""
         found = 0
         for at in range(0, count, width):
             mask = lanes_within(width, row, at, limits)
@@ -266,13 +263,12 @@ def _select(width: int) -> panels.Kernel:
 
     @njit
     def select(table, own, places, count, found):
-        """Write the indices of the nearest candidates; the centre itself, at `own`, comes first."""
+        """Write each centre's nearest candidates to ``found``; the centre itself comes first."""
         m = found.shape[1]
         near, values = np.empty(count + 1, np.int32), np.empty(count + 1, table.dtype)
         ranks, ranked = np.empty(_FEW, np.int32), np.empty(m, np.int32)
         limits = np.empty(width, table.dtype)
-        # estimate the m-th smallest of all values by the `part`-th smallest of every _STRIDE-th
-        # value, which is seldom too low
+        # Estimate the m-th smallest value from a sample; the estimate is seldom too low.
         part = m * 4 // (3 * _STRIDE) + 6
         smallest = np.empty(part, table.dtype)
         for i in range(table.shape[0]):
@@ -286,7 +282,7 @@ def _select(width: int) -> panels.Kernel:
             n_near = below(row, count, limits, near)
             for _ in range(_TRIES):
                 if n_near < m:
-                    # (the first value may belong to the centre itself)
+                    # Use the second value, because the first may belong to the centre itself.
                     limit += table.dtype.type(_WIDER) * (limit - smallest[1])
                     for lane in range(width):
                         limits[lane] = limit
@@ -306,7 +302,7 @@ def _select(width: int) -> panels.Kernel:
 
 @inner
 def _sampled(row, count, first, smallest):
-    """Return the largest of the smallest values among every `_STRIDE`-th value."""
+    """Write the smallest values of a regular sample to ``smallest``; return the largest of them."""
     last = smallest.size - 1
     for g in range(last + 1):
         smallest[g] = np.inf
@@ -323,7 +319,7 @@ def _sampled(row, count, first, smallest):
 
 @njit(internal=True)
 def _merge_sort(values, n):
-    """Return the positions of n values in ascending order, stable; no value is NaN."""
+    """Return the indices that sort n values in a stable order; no value is NaN."""
     order, other = np.empty(n, np.int32), np.empty(n, np.int32)
     for c in range(n):
         order[c] = c
@@ -349,7 +345,7 @@ def _merge_sort(values, n):
 
 @njit(internal=True)
 def _rank(values, n, ranks, ranked):
-    """Rank the positions of the m smallest of n values; of equal values the earlier comes first."""
+    """Write the positions of the m smallest of n values in order; ties go to the earlier value."""
     m = ranked.size
     if n > _FEW:
         order = _merge_sort(values, n)

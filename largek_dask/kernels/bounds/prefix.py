@@ -1,20 +1,19 @@
-r"""Search for nearest centres by a bound in few directions, which skips most centres.
+r"""Nearest-centre search that skips most centres by a distance bound in a few directions.
 
-With p orthonormal directions, P the projection onto them and Q the projection onto the rest,
+Let P be the projection onto p orthonormal directions, and Q the projection onto their orthogonal
+complement. Then ``|x - c|² = |Px - Pc|² + |Qx - Qc|²`` is at least ``|Px - Pc|² + (|Qx| - |Qc|)² =
+|x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``. This lower bound is a product form of p + 1 features.
 
-    ``|x - c|² = |Px - Pc|² + |Qx - Qc|² >= |Px - Pc|² + (|Qx| - |Qc|)²``,
+Rows are compared with all centres in the p + 1 features of this bound (:mod:`~.prefix_search`).
+Only centres whose bound does not exceed the smallest distance found so far are compared in all
+features. If distances differ by no more than rounding errors, float64 sums (x - c)² decide. So
+labels equal those of :func:`~largek_dask.kernels.distances.nearest` for any directions. With the
+principal directions of the centres, most centres are skipped.
 
-and the right side is ``|x|² + |c|² - 2 (Px·Pc + |Qx| |Qc|)``: the product form of p + 1 features.
-Rows are compared with all centres in these p + 1 features (:mod:`~.prefix_search`). Only centres
-whose bound does not exceed the smallest distance found so far are compared in all features. Where
-distances differ by no more than rounding, float64 sums (x - c)² decide. So labels are those of
-:func:`~largek_dask.kernels.distances.nearest` for any directions; the directions determine only the
-number of skipped centres. With principal directions of the centres, most centres are skipped.
-
-*Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early; S.-W. Ra and J.-K. Kim
-(1993) bound distances by means, C.-H. Lee and L.-H. Chen (1994) also by norms, and later authors by
-principal components; ADSampling (J. Gao and C. Long, 2023) and SuperKMeans (2025) prune in few
-directions, with some probability of error. Labels are exact here (:class:`Margin`).
+*Sources.* C.-D. Bei and R. M. Gray (1985) stop sums of squares early. S.-W. Ra and J.-K. Kim (1993)
+bound distances by means, and C.-H. Lee and L.-H. Chen (1994) also by norms; later authors use
+principal components. ADSampling (J. Gao and C. Long, 2023) and SuperKMeans (2025) prune in few
+directions with some probability of error. Labels are exact here (:class:`Margin`).
 """
 
 from __future__ import annotations
@@ -37,47 +36,49 @@ Array = NDArray[Any]
 Labels = NDArray[np.int32]
 
 LEAST_REACH, MOST_REACH = 2.0**-40, 2.0**50
-"""Range of the longest centre's length in which float32 squares neither underflow nor overflow."""
+"""Allowed length of the longest centre; float32 squares then neither underflow nor overflow."""
 FEWEST_MET, MET = 8, 0.6
-"""Maximum average number of open centres per row of a panel, or, if that is more, the number whose
-comparison costs this share of a dense pass. A row with four times this number of open centres is
-compared with all centres."""
+"""Limits on the number of centres per row that are compared in all features. The average over a
+panel of rows is at most `FEWEST_MET` or, if larger, the number that costs the fraction `MET` of a
+dense pass. A row with more than four times this number is compared with all centres."""
 SOME_CENTERS, ITERATIONS = 512, 4
-"""Number of centres from which principal directions are approximated, and number of steps."""
+"""Maximum number of centres from which principal directions are approximated, and number of
+iterations."""
 FULL, ROW, OVERHEAD = (8.0, 2_500.0), (20.0, 12_000.0), 1.1
-"""Costs, in multiplications of the dense search: of a centre compared in all features (per feature,
-and fixed); of a row (likewise); of a multiplication in few features. Measured; the costs decide
-which search runs and never change a label."""
+"""Measured costs, in multiplications of the dense search: of a distance in all features (per
+feature, and constant), of a row (likewise), and of a multiplication in few features. The costs
+decide which search runs and never change a label."""
 MOST_OFF = 2.0**-6
-"""Maximum relative error of projections; above it, no centre is skipped."""
+"""Maximum relative error of projections; if it is exceeded, no centre is skipped."""
 
 
 def least_work(k: int, d: int, p: int) -> float:
-    """Return the cost, in multiplications, of a row with one open centre."""
+    """Return the minimum cost of labelling a row, in multiplications of the dense search."""
     row, full = (a * d + b for a, b in (ROW, FULL))
     return row + full + OVERHEAD * (p * d + (p + 1) * k)
 
 
 class Margin(NamedTuple):
-    r"""Maximum amounts by which computed bounds may exceed the true bounds.
+    r"""Upper bounds on the rounding errors of computed distance bounds.
 
-    Let X and C be a row and a centre less the shift, and V the stored (p, d) directions with
+    Let X and C be a row and a centre minus the shift, and V the stored (p, d) directions with
     ``|VV' - I| <= ε``. Then V = S W with W orthonormal and ``|S - I| <= ε``, and P is W'W. Let u be
     the unit roundoff of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1).
 
-    * Each component of a computed VX is a sum over blocks of `FEATURES` features. So VX is off by
-      ``sqrt(p) γ_m (1 + ε) |X|``, where m is the number of features of a block plus the number of
-      blocks plus 4 (for subtracting the shift, and for storing factors of centres); its distance
-      from WX is at most ε |X| more. Let δ be the sum of both shares; it also holds for VC.
+    * Each component of the computed VX is a sum over blocks of `FEATURES` features, so VX has an
+      error of at most ``sqrt(p) γ_m (1 + ε) |X|``. Here m is the number of features per block, plus
+      the number of blocks, plus 4 (for subtracting the shift and storing factors of centres). The
+      distance of VX from WX is at most ε |X| larger. Let δ be the sum of both relative errors,
+      which also holds for VC.
     * ``|WX|² >= |VX|² - (2 δ + δ²) |X|²``, so ``|QX|² = |X|² - |WX|²`` is at most the computed
       ``|X|² - |VX|²`` plus `left_out` |X|². The square root is rounded up, for rows and centres.
-    * A score of p + 1 products is off by ``γ_{p+8} (|C|² + 2 |X| |C|)`` (:class:`~.Rounding`),
-      which is `product`, and by ``2 (2 δ + δ²) |X| |C|``, which is `turned`.
-    * A squared distance in the compute dtype is off by γ_m of its size (:func:`~.near_square`), and
-      so are squared lengths of rows: `wide` covers two of them and sums in float64.
+    * A score of p + 1 products has an error of at most ``γ_{p+8} (|C|² + 2 |X| |C|)``
+      (:class:`~.Rounding`), which is `product`, plus ``2 (2 δ + δ²) |X| |C|``, which is `turned`.
+    * Squared distances in the compute dtype and squared lengths of rows have a relative error of at
+      most γ_m (:func:`~.near_square`); `wide` covers two such errors and float64 sums.
 
-    `up` covers the rounding of roots and borders to the compute dtype, and `absolute` covers
-    products that underflow. Factors slightly above 1 cover terms of second order.
+    `up` covers the rounding of square roots and score limits to the compute dtype, and `absolute`
+    covers products that underflow. Factors slightly above 1 cover second-order terms.
     """
 
     longest: float
@@ -113,10 +114,10 @@ class Margin(NamedTuple):
 
 
 class Prefix:
-    """Centres projected onto few directions.
+    """Centres projected onto a few directions.
 
-    The longest centre is between `LEAST_REACH` and `MOST_REACH` from the shift. The (p, d)
-    directions, in the compute dtype, are nearly orthonormal; :class:`Margin` covers the deviation.
+    The distance of the farthest centre from the shift is between `LEAST_REACH` and `MOST_REACH`.
+    The (p, d) directions are nearly orthonormal; :class:`Margin` covers the deviation.
     """
 
     __slots__ = ("arrays", "dense", "form", "margin", "most", "p", "shape", "tile")
@@ -146,10 +147,10 @@ class Prefix:
     def search(
         self, x: Array, begin: int, end: int, out: tuple[Array, ...], left: Array
     ) -> tuple[int, int, int, float]:
-        """Label all rows ``begin .. end``; return the values of :meth:`~.boxes.Boxes.search`.
+        """Label rows ``begin .. end``; see :meth:`~.boxes.Boxes.search` for arguments and results.
 
-        With more than `panels.PAD` centres `out` may be arrays for the results of
-        :func:`~largek_dask.kernels.distances.nearest_two`.
+        If there are more than `panels.PAD` centres, `out` may consist of four arrays that receive
+        the results of :func:`~largek_dask.kernels.distances.nearest_two`.
         """
         dtype, two = x.dtype, len(out) > 1
         tiles = len(self.arrays.zeros) // self.tile.centres
@@ -168,7 +169,7 @@ class Prefix:
 
 
 def _project_blocks(x: Array, directions: Array) -> NDArray[np.float64]:
-    """Return (n, p) products of rows and directions, as accurate as :class:`Margin` assumes."""
+    """Return (n, p) projections of rows, as accurate as :class:`Margin` assumes."""
     seen = np.zeros((len(x), len(directions)))
     for f in range(0, x.shape[1], FEATURES):
         some = slice(f, f + FEATURES)
@@ -178,10 +179,10 @@ def _project_blocks(x: Array, directions: Array) -> NDArray[np.float64]:
 
 
 def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
-    """Approximate the first n principal directions (n, d) of (k, d) points; n is at most d.
+    """Approximate the first n principal directions of (k, d) points, as an (n, d) array.
 
-    This is subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4). One step is enough
-    if the (m, d) directions of similar points are `known`.
+    The method is subspace iteration (Halko, Martinsson and Tropp 2011, algorithm 4.4). One step is
+    enough if n directions of similar points are `known`.
     """
     apart = x[:: -(-len(x) // SOME_CENTERS)]
     apart = apart - apart.mean(axis=0, dtype=np.float64).astype(x.dtype)
@@ -198,7 +199,7 @@ def principal_directions(x: Array, n: int, known: Array | None = None) -> Array:
         order = (seen * seen).sum(axis=0).argsort(kind="stable")[::-1]
         along = np.ascontiguousarray(seen.T[order])
         found = orthonormal(project(columns, Directions.of(along, there)).T)
-        if len(found) < n:  # the points span fewer than n dimensions
+        if len(found) < n:  # The points span fewer than n dimensions.
             found = orthonormal(np.concatenate([found, signs]))[:n]
         basis = found.astype(x.dtype)
     return basis

@@ -1,14 +1,14 @@
-"""Kernels of :class:`~largek_dask.kernels.bounds.prefix.Prefix`, which search panels of rows.
+"""Compiled kernels for the search of projected centres (:class:`~.prefix.Prefix`).
 
-A panel is projected and compared with all centres in few features; the smallest bound of each tile
-of centres is stored. The centre with the smallest bound of all is the row's guess: its distance in
-all features is the border of the row. In tiles whose smallest bound does not exceed the border, the
-bounds are computed again, row by row, and the centres whose bounds do not exceed the border (the
-row's open centres) are compared in all features.
+A panel of rows is projected and compared with all centres in a few features, and the smallest bound
+of each tile of centres is stored. The centre with the smallest bound is the row's guess; its
+distance in all features gives the row's limit. Tiles whose smallest bound exceeds the limit are
+skipped. In the other tiles, bounds are computed again, row by row, and the centres whose bound is
+within the limit (the row's open centres) are compared in all features.
 
-For the two nearest, the border is the larger distance of two centres, plus the rounding error of
-scores in all features, so the open centres include the two that the dense search finds. They are
-chosen by the same scores as in the dense search, or if in doubt by the same sums.
+To find the two nearest centres, the limit is the larger distance of two guesses, plus the rounding
+error of scores in all features. The open centres then include the two that the dense search finds.
+The two nearest are chosen by the scores of the dense search or, in doubt, by its float64 sums.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import MINIMA, SCORES, Micro, Tile
 
 FEATURES = 128
-"""Number of features per partial sum of products; partial sums keep sums over many features nearly
-as accurate as sums over few."""
+"""Number of features per partial sum; partial sums reduce the rounding errors of long sums."""
 
 PrefixArrays = namedtuple("PrefixArrays", "shift directions zeros factors starts columns given")
-"""Flat arrays of projected centres; `given` are the centres themselves."""
+"""Flat arrays of projected centres; `given` holds the original centres."""
 Bound = namedtuple("Bound", "longest wide absolute product turned up left_out")
-"""Fields of :class:`~largek_dask.kernels.bounds.prefix.Margin`."""
+"""Tuple form of :class:`~largek_dask.kernels.bounds.prefix.Margin` for compiled code."""
 Panel = namedtuple("Panel", "rows first m d p point norms inside minima")
-Open = namedtuple("Open", "found counts hits masks most")  # open centres of rows
+Open = namedtuple("Open", "found counts hits masks most")
 
 
 @cache
 def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
-    """Compile products of the rows of a panel and the directions, arranged as a panel.
+    """Compile a function that projects a panel of rows onto the directions.
 
-    If `lengths` is 1, the norms receive the squared lengths with the bits of the dense search.
+    If `lengths` is 1, squared lengths of rows are also written. They are bit-identical to those of
+    the dense search.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
@@ -78,7 +78,7 @@ def _projector(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 @cache
 def _measurer(dtype: Dtype, width: int) -> Kernel:
-    """Compile lengths of the rows of a panel, and of their parts outside the directions."""
+    """Compile a function that computes the lengths of rows, also outside the directions."""
     real = dtype.type
 
     @inner
@@ -100,7 +100,7 @@ def _measurer(dtype: Dtype, width: int) -> Kernel:
 
 @inner
 def _border(square, norm, margin):
-    """Return the largest score of a centre within the distance ``sqrt(square)``."""
+    """Return the maximum score of any centre within the distance ``sqrt(square)``."""
     longest, wide, absolute, product, turned, up, _ = margin
     farthest = square * (1.0 + wide) + absolute
     length = np.sqrt(norm)
@@ -112,9 +112,9 @@ def _border(square, norm, margin):
 
 @cache
 def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
-    """Compile a function that lists the tiles, then the centres, whose bounds are within borders.
+    """Compile a function that lists, for each row, the centres whose bounds are within the limit.
 
-    Without `two` the guess of a row is not listed, since its distance is already known.
+    If `two` is False, the guess of a row is not listed, because its distance is already known.
     """
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
 
@@ -124,18 +124,18 @@ def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
         minima, point, features = panel.minima, panel.point, panel.p + 1
         n_hits = 0
         for t in range(arrays.starts.size // centres):
-            within = 0  # (count: a branch would prevent vectorization)
+            within = 0  # Counting avoids a branch, so the loop is vectorized.
             for q in range(width):
                 within += minima[t * width + q] <= limits[q]
             if within > 0:
                 for q in range(width):
                     hits[n_hits] = t * width + q
                     n_hits += minima[t * width + q] <= limits[q]
-        if n_hits > most * width:  # compare all rows with all centres
+        if n_hits > most * width:  # Compare all rows with all centres.
             for q in range(width):
                 counts[q] = most + 1
             return
-        # (a separate loop, so that no branch waits for the masks)
+        # Compute all masks in a separate loop, so that no branch waits for them.
         for h in range(n_hits):
             tile, q = hits[h] // width, hits[h] % width
             masks[h] = tile_within(
@@ -155,7 +155,7 @@ def _opener(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
 @inner
 def _most_of(counts, most):
-    """Return the maximum number of open centres of a row that is not left to the dense search."""
+    """Return the number of remaining centres above which a row is left to the dense search."""
     total = 0
     for q in range(counts.size):
         total += counts[q] if counts[q] <= most else 0
@@ -164,7 +164,7 @@ def _most_of(counts, most):
 
 @inner
 def _nearest(rows, at, whole, d, found, begin, count, guess, square, margin, squares, names, four):
-    """Return the nearest of a row's guess and the open centres; sums in float64 decide."""
+    """Return the nearest of a row's guess and the listed centres; float64 sums decide near-ties."""
     best = square
     for first in range(0, count, 4):
         for j in range(4):
@@ -212,7 +212,7 @@ def _least_bound(tile: Tile, dtype: Dtype) -> Kernel:
 
 @cache
 def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
-    """Compile the smallest bound of each tile, and the centre with the smallest bound of all."""
+    """Compile a function that finds the centre with the smallest bound for each row."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres = tile.vectors * lanes, tile.centres
     spec = Micro(centres, tile.vectors, lanes, MINIMA).code
@@ -238,7 +238,7 @@ def _guesser(tile: Tile, dtype: Dtype, lengths: int) -> Kernel:
 
 @cache
 def _other_guesser(tile: Tile, dtype: Dtype) -> Kernel:
-    """Compile a search for the smallest bound outside the tile of a row's guess."""
+    """Compile a function that finds a second guess for each row, outside the first guess's tile."""
     width, centres = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres
     first_within = _least_bound(tile, dtype)
 
@@ -258,7 +258,7 @@ def _other_guesser(tile: Tile, dtype: Dtype) -> Kernel:
 
 @cache
 def _both(dtype: Dtype) -> Kernel:
-    """Compile the choice of a row's two nearest open centres, as in the dense search."""
+    """Compile a function that finds the two nearest of a row's listed centres."""
     real = dtype.type
 
     @inner
@@ -290,8 +290,8 @@ def _both(dtype: Dtype) -> Kernel:
 def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
     """Compile the search of panels of rows; see :meth:`~.prefix.Prefix.search`.
 
-    With `two`, it finds the two nearest centres and their squared distances, and needs more than
-    two tiles.
+    If `two` is True, the kernel finds the two nearest centres and their squared distances, and
+    needs more than two tiles of centres.
     """
     width, centres, real = tile.vectors * tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     largest = float(np.finfo(dtype).max)
@@ -301,7 +301,7 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
 
     @njit
     def run(x, begin, end, flat, p, bounds, farthest, most, scratch, left, form, out):
-        # (numba calls take less time with plain tuples)
+        # Calls from Python are faster with plain tuples than with named tuples.
         arrays, margin = PrefixArrays(*flat), Bound(*bounds)
         n, d = x.shape
         rows, whole, n_tiles = x.reshape(n * d), arrays.given, arrays.starts.size // centres
@@ -330,7 +330,7 @@ def search(tile: Tile, dtype: Dtype, two: bool) -> Kernel:
                     square = max(square, near_square(rows, at, whole, np.int64(others[q]) * d, d))
                     square = square * (1.0 + margin.wide) + margin.absolute
                     square += margin_of_score(square - norm, norm * (1.0 + margin.wide), form[2])
-                # (below the scores of the centres that pad the last tile)
+                # A finite limit excludes padding centres, whose scores are infinite.
                 limits[q] = real(min(_border(square, norm, margin), largest))
                 if not norm <= farthest:
                     limits[q], counts[q] = -np.inf, most + 1

@@ -1,8 +1,9 @@
-"""Exact nearest centres by boxes, by a prefix of directions, or by the dense search.
+"""Find exact nearest centres with boxes, with projections, or with the dense search.
 
-With up to `BOXED_FEATURES` features, centres are grouped in boxes (:mod:`~.boxes`); with more, they
-are first compared in a few directions (:mod:`~.prefix`). Labels are those of the dense search. The
-search is chosen by counted work, in a trial on a few rows and then in each piece, never by a clock.
+With up to `BOXED_FEATURES` features, centres are grouped in boxes (:mod:`~.boxes`). With more
+features, centres are first compared in a few directions (:mod:`~.prefix`). Labels equal those of
+the dense search. The search is chosen by the number of operations, never by measured time: first in
+a trial on a few rows, and then again after each piece of rows.
 """
 
 from __future__ import annotations
@@ -31,31 +32,31 @@ from largek_dask.kernels.exact.squares import row_squares
 
 BOXED_FEATURES = 32
 FEWEST_CENTERS, FEWEST_DIRECT = 4_096, 1_536
-"""Minimum number of centres for pruning, in general and with up to eight features. Measured: with
-2,048 centres of 32 features pruning takes 0.9 to 1.1 times as long as a dense pass; with 1,000
-centres of up to eight features it takes longer than a dense pass."""
+"""Minimum number of centres for pruning, in general and with up to eight features. In measurements
+with 2,048 centres of 32 features, pruning took 0.9 to 1.1 times as long as a dense pass; with 1,000
+centres of up to eight features, pruning took longer than a dense pass."""
 SIZES, FIRST = (8, 16, 32, 64, 128), 2
-"""Numbers of directions (at most half the features), and the index of the first to try."""
+"""Numbers of directions to try (at most half the features), and the index of the first to try."""
 LEAST_WORK = 2.0**36
-"""Minimum product of rows, centres and features, expected or seen, for which kernels are compiled:
-about two seconds of a dense pass."""
+"""Minimum product of rows, centres and features, expected or already searched, before kernels are
+compiled; a dense pass with this product takes about two seconds."""
 LEAST_PASS = 2.0**32
-"""Minimum product of rows, centres and features for which boxes or a prefix are prepared."""
+"""Minimum product of rows, centres and features for which a pruned search is prepared."""
 MOST_SKIPPED = 31
-"""Maximum number of sets of centres searched densely after pruning did not pay: 1 after the first
-failure, then 3, 7 and so on. Sets with at least `LEAST_WORK` are not skipped."""
+"""Maximum number of sets of centres that are searched densely after pruning was too slow: 1 after
+the first failure, then 3, 7 and so on. Sets with at least `LEAST_WORK` are not skipped."""
 
 KEPT_WORK = 2.0**34
-"""Work after which directions are computed again: about thirty times the work of computing them."""
+"""Work after which directions are computed again, about thirty times the cost of computing them."""
 TRIED = 256
-"""Number of rows in a trial."""
+"""Number of rows used to try a pruned search."""
 PIECE = 4_096
-"""Maximum number of rows between two decisions."""
+"""Maximum number of rows to search before the choice of search is reviewed."""
 WORTH = 0.75
-"""Pruning fails on rows that take more than this share of the work of the dense search."""
+"""Pruning fails if it takes more than this fraction of the work of the dense search."""
 RESTED, MOST_RESTED = 1 << 14, 1 << 20
-"""Number of next rows that are searched densely after a failure, doubled by each further failure,
-and its maximum."""
+"""Initial and maximum number of rows that are searched densely after a failure; each further
+failure doubles the number."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -63,35 +64,34 @@ Labels = NDArray[np.int32]
 
 @dataclass(slots=True, eq=False)
 class _History:
-    """Experience of this process with passes over centres of one shape.
+    """Record of the passes of this process over centres of one shape.
 
-    Work is rows times centres times features.
+    Work is measured as rows times centres times features.
     """
 
     work: float = 0.0
-    """All work so far."""
+    """Total work so far."""
     rows: int = 0
     """Number of rows that were labelled with the latest set of centres."""
     failures: int = 0
-    """Number of consecutive sets of centres for which pruning did not pay."""
+    """Number of consecutive sets of centres for which pruning was too slow."""
     skipped: int = 0
-    """Number of next sets of centres that will be searched densely."""
+    """Number of further sets of centres to be searched densely."""
     size: int = 0
-    """Best number of directions for the previous set of centres; 0 if no number paid."""
+    """Best number of directions for the previous set of centres; 0 if all were too slow."""
     compared: float = 0.0
-    """`work` when numbers of directions were last compared."""
+    """Value of ``work`` when numbers of directions were last compared."""
     directions: Array | None = None
-    """Principal directions of an earlier set."""
+    """Principal directions of an earlier set of centres."""
     found: float = 0.0
-    """`work` when `directions` were found."""
+    """Value of ``work`` when ``directions`` was computed."""
 
 
 _HISTORIES: dict[tuple[int, int], _History] = {}
-"""Histories by the shape of the centres."""
 
 
 class _PassState:
-    """State of a pass with one set of centres, from which the next search is chosen.
+    """State of a pass with one set of centres, which determines the next search.
 
     Threads share this state without a lock: a lost update may cost some time, but changes no label.
     """
@@ -102,12 +102,12 @@ class _PassState:
         self.history = _HISTORIES.setdefault(centers.shape, _History())
         self.seen = 0
         self.expected = self.history.rows
-        """Expected number of rows: at first the number for the previous set of centres."""
+        """Expected number of rows, at first the number for the previous set of centres."""
         self.history.rows = 0
         self.pays = False
-        """True if pruning has paid for some rows."""
+        """True if pruning was fast enough for some rows."""
         self.resting = 0
-        """Number of next rows that are searched densely without a trial."""
+        """Number of rows to search densely before the next trial."""
         self.failures = 0
 
     def fail(self) -> None:
@@ -132,7 +132,7 @@ class _PassState:
         return expected >= LEAST_PASS and max(expected, self.history.work) >= LEAST_WORK
 
     def is_skipped(self, k: int, d: int) -> bool:
-        """Return True if this set of centres is searched densely, as pruning failed before."""
+        """Return True if pruning failed before and these centres are searched densely."""
         # A trial costs little compared to a pass this long.
         if float(self.expected) * k * d >= LEAST_WORK or not self.history.skipped:
             return False
@@ -141,7 +141,7 @@ class _PassState:
 
 
 def expect_rows(n_rows: int, packed: PackedCenters) -> None:
-    """Announce the total number of rows to label, so that a trial on few uses the same search."""
+    """Announce how many rows will be labelled, so that a trial on few rows uses the same search."""
     state = packed.cache.get(_PassState)
     state.expected = max(state.expected, state.seen + n_rows)
 
@@ -162,16 +162,16 @@ def nearest_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, int]:
 
 
 def nearest_two_pruned(x: Table, packed: PackedCenters) -> tuple[Labels, Array, Labels, Array]:
-    """Return :func:`~largek_dask.kernels.distances.nearest_two`, pruned where that is faster."""
+    """Return the results of :func:`~.distances.nearest_two`, pruned where that is faster."""
     out = two_outputs(check_rows(x, packed.n_features), packed.dtype)
     _search(x, packed, out)
     return out
 
 
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
-    """Write the nearest centre, or the two nearest, of all rows; return the number of distances."""
+    """Write the nearest centre, or the two nearest, of each row; return the number of distances."""
     n, (k, d) = len(x), packed.centers.shape
-    # (boxes find only the nearest, and a prefix needs several tiles for the two nearest)
+    # Boxes find only the nearest centre; a prefix needs several tiles to find the two nearest.
     one_only = d <= BOXED_FEATURES or k <= PAD
     if isinstance(x, SparseBlock) or (len(out) > 1 and one_only) or not _may_pay(packed):
         return _search_densely(x, packed, out)
@@ -193,7 +193,7 @@ def _part(out: tuple[Array, ...], rows: slice) -> tuple[Array, ...]:
 
 
 def _search_densely(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> int:
-    """Write the results of the dense or sparse search; return the number of distances."""
+    """Run the dense or sparse search; return the number of distances."""
     if len(out) == 1:
         nearest(x, packed, *out)
     else:
@@ -217,7 +217,7 @@ def _may_pay(packed: PackedCenters) -> bool:
 def _searcher(
     centers: Array, packed: PackedCenters, state: _PassState, x: Array
 ) -> Boxes | Prefix | None:
-    """Prepare the search of a pass whose first rows are x; return None for the dense search."""
+    """Return a pruned search for a pass that begins with the rows x, or None for dense search."""
     k, d = centers.shape
     far = max(float(np.abs(part).max()) for part in (centers, packed.shift))
     if state.is_skipped(k, d) or not far <= MOST_BOXED / 2:
@@ -229,10 +229,11 @@ def _searcher(
 
 
 def _best_prefix(packed: PackedCenters, state: _PassState, x: Array) -> Prefix | None:
-    """Return the prefix that labels some rows with the least work; None for extreme centres.
+    """Return the prefix that labels the rows x with the least work, or None for extreme centres.
 
-    It has the number of directions that was best for the previous centres. At first, and each time
-    the work has doubled, fewer and more directions are tried as long as they reduce the work.
+    The prefix has the number of directions that was best for the previous centres. At first, and
+    whenever the work has doubled, fewer and more directions are tried as long as they reduce the
+    work.
     """
     (k, d), history = packed.centers.shape, state.history
     moved, squares = packed.values, row_squares(packed.centers, packed.shift)
@@ -266,7 +267,7 @@ def _best_prefix(packed: PackedCenters, state: _PassState, x: Array) -> Prefix |
             while 0 <= at + step < len(sizes) and work_of(sizes[at + step]) < work_of(sizes[at]):
                 at += step
     pays = work_of(sizes[at]) < WORTH * len(x) * k * d
-    if not pays and kept is not None:  # the directions may be outdated
+    if not pays and kept is not None:  # The directions may be outdated.
         history.directions = None
         return _best_prefix(packed, state, x)
     history.size, history.directions = sizes[at] if pays else 0, directions
@@ -282,7 +283,7 @@ def _label(
     searcher: Boxes | Prefix,
     out: tuple[Array, ...],
 ) -> int:
-    """Label rows of the compute dtype, piece by piece; return the number of distances."""
+    """Label rows piece by piece; return the number of distances."""
     n, at, size = len(x), 0, PIECE if state.pays else TRIED
     left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
     while at < n:
@@ -299,7 +300,7 @@ def _label(
         else:
             at, more, evaluated, work = searcher.search(x, at, end, out, place)
         n_left, n_evaluated = n_left + more, n_evaluated + evaluated
-        # rows that are left to the dense search have cost the pruned search as well
+        # Rows left to the dense search are searched twice, so both costs count.
         if at < end or work + more * searcher.dense > budget:
             state.fail()
         else:

@@ -1,7 +1,7 @@
 """E-step of var-GMM-S as published: search the neighbourhoods of each row's candidates.
 
-D. Forster, J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018,
-Algorithm 1. It is the reference for the faster search by lists (:mod:`~.candidates`).
+This is Algorithm 1 of D. Forster and J. Lücke, Can clustering scale sublinearly with its clusters?,
+AISTATS 2018. It is the reference for the faster search by lists (:mod:`~.candidates`).
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ BLOCK = 4_096
 Labels = NDArray[np.int32]
 Places = NDArray[np.int64]
 Met = namedtuple("Met", "components squares counts stamps")
-"""Components that each row of a block was compared with, their squared distances and their number.
-Per component, a stamp is the last row compared with it, or the index of a pair."""
+"""Components compared with each row of a block, their squared distances, and their number. The
+stamp of a component is the last row compared with it, or the index of a pair of components."""
 
 
 @dataclass(slots=True)
 class PairSums:
-    """Sums of squared distances from rows of components to other components, in integer steps."""
+    """Integer sums of squared distances between the rows of a component and other components."""
 
     keys: Places
-    """(m,) pairs ``c * k + other``, ascending: rows nearest to c were compared with the other."""
+    """(m,) pair codes ``c * k + other``, ascending: rows nearest to c were compared with
+    ``other``."""
     steps: Places
-    """(m,) sums of squared distances of each pair, in steps."""
+    """(m,) sum of squared distances of each pair, in integer steps."""
     counts: Places
-    """(m,) number of rows of each pair."""
+    """(m,) number of rows that contribute to each pair."""
 
     @classmethod
     def nothing(cls) -> PairSums:
-        """Return a total without pairs."""
         return cls(*(np.empty(0, np.int64) for _ in range(3)))
 
     @property
@@ -51,7 +51,7 @@ class PairSums:
         return self.keys.nbytes + self.steps.nbytes + self.counts.nbytes
 
     def merge(self, other: PairSums) -> PairSums:
-        """Add another object's pairs to this object, and return this object."""
+        """Add the sums of another total to this total in place, and return this total."""
         keys, at = np.unique(np.concatenate([self.keys, other.keys]), return_inverse=True)
         steps, counts = np.zeros((2, len(keys)), np.int64)
         np.add.at(steps, at, np.concatenate([self.steps, other.steps]))
@@ -60,9 +60,9 @@ class PairSums:
         return self
 
     def neighbourhoods(self, before: Labels) -> Labels:
-        """Return (k, G) indices: for each component, itself and the nearest others.
+        """Return (k, G) indices: each component, followed by its nearest components.
 
-        If fewer than G - 1 pairs are known, neighbours from ``before`` (k, G) fill the rest.
+        Rows with fewer than G - 1 known pairs are filled from the (k, G) array ``before``.
         """
         k, width = before.shape
         out = before.copy()
@@ -86,7 +86,7 @@ def search_neighbourhoods(
     squares: NDArray[np.float64],
     scale: float,
 ) -> tuple[int, PairSums]:
-    """Update every row's candidates, in place, by the best components of their neighbourhoods.
+    """Update each row's candidates in place by searching the neighbourhoods of the candidates.
 
     Parameters
     ----------
@@ -137,7 +137,7 @@ def search_neighbourhoods(
 
 
 def steps_of_pairs(n_features: int, max_abs: float) -> float:
-    """Return the steps per unit of squared distance: int64 then holds sums of 2^23 distances."""
+    """Return the steps per unit of squared distance; int64 then holds sums of 2^23 distances."""
     return float(2.0 ** (40 - int(np.frexp(4.0 * n_features * max_abs**2)[1])))
 
 
@@ -154,7 +154,7 @@ def _search(x, means, constants, halves, near, drawn, candidates, squares, met_b
             counts[i] = 0
             squares[i, :] = np.inf
             continue
-        # candidates come first: of equal components the first one is retained
+        # Compare previous candidates first, because ties go to the component compared first.
         for q in range(width):
             c = candidates[i, q]
             if c >= 0 and stamps[c] != i:
@@ -199,7 +199,7 @@ def _search(x, means, constants, halves, near, drawn, candidates, squares, met_b
 
 @njit
 def _pairs(order, starts, met_by_rows, scale, sums):
-    """Sum distances by pair of components, unsorted; return the number of pairs."""
+    """Sum distances per pair of components, in any order; return the number of pairs."""
     met, found, counts, stamps = met_by_rows
     keys, steps, times = sums[0], sums[1], sums[2]
     k, n = starts.size - 1, 0

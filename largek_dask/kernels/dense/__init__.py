@@ -1,1 +1,1 @@
-"""Nearest centres of dense rows, and other computations on dense rows."""
+"""Kernels for dense rows, such as the search for nearest centres."""

@@ -1,4 +1,4 @@
-"""k-means inside every cell of a coarse partition, for all cells in one call."""
+"""Run k-means inside every cell of a coarse partition, for all cells in one call."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from largek_dask.kernels.threads import on_threads
 from largek_dask.kernels.tile import BEST, Micro, Tile, direct_features, select_tile
 
 _RUN = 48
-"""Number of consecutive rows (a run) that a thinned step uses or skips together: a multiple of the
-width of every panel."""
+"""Number of consecutive rows that a step uses or skips together, a multiple of all panel widths."""
 _THINNED = 4
-"""A thinned step uses at least one out of this number of runs."""
+"""Maximum stride of the runs of rows that a step uses."""
 _ENOUGH = 25
-"""Number of rows per centre that a thinned step should use."""
+"""Minimum number of rows per centre in steps that skip rows."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -45,7 +44,7 @@ def cell_means(
     n_full: int = 2,
     n_threads: int = 1,
 ) -> tuple[Array, Labels]:
-    """Run Lloyd steps inside every cell, on the rows of that cell.
+    """Run k-means separately on the rows of every cell.
 
     Parameters
     ----------
@@ -93,7 +92,7 @@ def cell_means(
     def work(cells: Places) -> None:
         rows, most = int(np.diff(starts)[cells].max()), int(sizes[cells].max())
         space = panels.workspace(tile, dtype, False, d, blocks, (most, 0))
-        # allocated once: fresh memory costs a page fault per 4 KB
+        # Allocate once, because fresh memory costs a page fault per 4 KB.
         block, found = np.empty(rows * d + 8, dtype), np.empty(rows, np.int32)
         sums, totals = np.empty((most, d), dtype), np.empty(most)
         for c in cells.tolist():
@@ -109,7 +108,7 @@ def cell_means(
 
 
 def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
-    """Divide the cells with centres into parts with about equal numbers of rows."""
+    """Divide the cells that have centres into parts with about equal numbers of rows."""
     cells = np.flatnonzero(sizes)
     ends = np.cumsum(np.diff(starts)[cells])
     shares = np.searchsorted(ends, ends[-1:] * np.arange(1, n_threads) / n_threads)
@@ -118,7 +117,7 @@ def _shares(starts: Places, sizes: Places, n_threads: int) -> list[Places]:
 
 @cache
 def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
-    """Compile a function that writes the factors and the starts of scores for given means."""
+    """Compile a function that computes the factors and initial scores of centres."""
     centres, real = tile.centres, dtype.type
 
     @inner
@@ -137,7 +136,7 @@ def _prepare(tile: Tile, dtype: panels.Dtype, direct: bool) -> panels.Kernel:
 
 @cache
 def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile a function that adds each row of a panel to the sum of its nearest centre."""
+    """Compile a function that adds each row of a panel to the sum of the nearest centre."""
     lanes, centres, real = tile.lanes_of(dtype.itemsize), tile.centres, dtype.type
     width = tile.vectors * lanes
     spec = Micro(centres, tile.vectors, lanes, BEST, direct).code
@@ -157,7 +156,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
         for q in range(m):
             j = winners[q]
             found[at + q] = j
-            # (use slices: numba would gather by an index that might be negative)
+            # Use slices: numba would emit slow gathers for indices that might be negative.
             row, total = block[(at + q) * d :], sums[j]
             if weight.size > 0:
                 w = weight[order[at + q]]
@@ -174,7 +173,7 @@ def _assign(tile: Tile, dtype: panels.Dtype, direct: int) -> panels.Kernel:
 
 @cache
 def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -> panels.Kernel:
-    """Compile all Lloyd steps of one cell."""
+    """Compile a kernel that runs all Lloyd steps of one cell."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     copy = convert_rows(dtype, stored)
     prepare, assign = _prepare(tile, dtype, direct > 0), _assign(tile, dtype, direct)
@@ -240,9 +239,9 @@ def _steps(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype, direct: int) -
 
 @inner
 def _reseat(rows, order, weight, found, means, sums, j, d):
-    """Move centre j, which has no rows, to the row that is farthest from its own centre.
+    """Move the empty centre j to the row that is farthest from the row's centre.
 
-    The row is assigned to centre j, so that no other centre moves to it.
+    The row is assigned to centre j, so that no other empty centre moves to the same row.
     """
     far, at = 0.0, -1
     for p in range(order.size):

@@ -13,23 +13,22 @@ from largek_dask.kernels.jit import njit
 
 _LINE = 64
 _BYTES_AHEAD = 8 << 10
-"""Number of bytes by which prefetching is ahead of copying; the optimum is flat."""
+"""Prefetch distance in bytes; speed is not sensitive to this value."""
 _ROWS_AHEAD = 32
 
 
 def copy_rows(x: NDArray[Any], places: NDArray[np.int64], out: NDArray[Any]) -> None:
     """Write ``out[:] = x[places]``, prefetching rows that are far apart in memory.
 
-    `x` is (n, d); `places` is (m,) int64, with values from 0 to n - 1, which is not checked; `out`
-    is (m, d), C-ordered and of the same type as `x`. Numpy waits for each row in turn, and takes
-    1.1 to 2 times as long.
+    `x` has shape (n, d), and `out` is a C-ordered (m, d) array of the same type. `places` contains
+    m row numbers, which are not checked. Without prefetching, numpy takes 1.1 to 2 times as long.
     """
     if not x.flags.c_contiguous:
-        # mode "clip" needs no buffer
+        # With mode "clip", numpy needs no buffer.
         x.take(places, axis=0, out=out, mode="clip")
         return
     ahead = min(_ROWS_AHEAD, _BYTES_AHEAD // max(1, x.shape[1] * x.itemsize) + 1)
-    bits = np.dtype(f"u{x.itemsize}")  # one kernel per size, whatever the type
+    bits = np.dtype(f"u{x.itemsize}")  # one kernel per item size
     _copy_rows(readonly(x.view(bits)), readonly(places), ahead, out.view(bits))
 
 

@@ -1,12 +1,14 @@
-"""Decide the labels of rows in doubt: rounded scores do not show which centre is nearest.
+"""Decide the labels of rows whose rounded scores do not determine the nearest centre.
 
-The scores |c|² - 2 x·c are rounded, so two scores that lie close together do not show which of two
-centres is nearer. For rows in a tight group far from the origin this may hold for all centres of
-the group. The rounding errors are bounded (:class:`Rounding`). Rows whose scores are too close are
-in doubt: among their possible centres the one with the smallest sum (x - c)² is chosen, computed in
-float64 from the given numbers. So every search labels a row by the smallest such sum (ties go to
-the lowest index). The dense search notes rows in doubt (``search._note_doubts``) and decides them
-immediately if they are few; otherwise :func:`~.distances.decide` does.
+The scores |c|² - 2 x·c are rounded, so two close scores do not show which of two centres is nearer.
+For rows in a tight group far from the origin, this may be true for all centres of the group.
+:class:`Rounding` bounds the rounding errors. A row is *in doubt* if its scores are too close to
+determine the nearest centre. Such a row is assigned to the centre with the smallest sum (x - c)²,
+computed in float64 from the given numbers.
+
+So every search labels a row by the smallest sum (x - c)², and ties go to the lowest index. The
+dense search records rows in doubt (``search._note_doubts``) and decides small numbers of rows
+immediately; otherwise :func:`~.distances.decide` decides them.
 """
 
 from __future__ import annotations
@@ -28,51 +30,51 @@ Array = NDArray[Any]
 
 _SMALL = 2.0**-10
 _BLOCK = 32
-"""Number of scores that are compared with the limit together."""
+"""Number of scores that are compared with a limit at a time."""
 _FAR = 2.0**26
-"""Minimum ratio of a far row's distance from the centres to the distances between the centres: a
-float64 sum (x - c)² has twice as many bits as this ratio."""
+"""A row is far if its distance from the centres exceeds the distances between centres by this
+factor; float64 sums (x - c)² then cannot distinguish the centres."""
 _FAR_SCORES = 2**20
-"""Number of scores of far rows that are stored at a time."""
+"""Maximum number of scores of far rows that are stored at a time."""
 NO_LIST = readonly(np.empty(0, np.int32))
 
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    r"""Bounds on the errors of scores in the product form.
+    r"""Upper bounds on the rounding errors of product-form scores.
 
-    With unit roundoff u of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma 3.1; it
-    holds for fused and separate multiply-adds in any order) a score begins with fl(|c|²) and takes
-    n multiply-adds of ``x_f * -2 c_f``, one for each feature or each stored number of a sparse row.
-    By Cauchy-Schwarz its error is at most γ_{n+2} (|c|² + 2 |x| |c|). Subtracting the origin from a
-    row and from a centre adds one rounding each, counted as two more terms. `product` is γ_{n+6}.
+    Let u be the unit roundoff of the compute dtype and γ_n = n u / (1 - n u) (Higham 2002, lemma
+    3.1, for fused or separate multiply-adds in any order). A score begins with fl(|c|²) and takes n
+    multiply-adds of ``x_f * -2 c_f``, one for each feature or for each stored number of a sparse
+    row. By Cauchy-Schwarz the error is at most γ_{n+2} (|c|² + 2 |x| |c|). Subtracting the origin
+    from a row and from a centre adds one rounding each, counted as two more terms. `product` is
+    γ_{n+6}.
 
-    *The margin.* If another centre is not farther than the centre with the smallest score s, its
-    score exceeds s by at most the errors of both scores. The lengths of the two centres are bounded
-    by the longest of all centres, and by |x| and the distance D given by s: for γ below 2^-10, D²
-    is at most s + |x|² + 5γ|x|², and both centres lie within |x| + 1.003 D of the origin.
-    Computed |x|² have an error of γ|x|². `exact` is the relative rounding error of the float64 sums
-    (x - c)² that decide rows in doubt; `absolute` covers products that underflow.
+    *Margin.* If another centre is no farther than the centre with the smallest score s, its score
+    exceeds s by at most the errors of both scores. The lengths of the two centres are bounded by
+    the longest of all centres, and by |x| and the distance D given by s: for γ below 2^-10, D² is
+    at most s + |x|² + 5γ|x|², and both centres are within |x| + 1.003 D of the origin. Computed
+    values of |x|² have an error of γ|x|².
+
+    `exact` is the relative rounding error of the float64 sums (x - c)² that decide rows in doubt;
+    `absolute` covers products that underflow.
     """
 
     product: float
-    """γ_{n+6}; infinite if there is no bound."""
+    """Relative error bound γ_{n+6} of scores; infinite if there is no bound."""
     longest: float
-    """Upper bound on the distance of any centre from the origin."""
+    """Upper bound on the distance of every centre from the origin."""
     exact: float
     absolute: float
     coarse: tuple[float, float, float, float, float]
-    """Numbers a, b, c, e, f of the compute dtype for two simpler bounds on every margin.
-
-    No margin exceeds ``a + b |x|²``, nor ``c + e |x|² + f D²``, where D² is the score plus |x|².
-    The first bounds the lengths of possible centres by the longest centre. The second is tighter if
-    one centre is far out: it uses ``1.02 (|x| + near)`` of :func:`margin`, and
-    ``2 |x| near <= |x|² + near²``.
-    """
+    """Coefficients a, b, c, e and f of two simpler upper bounds on every margin, ``a + b |x|²`` and
+    ``c + e |x|² + f D²``, where D² is the score plus |x|². The first bound uses the length of the
+    longest centre. The second bound is tighter if one centre is far from the others; it follows
+    from ``1.02 (|x| + near)`` in :func:`margin` and ``2 |x| near <= |x|² + near²``."""
 
     @classmethod
     def of(cls, dtype: np.dtype[Any], n_terms: int, longest_square: float) -> Rounding:
-        """Return bounds for `n_terms` multiply-adds and the given maximum squared length."""
+        """Return bounds for `n_terms` multiply-adds and the largest squared length of a centre."""
         product, exact, absolute, factor, others = _of_terms(dtype, n_terms)
         longest = math.sqrt(longest_square) * (1 + 2.0**-20)
         first = 2 * factor * longest * longest + 2 * absolute
@@ -80,7 +82,7 @@ class Rounding:
         return cls(product, longest, exact, absolute, (a, b, c, e, f))
 
     def as_tuple(self) -> tuple[float, float, float, float]:
-        """Return the fields as arguments of compiled code."""
+        """Return the fields that compiled code needs."""
         return self.product, self.longest, self.exact, self.absolute
 
 
@@ -88,7 +90,7 @@ class Rounding:
 def _of_terms(
     dtype: np.dtype[Any], n_terms: int
 ) -> tuple[float, float, float, float, tuple[float, ...]]:
-    """Return the numbers that do not depend on the centres."""
+    """Return the parts of :class:`Rounding` that do not depend on the centres."""
     kind = np.finfo(dtype)
     share = (n_terms + 6) * float(kind.eps) / 2
     product = share / (1 - share) if share < 0.5 else np.inf
@@ -108,17 +110,17 @@ def _of_terms(
 
 
 def _above(dtype: np.dtype[Any], *numbers: float) -> tuple[float, ...]:
-    """Round numbers up to values of `dtype` that are strictly larger."""
+    """Round numbers up to strictly larger values of type ``dtype``."""
     with np.errstate(all="ignore"):
         return tuple(np.nextafter(np.array(numbers, dtype), dtype.type(np.inf)).tolist())
 
 
 @njit
 def margin(score, square, rounding):
-    """Return the maximum excess over `score` of the score of a centre that is not farther.
+    """Return how much the score of a centre may exceed ``score`` if the centre is no farther.
 
-    `score` is the smallest or the second smallest score of a row; `square` is an upper bound on the
-    row's squared length; `rounding` is the result of ``Rounding.as_tuple``.
+    `score` is the smallest or second smallest score of a row, `square` is an upper bound on the
+    row's squared length, and `rounding` is the result of ``Rounding.as_tuple``.
     """
     product, longest, exact, absolute = rounding
     length, reach = np.sqrt(square), longest
@@ -154,7 +156,7 @@ def choose(rows, at, centers, d, scores, scores_at, limit, lists, begin, end):
     for block in range(begin, end, _BLOCK):
         stop = min(block + _BLOCK, end)
         if scores_at >= 0:
-            beyond = 0  # (count: a branch would prevent vectorization)
+            beyond = 0  # Counting avoids a branch, so the loop is vectorized.
             for p in range(block, stop):
                 beyond += scores[scores_at + p] > limit
             if beyond == stop - block:
@@ -186,15 +188,14 @@ def choose_rows(x, centers, scores, limits, labels, squares, second_labels, seco
 def too_far(
     squares: NDArray[np.float64], dtype: np.dtype[Any], reach: float = np.inf
 ) -> NDArray[np.intp]:
-    """Return the rows for which sums (x - c)² cannot distinguish centres, by their distances.
+    """Return the rows that are too far from the centres for sums (x - c)² to distinguish them.
 
-    A fit refuses such rows, but a fitted model may receive them. In one case their scores or sums
-    have overflowed `dtype`; if all scores of a row have, its label is arbitrary, which shows in the
-    distance to that centre. In the other case the rows are so far from all centres, compared to the
-    distances between the centres, that the sums have lost the differences.
+    A fit rejects such rows, but a fitted model may receive them. Either their scores or sums
+    overflow `dtype`, or the distances to the centres are so much larger than the distances between
+    centres that rounding hides the differences.
     """
     far = _FAR * reach if reach else np.inf
-    # (a product of floats overflows to infinity, whereas a power raises an error)
+    # A product of floats overflows to infinity, whereas a power raises an error.
     most = min(float(np.finfo(dtype).max) / 16, far * far)
     return np.flatnonzero(~(squares <= most))
 
@@ -207,10 +208,11 @@ def reach_of(centers: Array) -> float:
 
 
 def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
-    """Return labels of (m, d) rows at any distance.
+    """Return the labels of (m, d) rows, which may be extremely far from the centres.
 
-    Float64 sums (x - c)² are computed from numbers divided by a power of two. If these sums cannot
-    distinguish centres, products c (c - 2 x) about the first centre are used.
+    Rows and centres are scaled by a power of two, and float64 sums (x - c)² are compared. If these
+    sums cannot distinguish the centres, products c (c - 2 x) relative to the first centre are
+    compared.
     """
     labels, reach = np.empty(len(x), np.int32), reach_of(centers)
     step = max(1, _FAR_SCORES // max(len(centers), x.shape[1]))
@@ -227,7 +229,7 @@ def nearest_of_far(x: Array, centers: Array) -> NDArray[np.int32]:
 
 
 def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
-    """Return (m, k) sums (x - c)²."""
+    """Return (m, k) squared distances as sums of (x - c)²."""
     scores = np.empty((len(rows), len(others)))
     for row, out in zip(rows, scores, strict=True):
         out[:] = row_squares(others, row)
@@ -235,9 +237,9 @@ def _sums(rows: Array, others: Array) -> NDArray[np.float64]:
 
 
 def _products(x: Array, centers: Array, exponent: int) -> NDArray[np.float64]:
-    """Return (m, k) sums (x - c)² - x² about the first centre, divided by a power of two per row.
+    """Return (m, k) values of (x - c)² - x², relative to the first centre and scaled.
 
-    The centres are the given numbers times ``2^exponent``.
+    The true centres are ``centers * 2^exponent``.
     """
     x, others = x.astype(np.float64), centers - centers[0]
     powers = np.frexp(np.abs(x).max(axis=1))[1][:, None]
@@ -258,6 +260,6 @@ def distances_of_far(x: Array, centers: Array) -> NDArray[np.float64]:
 
 
 def _scaled(x: Array) -> tuple[NDArray[np.float64], int]:
-    """Divide by the least power of two above all numbers; return the quotients and the exponent."""
+    """Return numbers scaled by a power of two to less than 1, and the exponent of the scale."""
     exponent = int(np.frexp(float(np.abs(x).max(initial=0)))[1])
     return readonly(np.ldexp(x.astype(np.float64), -exponent)), exponent

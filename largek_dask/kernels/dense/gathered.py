@@ -1,12 +1,12 @@
-"""Search of scattered rows, which are gathered by group and compared with their group's list.
+"""Search that gathers the scattered rows of each group to compare them with the group's list.
 
 The centres of a group's list are copied to contiguous memory once. The group's rows are gathered by
 number and packed a panel at a time, while the rows of the next panel are prefetched. The last panel
-of a group is as narrow as the number of its rows allows.
+of a group is narrower if few rows remain.
 
-If the difference of the two smallest scores is within the usual rounding error, sums (x - c)²
-decide. Labels are not guaranteed to be right: the limit is about eight times a sum of roundings of
-random signs, much less than the margin of :mod:`.doubts`.
+If the two smallest scores differ by no more than the usual rounding error, float64 sums (x - c)²
+decide. Labels are not guaranteed to be exact: the limit assumes that rounding errors have random
+signs, so the limit is much smaller than the margin of :mod:`.doubts`.
 """
 
 from __future__ import annotations
@@ -34,30 +34,29 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
 COLLECTED = 1 << 10
-"""Whole groups are collected until they have at least this number of rows; then they are
-searched."""
+"""Minimum number of rows to collect, in whole groups, before they are searched."""
 AHEAD = 16
-"""Number of rows by which prefetching is ahead of copying."""
+"""Prefetch distance, in rows."""
 LINE = 64
-"""Bytes per cache line; on CPUs with another size only speed suffers."""
+"""Cache line size in bytes; on CPUs with a different size, only speed is affected."""
 USUAL = 8
-"""Scores that differ by less than this times ``sqrt(d) u (|x|² + D²)`` are in doubt; the usual
-rounding error is smaller."""
+"""Two scores are in doubt if they differ by at most this factor times ``sqrt(d) u (|x|² + D²)``;
+the usual rounding error is smaller."""
 
 
 def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
-    """Return arrays for row numbers and counts of groups of at most `largest` rows."""
+    """Return scratch arrays for row numbers and row counts of groups of up to `largest` rows."""
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
 
 
 @cache
 def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile packing of given rows, less the shift, into a transposed panel with squared lengths.
+    """Compile a function that packs listed rows, minus the shift, into a transposed panel.
 
-    In ``pack(rows, places, at, d, shift, panel, panel_at, norms)``, `places` has row numbers for
-    all lanes. For rows shorter than a block of 32 bytes, ``pack`` reads into the next row and
-    writes beyond the panel. The direct form needs no lengths and leaves `norms` at 0.
+    The function is ``pack(rows, places, at, d, shift, panel, panel_at, norms)``; `places` contains
+    a row number for each lane. If rows are shorter than 32 bytes, ``pack`` reads into the next row
+    and writes beyond the panel. Squared lengths are written to `norms`, or 0 in the direct form.
     """
     side = 32 // dtype.itemsize
     lengths = 0 if direct else 1
@@ -73,7 +72,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
                     panel_at + f * width + r, width, norms, r,
                 )  # fmt: skip
         if d % side != 0:
-            # the last block overlaps the previous one and writes the same numbers again
+            # The last block overlaps the previous block and writes the same numbers again.
             f = max(d - side, 0)
             for r in range(0, width, side):
                 gather(
@@ -86,7 +85,7 @@ def pack_gathered(dtype: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
-    """Compile loading of a panel of given rows, converted from the stored type."""
+    """Compile a function that loads listed rows into a panel, converting them if necessary."""
     side = 32 // dtype.itemsize
     pack, converted = pack_gathered(dtype, width, direct), stored != dtype
 
@@ -97,7 +96,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
             for f in range(d):
                 panel[f * width + q] = rows[i + f]
 
-    # the direct form subtracts no shift
+    # The direct form subtracts no shift.
     @inner
     def load(rows, places, at, d, shift, panel, norms, spare, own):
         if converted:
@@ -119,7 +118,7 @@ def load_rows(dtype: Dtype, stored: Dtype, width: int, direct: bool) -> Kernel:
 
 @cache
 def fetch_rows(stored: Dtype) -> Kernel:
-    """Compile prefetching of rows."""
+    """Compile a function that prefetches rows."""
     line = LINE // stored.itemsize
 
     @inner
@@ -135,14 +134,14 @@ def fetch_rows(stored: Dtype) -> Kernel:
 
 @cache
 def convert_rows(dtype: Dtype, stored: Dtype) -> Kernel:
-    """Compile copying of given rows, less an origin, to contiguous rows of the compute dtype."""
+    """Compile a function that copies listed rows, minus an origin, to contiguous memory."""
     real, call = dtype.type, fetch_rows(stored)
 
     @inner
     def copy(rows, places, count, d, origin, block):
         for p in range(count):
             call(rows, places, min(p + AHEAD, count), min(p + AHEAD + 1, count), d)
-            # (use slices: numba would gather by an index that might be negative)
+            # Use slices: numba would emit slow gathers for indices that might be negative.
             row, out = rows[np.int64(places[p]) * d :], block[p * d :]
             for f in range(d):
                 out[f] = real(row[f]) - origin[f]
@@ -152,15 +151,14 @@ def convert_rows(dtype: Dtype, stored: Dtype) -> Kernel:
 
 @cache
 def _meet(tile: Tile, dtype: Dtype, stored: Dtype, vectors: int, direct: int) -> Kernel:
-    """Compile the search of a block of centres for a panel of `vectors` vectors of rows.
+    """Compile the search of a block of centres for a panel of rows.
 
-    It finds the two smallest scores of each row. Meanwhile the next rows, ``places[ahead : ahead +
-    n_ahead]``, are prefetched a few at a time, since a core allows few outstanding reads.
+    The function finds the two nearest centres of each row. Meanwhile it prefetches the next rows a
+    few at a time, because a core allows few outstanding reads.
     """
     lanes, real = tile.lanes_of(dtype.itemsize), dtype.type
     width = vectors * lanes
-    # a narrow panel needs more centres at a time, or each multiply-add waits for the previous one;
-    # where features are unrolled, the next tile fills the gap
+    # A narrow panel needs more centres at a time, so that no multiply-add waits for another.
     centres = PAD if vectors == 1 and not direct else tile.centres
     spec = Micro(centres, vectors, lanes, PAIR, direct).code
     load, call = load_rows(dtype, stored, width, direct > 0), fetch_rows(stored)
@@ -222,7 +220,6 @@ def _collect(order, starts, offsets, begin, end, chosen, counts):
 
 @inner
 def _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings):
-    """Copy listed centres and the starts of their scores, and pad them."""
     for m in range(length):
         c = listed[first + m]
         copied_openings[m] = openings[c]
@@ -236,16 +233,17 @@ def _copy_listed(listed, first, length, centers, openings, d, copies, copied_ope
 
 @cache
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
-    """Compile the search of a group's next panel of rows in the group's list.
+    """Compile the search of a group's list for the group's next panel of rows.
 
-    It returns the number of rows, and the number of rows that change their centre.
+    The function returns the number of rows in the panel, and the number of rows whose label
+    changes.
     """
     lanes = tile.lanes_of(dtype.itemsize)
-    # a panel is at least as wide as a transposed block
+    # A panel is at least as wide as a transposed block.
     thin = max(1, 32 // dtype.itemsize // lanes)
     narrow = _meet(tile, dtype, stored, thin, direct)
     wide = _meet(tile, dtype, stored, tile.vectors, direct)
-    # a wide panel is used only if the rows need all of its vectors
+    # A wide panel is used only if the rows need all of its vectors.
     width, least, few = tile.vectors * lanes, thin * lanes, (tile.vectors - 1) * lanes
     real, converted = dtype.type, stored != dtype
 
@@ -288,7 +286,7 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                 near, next_near = values[q], values[size + q]
                 gap = (next_near - near) * (next_near + near)
                 if gap <= close * (norms[q] + near * near):
-                    if converted:  # the rows of this panel are in `spare`
+                    if converted:  # this panel is in `spare`
                         found = decide(spare, q * d, whole, d, listed, first, first + length)
                     else:
                         own_at = np.int64(i) * d
@@ -306,12 +304,12 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
 
 @cache
 def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Callable[..., Any]:
-    """Compile the search for each row's nearest centre in its group's list, with two distances.
+    """Compile the search for each row's nearest centre in the list of the row's group.
 
-    `stored` is the type of the rows, one of `rows.NATIVE`; `direct` is the number of features if
-    (x - c)² itself is summed, else 0. The kernel is ``run(x, given, order, starts, offsets, listed,
+    `stored` is the type of the rows, one of `rows.NATIVE`; `direct` is the number of features in
+    the direct form, otherwise 0. The kernel is ``run(x, given, order, starts, offsets, listed,
     shift, centers, openings, begin, end, keep, space, chosen, counts, labels, upper, lower)``, with
-    the arguments of :class:`~.lists.ListSearch`; `given` are the centres themselves, `chosen` and
+    the arguments of :class:`~.lists.ListSearch`; `given` are the original centres, and `chosen` and
     `counts` come from :func:`scratch`.
     """
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)

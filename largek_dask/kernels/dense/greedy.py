@@ -1,7 +1,7 @@
 """Greedy k-means++ in one call, for rows that fit into a cache.
 
-D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007. The greedy
-form draws several candidates for each centre and chooses the best.
+The algorithm k-means++ is by D. Arthur and S. Vassilvitskii (k-means++: the advantages of careful
+seeding, SODA 2007). The greedy form draws several candidates for each centre and keeps the best.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
 _LANES = 8
-"""Number of partial sums, to which rows are added in turn."""
+"""Number of partial sums; rows are added to the sums in turn."""
 
 
 def greedy_rows(
     columns: NDArray[Any], weight: NDArray[np.float64], uniforms: NDArray[np.float64]
 ) -> NDArray[np.int64]:
-    """Choose starting rows, each the best of candidates drawn by weighted squared distance.
+    """Choose initial centres among the rows by greedy k-means++.
 
     Squared distances are summed in the order of the features, so draws do not depend on the
     machine's vector width.
@@ -75,7 +75,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
             total += weight[i] * np.float64(d2[i])
             edges[i] = total
         if total == 0.0:
-            # every row coincides with a centre
+            # Every row coincides with a centre.
             for rest in range(t + 1, k):
                 picks[rest] = picks[0]
             break
@@ -83,7 +83,7 @@ def _greedy(columns, weight, uniforms, d2, edges, tried, picks):
 
 @njit
 def _left(weight, d2, tried, parts):
-    """Return the cost with a candidate; no addition waits for the previous one."""
+    """Return the cost that remains if a candidate becomes a centre."""
     n = weight.shape[0]
     whole = n // _LANES * _LANES
     parts[:] = 0.0
@@ -101,11 +101,11 @@ def _left(weight, d2, tried, parts):
 
 @njit
 def _drawn(edges, uniform):
-    """Return the row at the given share of the cumulative mass, never a row of mass 0."""
+    """Draw a row with a probability proportional to its mass, given a uniform random number."""
     n = edges.shape[0]
     target = uniform * edges[n - 1]
     low, high = 0, n - 1
-    # if the target is rounded up to the total mass, the result is the first row that reaches it
+    # If the target is rounded up to the total mass, return the first row that reaches it.
     while low < high:
         middle = (low + high) // 2
         if edges[middle] > target or edges[middle] == edges[n - 1]:

@@ -1,4 +1,4 @@
-"""Panels of rows packed for the register tile, blocks of a pass, and forms of centres."""
+"""Pack rows into panels and centres into forms for the kernels, and choose block sizes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import DIRECT_FEATURES, Tile
 
 PAD = 8
-"""Centres are padded to a multiple of this, which every tile divides."""
+"""Centres are padded to a multiple of this number; every tile size divides it."""
 
 NEAR = 256 << 10
-"""Maximum bytes of centres (of one block of features) that stay in cache while panels use them."""
+"""Maximum size in bytes of a block of centres that stays in the cache."""
 
 CACHE_LINE = 64
 
@@ -44,7 +44,7 @@ class Blocking:
     """Number of features per block; accumulators are stored between blocks."""
 
     def as_tuple(self) -> tuple[int, int, int]:
-        """Return the fields as arguments of compiled code."""
+        """Return the fields as a tuple for compiled code."""
         return self.panels, self.tiles, self.features
 
 
@@ -52,9 +52,10 @@ class Blocking:
 def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Blocking:
     """Choose blocks for `n_centers` centres of `n_features` features of `itemsize` bytes.
 
-    Sizes were measured on CPUs with 32 KB and 512 KB, and with 48 KB and 2 MB, of first- and
-    second-level cache. The optimum is flat, except that a few panels must share the reading of many
-    large centres. If all centres fit the cache, a few panels leave room for the next rows.
+    Sizes were tuned on CPUs with first- and second-level caches of 32 KB and 512 KB, and of 48 KB
+    and 2 MB. Speed is not sensitive to the sizes, except that several panels must share each
+    reading of many large centres. If all centres fit the cache, few panels are used, which leaves
+    room for the next rows.
     """
     width = tile.vectors * tile.lanes_of(itemsize)
     features = n_features if n_features <= 1024 else 512
@@ -69,10 +70,10 @@ def blocking(tile: Tile, itemsize: int, n_features: int, n_centers: int) -> Bloc
 
 
 def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
-    """Return True if the winning tile is found first and its centre afterwards (direct form only).
+    """Return True if the best tile should be found first, and the centre in the tile afterwards.
 
-    This halves the cost of comparisons, which matters with few features. In return, one tile per
-    row is searched a second time, and a transposed copy of the centres is needed.
+    In the direct form, two steps halve the cost of comparisons, which matters with few features. In
+    return, one tile per row is searched twice, and a transposed copy of the centres is needed.
     """
     return n_features <= DIRECT_FEATURES and n_centers >= 256 and n_rows >= 256
 
@@ -80,32 +81,32 @@ def blockwise(n_rows: int, n_features: int, n_centers: int) -> bool:
 def inner(function: Kernel) -> Kernel:
     """Compile a function that only other kernels call, and that allocates no array.
 
-    It cannot be called from Python, and does not count references, which for a dozen arrays would
-    take as long as packing a panel.
+    The function cannot be called from Python. It does not count references, because counting for a
+    dozen arrays would take as long as packing a panel.
     """
     return njit(internal=True, refcounts=False)(function)
 
 
 def real_arrays(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of input arrays; writable arrays are accepted, too."""
+    """Return the numba types of input arrays, which may be read-only or writable."""
     return [array.copy(readonly=True) for array in outputs(dtype, *ndims)]
 
 
 def outputs(dtype: Any, *ndims: int) -> list[Any]:
-    """Return types of output arrays."""
+    """Return the numba types of C-ordered output arrays."""
     return [types.Array(numba.from_dtype(np.dtype(dtype)), n, "C") for n in ndims]
 
 
 @cache
 def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile filling of a panel with features of `width` rows and, with `lengths`, squares."""
+    """Compile a function that fills a panel and, if `lengths` is 1, updates squared lengths."""
     side = 32 // dtype.itemsize
-    # the widest panels take twice as many rows at a time
+    # In the widest panels, double the number of rows that are transposed together.
     count = 2 * side if width == 6 * side else side
 
     @inner
     def fill(rows, rows_at, stride, first, size, shift, panel, at, norms, own):
-        # process all rows for a few features at a time, so that writes are contiguous
+        # Process all rows for a few features at a time, so that writes are contiguous.
         for f in range(0, size - side + 1, side):
             for r in range(0, width, count):
                 transpose(
@@ -114,9 +115,8 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
                 )  # fmt: skip
         left = size % side
         if left != 0:
-            # the last block overlaps the previous one and writes the same numbers again; for rows
-            # shorter than a block it reads into the next row and writes beyond the panel, where the
-            # next panel will be
+            # The last block overlaps the previous block and writes the same numbers again.
+            # Blocks longer than a row write beyond the panel, where the next panel will be.
             f = max(size - side, 0)
             begin = side - left if f > 0 else 0
             for r in range(0, width, count):
@@ -130,12 +130,12 @@ def _fill(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
-    """Compile packing of rows' features, less the shift, into a transposed panel of `width` lanes.
+    """Compile a function that packs features of rows, minus the shift, into a transposed panel.
 
     ``pack(rows, row, count, d, first, size, shift, panel, at, spare, norms, own)`` packs features
-    ``first .. first + size`` of `count` rows with `d` features. If `lengths` is 1, it adds their
-    squares to ``norms[own : own + width]``, one fused multiply-add each, in order, starting from 0
-    if `first` is 0.
+    ``first .. first + size`` of `count` rows with `d` features. If `lengths` is 1, the squares of
+    these features are added in order to ``norms[own : own + width]``, by fused multiply-adds. The
+    norms start from 0 if `first` is 0.
     """
     side, fill = 32 // dtype.itemsize, _fill(dtype, width, lengths)
 
@@ -148,8 +148,8 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
         if count == width and begin + (width - 1) * d + max(size, side) <= rows.size:
             fill(rows, begin, d, first, size, shift, panel, at, norms, own)
         else:
-            # copy the tail, so that the same code packs it
-            # (use loops: for a slice assignment numba would also compile its error message)
+            # Copy the last rows, so that the same code packs them.
+            # Use loops: for slice assignments, numba would also compile error messages.
             for q in range(count):
                 for f in range(size):
                     spare[q * size + f] = rows[begin + q * d + f]
@@ -162,7 +162,7 @@ def pack_block(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def pack_rows(dtype: Dtype, width: int) -> Kernel:
-    """Compile packing of whole rows, without their lengths."""
+    """Compile a function that packs whole rows into a transposed panel, without norms."""
     block = pack_block(dtype, width, 0)
 
     @inner
@@ -173,7 +173,7 @@ def pack_rows(dtype: Dtype, width: int) -> Kernel:
 
 
 class _Workspaces(threading.local):
-    """Scratch arrays that a thread used most recently, by the arguments of `workspace`."""
+    """Most recently used scratch arrays of a thread, keyed by the arguments of `workspace`."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, tuple[Any, ...]] = {}
@@ -185,13 +185,12 @@ _workspaces = _Workspaces()
 def workspace(
     tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
 ) -> tuple[Any, ...]:
-    """Return scratch arrays of one call, aligned to cache lines, so that no vector spans two lines.
+    """Return scratch arrays for one call, aligned to cache lines.
 
-    These are panels, tail rows, norms, winning values and labels, and carried accumulators. In
-    addition there are copies of ``sizes[0]`` listed centres with the starts of their scores, and of
-    ``sizes[1]`` transposed centres. Each thread retains its last two sets, one for a pass and one
-    for its rows in doubt: fresh memory would cost a page fault per 4 KB, which took a third of the
-    time for a chunk of 1 MB and 50 centres.
+    The arrays contain panels, the last rows, norms, winning values, winning labels and
+    accumulators, copies of ``sizes[0]`` listed centres with their initial scores, and copies of
+    ``sizes[1]`` transposed centres. Each thread keeps its last two sets of arrays, since fresh
+    memory would cost a page fault per 4 KB: a third of the time for a chunk of 1 MB and 50 centres.
     """
     key, kept = (tile, dtype, two, n_features, blocks, sizes), _workspaces.kept
     space = kept.pop(key, None) or _new_workspace(*key)
@@ -207,7 +206,7 @@ def _new_workspace(
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
     winners = blocks.panels * width * (2 if two or n_features > DIRECT_FEATURES else 1)
-    # one more tile for the narrow tiles at the end
+    # Add one tile for the narrow tiles at the end.
     carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
     return (
@@ -224,12 +223,12 @@ def _new_workspace(
 
 
 def label_dtype(dtype: Dtype) -> Dtype:
-    """Return the type of running labels, which are as wide as scores, so that masks fit both."""
+    """Return the integer type of the same width as scores, so that masks fit both types."""
     return np.dtype(np.int32 if dtype.itemsize == 4 else np.int64)
 
 
 def workspace_type(dtype: Dtype) -> Any:
-    """Return the type of `workspace`'s result, for signatures."""
+    """Return the numba type of the result of :func:`workspace`."""
     (real,), (label,) = outputs(dtype, 1), outputs(label_dtype(dtype), 1)
     return types.Tuple((real, real, real, real, label, real, real, real, real))
 
@@ -242,7 +241,7 @@ def aligned(size: int, dtype: Dtype) -> Any:
 
 @cache
 def square_distances(dtype: Dtype) -> Kernel:
-    """Compile exact squared distances of rows to their own centres in float64."""
+    """Compile a kernel that computes float64 squared distances of rows to their centres."""
 
     @njit((*real_arrays(dtype, 2, 2), *real_arrays("i4", 1), *outputs("f8", 1)))
     def run(x, centers, labels, out):
@@ -256,7 +255,7 @@ def square_distances(dtype: Dtype) -> Kernel:
 
 @cache
 def center_factors(dtype: Dtype) -> Kernel:
-    """Compile factors -2 (c - shift) of centres, and their squared lengths in float64."""
+    """Compile a kernel that computes factors -2 (c - shift) and float64 squared lengths."""
 
     @njit((*real_arrays(dtype, 2, 1), *outputs(dtype, 2), *outputs("f8", 1)))
     def run(centers, shift, factors, lengths):
@@ -267,7 +266,7 @@ def center_factors(dtype: Dtype) -> Kernel:
                 factors[j, f] = centers[j, f] - shift[f]
             lengths[j] = square_distance(flat, j * d, origin, 0, d)
             for f in range(d):
-                # this is exact, and done once here instead of for every row
+                # Scaling by -2 is exact, and is done once instead of for every row.
                 factors[j, f] *= -2
 
     return run
@@ -275,27 +274,28 @@ def center_factors(dtype: Dtype) -> Kernel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DenseForm:
-    """Form of centres for dense rows. All arrays are read-only."""
+    """Centres in the form used for dense rows. All arrays are read-only."""
 
     factors: Array
-    """(k padded, d) factors of a row's features; in the direct form, numbers to subtract."""
+    """(padded k, d) factors -2 (c - shift); in the direct form, the centres."""
     starts: Array
-    """(k padded,) initial scores: the squared lengths (direct form: 0); infinity for padding."""
+    """(padded k,) initial scores: squared lengths, or 0 in the direct form; infinity for
+    padding."""
     offsets: Array
-    """(d padded,) origin subtracted in packing; padded, since blocks may begin at any feature."""
+    """(padded d,) shift to subtract from rows; padded, since blocks may begin at any feature."""
     rounding: Rounding
-    """Bounds on the errors of the product form."""
+    """Bounds on the rounding errors of product-form scores."""
     numbered: Rounding
-    """Bounds if the lowest bits of scores hold the numbers of centres."""
+    """Bounds on rounding errors if the lowest bits of scores contain the number of a centre."""
 
 
 def direct_form(centers: Array) -> DenseForm:
-    """Return the form of (k, d) centres for sums (x - c)² of any number of features."""
+    """Return the dense form of (k, d) centres for sums (x - c)² of any number of features."""
     return _form(centers, np.zeros(centers.shape[1], centers.dtype), True)
 
 
 def dense_form(centers: Array, shift: Array) -> DenseForm:
-    """Return the form of (k, d) centres about a (d,) shift; both read-only, of one dtype."""
+    """Return the dense form of read-only (k, d) centres relative to a read-only (d,) shift."""
     return _form(centers, shift, centers.shape[1] <= DIRECT_FEATURES)
 
 
@@ -316,7 +316,6 @@ def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
         readonly(starts),
         readonly(offsets),
         Rounding.of(dtype, d, longest),
-        # the number changes a score by at most PAD - 1 units in the last place, and each unit
-        # counts as two roundings
+        # Numbering changes a score by at most PAD - 1 units, which count as two roundings each.
         Rounding.of(dtype, d + 2 * (PAD - 1), longest),
     )

@@ -1,8 +1,8 @@
-"""Search for the nearest centres of dense rows: packed rows against blocks of centres.
+"""Search for the nearest centres of dense rows, by comparing rows with blocks of centres.
 
-Each factory compiles a kernel for a register tile and a compute dtype when it is first needed.
-Blocks are chosen so that reused data stay in cache: a block of centres in the second-level cache
-while it is compared with several panels, and a panel (or, for long rows, a block of its features)
+Each factory function compiles a kernel for a register tile and a compute dtype at its first call.
+Block sizes keep reused data in the caches: a block of centres stays in the second-level cache while
+it is compared with several panels, and a panel (or, for long rows, a block of its features) stays
 in the first-level cache.
 """
 
@@ -32,16 +32,16 @@ from largek_dask.kernels.emit import decode_labels, find_score, reset_winners, s
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.tile import BLOCK, FEW, NUMBERED, SCORES, TWO, Micro, Tile
 
-# Arguments of compiled functions; calls from Python pass the fields, which takes less time.
+# Named groups of kernel arguments; calls from Python pass the fields, which is faster.
 Doubts = namedtuple("Doubts", "coarse rounding rows limits")
 Out = namedtuple("Out", "labels values second_labels second")
 
 FETCHED, FETCHED_WIDE = 5 << 13, 1 << 17
-"""Maximum number of values in a prefetched block of rows: larger blocks would displace data in use.
-CPUs with vectors as wide as cache lines have larger second-level caches."""
+"""Maximum number of values in a prefetched block of rows; larger blocks would displace data in use.
+CPUs whose vectors fill a cache line have larger second-level caches."""
 LITTLE = 1 << 19
-"""Maximum product of rows in doubt, centres and features for which rows are decided immediately, by
-comparison with all centres."""
+"""Maximum product of rows in doubt, centres and features for which the search itself decides these
+rows, by comparing them with all centres."""
 
 
 @cache
@@ -59,7 +59,7 @@ def _pack(dtype: Dtype, width: int, lengths: int) -> Kernel:
 
 @cache
 def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile the search of all centres: two winners per row, and the rows' squared lengths.
+    """Compile the comparison of rows with all centres, in the product form.
 
     The second smallest score is always needed to determine whether the smallest is certain.
     """
@@ -76,7 +76,7 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
         for t in range(0, max(n_tiles, 1), blocks[1]):
             tiles = min(blocks[1], n_tiles - t)
             for p in range(0, total, width):
-                # prefetch rows of the next block while a panel is compared with its first centres
+                # Prefetch the next block of rows while a panel is compared with the first centres.
                 soon = later + p * d if t == 0 and later >= 0 else -1
                 scan(
                     whole, panels, p * d, centers, d, 0, d, starts, t * centres, tiles,
@@ -93,10 +93,10 @@ def _sweep_products(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile the search of all centres for rows that are longer than a block of features.
+    """Compile the comparison of long rows with all centres, one block of features at a time.
 
-    If a panel is compared with all centres in turn, its features are packed block by block: whole
-    panels of long rows would leave the cache before they are used.
+    If a panel is compared with all centres before the next panel, its features are packed block by
+    block, because a whole panel of long rows would leave the cache before it is used.
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, pack_all = pack_block(dtype, width, 1), _pack(dtype, width, 1)
@@ -121,7 +121,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
                             rows, block + p, count, d, f, length, shift, panels, 0, spare, norms, p
                         )
                         if later >= 0:
-                            # prefetch the part of the next rows that has just been packed of these
+                            # Prefetch the same features of the next rows.
                             soon = later + f * total + p * length
                     meet(
                         panels, at, centers, d, f, length, starts, t, tiles, few, n_tiles, values,
@@ -133,7 +133,7 @@ def _sweep_divided(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _scan_block(tile: Tile, dtype: Dtype, mode: int, carry: bool) -> Kernel:
-    """Compile scores of a block of features for whole tiles and for the remaining centres."""
+    """Compile a scan of a block of features, for whole tiles and for the remaining centres."""
     lanes, centres = tile.lanes_of(dtype.itemsize), tile.centres
     size = centres * tile.vectors * lanes
     whole = Micro(centres, tile.vectors, lanes, mode, carry=carry).code
@@ -158,7 +158,7 @@ def _scan_block(tile: Tile, dtype: Dtype, mode: int, carry: bool) -> Kernel:
 
 @cache
 def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
-    """Compile scores of some centres for a block of features of a panel."""
+    """Compile a function that adds a block of features to the scores of a panel."""
     ranks, opening = 2, _scan_block(tile, dtype, SCORES, False)
     middle, closing = _scan_block(tile, dtype, SCORES, True), _scan_block(tile, dtype, mode, True)
 
@@ -188,7 +188,7 @@ def _meet_block(tile: Tile, dtype: Dtype, mode: int) -> Kernel:
 
 @cache
 def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kernel:
-    """Compile the search of all centres in the direct form, without squared lengths."""
+    """Compile the comparison of rows with all centres, in the direct form."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, centres, ranks = tile.vectors * lanes, tile.centres, 2 if mode == TWO else 1
     spec, pack = Micro(centres, tile.vectors, lanes, mode, direct).code, _pack(dtype, width, 0)
@@ -210,7 +210,7 @@ def _sweep_differences(tile: Tile, dtype: Dtype, mode: int, direct: int) -> Kern
 
 @cache
 def _note_doubts(width: int, two: bool) -> Kernel:
-    """Compile a function that notes a panel's rows in doubt, with limits on possible scores."""
+    """Compile a function that records the rows in doubt of a panel, with limits on scores."""
 
     @inner
     def note(first, m, values, own, norms, at, doubts, n_doubtful):
@@ -221,7 +221,7 @@ def _note_doubts(width: int, two: bool) -> Kernel:
             limit = best + margin(best, square, rounding)
             if second > limit:
                 continue
-            if two:  # the second nearest has to be a candidate, too
+            if two:  # the second nearest centre must be a candidate, too
                 limit = second + margin(second, square, rounding)
             doubts.rows[n_doubtful], doubts.limits[n_doubtful] = first + q, limit
             n_doubtful += 1
@@ -232,12 +232,12 @@ def _note_doubts(width: int, two: bool) -> Kernel:
 
 @cache
 def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
-    """Compile functions that count a panel's certain rows and turn its scores into distances."""
+    """Compile functions that count rows with certain labels and convert scores to distances."""
     real = dtype.type
 
     @inner
     def count(best, second, lengths, m, a, b, c, e, f):
-        certain = 0  # (count: a branch would prevent vectorization)
+        certain = 0  # Counting avoids a branch, so the loop is vectorized.
         for q in range(m):
             square = max(best[q] + lengths[q], real(0))
             limit = min(a + b * lengths[q], c + e * lengths[q] + f * square)
@@ -254,9 +254,9 @@ def _squares(dtype: Dtype) -> tuple[Kernel, Kernel]:
 
 @cache
 def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile the search of all centres, which notes rows in doubt and returns their number."""
+    """Compile a function that labels all rows, records rows in doubt and returns their number."""
     width, real = tile.vectors * tile.lanes_of(dtype.itemsize), dtype.type
-    # (`product` is a variable, since numba does not compile branches on a false constant)
+    # `product` is a variable, because numba does not compile branches on a false constant.
     two, numbered, blockwise, product = mode == TWO, mode == NUMBERED, mode == BLOCK, not direct
     ranks, nothing = (1, 0) if direct and not two else (2, -1)
     if direct:
@@ -265,7 +265,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
         sweep = (_sweep_divided if divided else _sweep_products)(tile, dtype, mode)
     centres, note, (count, write) = tile.centres, _note_doubts(width, two), _squares(dtype)
     fetched = FETCHED_WIDE if tile.lanes_of(1) >= CACHE_LINE else FETCHED
-    fetched *= 2 if divided else 1  # a part with each block of features
+    fetched *= 2 if divided else 1  # prefetching is spread over blocks of features
 
     @inner
     def assign(
@@ -289,7 +289,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                 first, own = block + p, p * ranks
                 m = min(width, total - p)
                 certain = m
-                # (use slices: numba would gather by an index that might be negative)
+                # Use slices: numba would emit slow gathers for indices that might be negative.
                 best, lengths = values[own : own + width], norms[p : p + width]
                 second, winners = values[own + width :], labels[own : own + width]
                 if numbered:
@@ -304,7 +304,7 @@ def _assign(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> 
                         )  # fmt: skip
                 found = out.labels[first : first + m]
                 for q in range(m):
-                    # there is no winner if scores overflow or are NaN
+                    # There is no winner if scores overflow or are NaN.
                     found[q] = max(winners[q], 0)
                 if two:
                     found, runners_up = out.second_labels[first:], labels[own + width :]
@@ -331,7 +331,7 @@ def _arguments(dtype: Dtype) -> tuple[Any, ...]:
 
 @inner
 def _transpose(block, n_centers, d, columns):
-    """Write centres feature by feature, in blocks of `PAD` centres."""
+    """Copy centres feature by feature, in blocks of `PAD` centres."""
     for m in range(n_centers):
         for f in range(d):
             columns[(m // PAD * d + f) * PAD + m % PAD] = block[m * d + f]
@@ -339,7 +339,7 @@ def _transpose(block, n_centers, d, columns):
 
 @cache
 def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> Kernel:
-    """Compile the search for the nearest centre of every row, or the two nearest.
+    """Compile the search for the nearest centre, or the two nearest centres, of every row.
 
     Parameters
     ----------
@@ -402,9 +402,10 @@ def search(tile: Tile, dtype: Dtype, mode: int, direct: int, divided: bool) -> K
 
 @cache
 def scores(tile: Tile, dtype: Dtype, direct: int) -> Kernel:
-    """Compile a kernel for the scores of all rows and centres; squared distances if direct.
+    """Compile a kernel that computes the scores of all pairs of rows and centres.
 
-    The direct form accepts any number of features here (`SOME`).
+    In the direct form, scores are squared distances, and any number of features is accepted
+    (`SOME`).
     """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     centres = tile.centres

@@ -1,4 +1,4 @@
-"""Gain from splitting a cluster of dense rows in two."""
+"""Decrease of the cost from splitting a cluster of dense rows in two."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 _POWER_STEPS = 3
 _STEPS = 4
 _WORTH = 1.005
-"""Minimum ratio of the gains of successive steps of 2-means; a step below it is the last."""
+"""Minimum ratio of successive gains of 2-means; 2-means stops if the ratio is smaller."""
 _PARTS, _LEAST, _MOST = 8, 8, 64
-"""Number of parts per thread, and the minimum and maximum number of clusters in a part."""
+"""Number of parts per thread, and minimum and maximum number of clusters per part."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -41,10 +41,11 @@ def split_clusters(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Find two halves of each given cluster, and the decrease of the cost by splitting.
+    """Split each given cluster in two; return the decreases of the cost and the new means.
 
-    A plane orthogonal to the direction of largest variance (found by a few steps of the power
-    method from the farthest row) cuts the rows in two, and a few steps of 2-means move the plane.
+    A plane orthogonal to the direction of largest variance divides the rows in two, and a few steps
+    of 2-means move the plane. The direction is found by a few steps of the power method, which
+    start from the farthest row.
 
     Parameters
     ----------
@@ -102,7 +103,7 @@ def split_clusters(
 
 @inner
 def _add_up(block, share, count, d, sums):
-    """Sum rows times their shares; skip rows with a share of 0."""
+    """Compute the sum of rows, weighted by ``share``."""
     for f in range(d):
         sums[f] = 0
     for p in range(count):
@@ -122,7 +123,6 @@ def _square(values, at, d):
 
 @cache
 def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile the products of all rows of a cluster with a direction."""
     lanes = tile.lanes_of(dtype.itemsize)
     width, spec = tile.vectors * lanes, Micro(1, tile.vectors, lanes, SCORES).code
 
@@ -140,13 +140,13 @@ def _projection(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile the approximate direction of largest variance of a cluster's rows."""
+    """Compile a function that approximates the direction of largest variance of rows."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     project = _projection(tile, dtype)
 
     @inner
     def principal(panel, block, count, d, weights, zeros, space, along, direction, sums):
-        """Write the direction; return False if there is none."""
+        """Write the direction; return False if all weighted rows equal the centre."""
         norms, far, at = space[2], real(0), -1
         for begin in range(0, count, width):
             square_lengths(width, 1, panel, begin * d, width, d, norms)
@@ -177,18 +177,18 @@ def _widest(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
-    """Compile a function that cuts a cluster's rows in two and returns the decrease of the cost."""
+    """Compile a function that divides rows in two and returns the decrease of the cost."""
     real, project = dtype.type, _projection(tile, dtype)
 
     @inner
     def cut(panel, block, count, d, weights, zeros, space, along, vectors, halves):
-        """Run steps of 2-means; write the best means, less the centre; return the gain."""
+        """Run steps of 2-means; write the best means, relative to the centre; return the gain."""
         direction, sums, everything = vectors[0], vectors[1], vectors[2]
         _add_up(block, weights, count, d, everything)
         total = 0.0
         for p in range(count):
             total += weights[p]
-        # cut first through the mean of these rows, which may differ from the centre
+        # First divide at the mean of the rows used, which may differ from the centre.
         limit, gain = real(0), 0.0
         for f in range(d):
             limit += everything[f] * direction[f]
@@ -226,7 +226,6 @@ def _cut(tile: Tile, dtype: panels.Dtype) -> panels.Kernel:
 
 @cache
 def _halve(tile: Tile, dtype: panels.Dtype, stored: panels.Dtype) -> panels.Kernel:
-    """Compile :func:`split_clusters` for some of the clusters."""
     real, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     pack, copy = panels.pack_rows(dtype, width), convert_rows(dtype, stored)
     principal, cut = _widest(tile, dtype), _cut(tile, dtype)

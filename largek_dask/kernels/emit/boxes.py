@@ -1,6 +1,6 @@
-"""LLVM IR for distances of one point to sixteen points or sixteen boxes, one per lane.
+"""LLVM IR for distances of a point to sixteen points or sixteen boxes, one per lane.
 
-Results are single-precision bounds for rows of any type; no decision depends on their last bits.
+Results are float32 bounds, whose rounding errors never change a label.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LANES = 16
 ROWS = 4
 """Number of rows that are rotated together."""
 CHAINS = 4
-"""Number of independent running sums of a distance, a power of two."""
+"""Number of independent partial sums of a distance; a power of two."""
 
 
 def _spread(emit: Emitter, point: Any, f: int) -> Any:
@@ -35,14 +35,14 @@ def _spread(emit: Emitter, point: Any, f: int) -> Any:
 
 
 def _store_within(emit: Emitter, total: Any, limit: Any, out: Any) -> Any:
-    """Write the squares; return a bit for each square that does not exceed the limit."""
+    """Store squared distances; return a bit for each that does not exceed the limit."""
     emit.store(total, out)
     return emit.bits_set(emit.builder.fcmp_ordered("<=", total, emit.broadcast(limit)))
 
 
 @emitted(types.int64, "width", "at", limit=types.float32)
 def points_within(emit, width, columns, at, point, limit, out):
-    """Write squared distances of a point to sixteen others; return which are within a limit.
+    """Write squared distances of a point to sixteen points; return which are within a limit.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def points_within(emit, width, columns, at, point, limit, out):
 
 @emitted(constants="width", integers="n_features")
 def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
-    """Write four rows, less the shift, in another basis, and their squared lengths.
+    """Write four rows, minus the shift, in another basis, followed by their squared lengths.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def rotate_rows(emit, width, rows, places, shift, n_features, basis, out):
 
 @emitted(types.int64, integers="at limits_at")
 def each_within(emit, values, at, limits, limits_at):
-    """Return a bit for each of ``values[at : at + 16]`` that does not exceed its own limit."""
+    """Return a mask of the values ``values[at : at + 16]`` that do not exceed their limits."""
     emit = emit.of(32, LANES)
     numbers, highest = emit.load(emit.at(values, at)), emit.load(emit.at(limits, limits_at))
     return emit.bits_set(emit.builder.fcmp_ordered("<=", numbers, highest))

@@ -1,18 +1,18 @@
 """LLVM IR of the dense micro-kernels, emitted through :func:`numba.extending.intrinsic`.
 
-The lanes of a vector are rows of a packed, transposed *panel*; each feature of a centre is
+The lanes of a vector are rows of a packed, transposed *panel*, and each feature of a centre is
 broadcast to all lanes. A tile keeps ``centres x vectors`` accumulators in registers while it loops
-over the features, so every loaded number is used many times, which makes it fast (Goto and van de
-Geijn 2008, *Anatomy of high-performance matrix multiplication*, but with a minimum instead of a
-matrix as the result).
+over the features, so every loaded number is used many times (Goto and van de Geijn 2008, *Anatomy
+of high-performance matrix multiplication*, but with a minimum instead of a matrix as the result).
 
-Each accumulator belongs to one (row, centre) pair and takes the features in order, one fused
-multiply-add each. Nothing is summed across lanes. So a pair's score has the same bits in every
-lane, tile shape and vector width, and on every CPU (LLVM calls the C library's ``fma`` if the
-hardware has no IEEE fused multiply-add).
+Each accumulator belongs to one pair of a row and a centre and adds the features in order, with one
+fused multiply-add per feature. Nothing is summed across lanes. So the score of a pair is
+bit-identical in every lane, tile shape and vector width, and on every CPU (LLVM calls the C
+library's ``fma`` if the hardware has no IEEE fused multiply-add).
 
-Emitted code depends on compile-time integers only (`spec`, from :class:`~.tile.Micro`), which
-callers hold in closures: numba's on-disk cache can hash integers, but not intrinsic objects.
+Emitted code depends only on compile-time integers (`spec`, from :class:`~.tile.Micro`). Callers
+keep these integers in closures, because numba's on-disk cache can hash integers, but not intrinsic
+objects.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from largek_dask.kernels.tile import (
 __all__ = ["scan"]
 
 LINE = 64
-"""Bytes per cache line; on CPUs with another size only speed suffers."""
+"""Cache line size in bytes; on CPUs with a different size, only speed is affected."""
 
 
 @emitted(
@@ -50,7 +50,7 @@ def scan(
     emit, spec, panel, panel_at, centers, row_stride, feature, n_features, starts, first, n_tiles,
     values, labels, at, sums, sums_at, ahead, ahead_at,
 ):  # fmt: skip
-    """Compare a panel of rows with `n_tiles` tiles of centres, from centre `first` on.
+    """Compare a panel of rows with `n_tiles` tiles of centres, starting at centre `first`.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def scan(
     micro = Micro.decode(spec)
     emit, builder = emit.of("panel", micro.lanes), emit.builder
     lanes, width = micro.lanes, micro.vectors * micro.lanes
-    # in the direct form features are unrolled, with constant offsets from one pointer
+    # In the direct form, the loop over features is unrolled, with constant offsets.
     unrolled = 0 if micro.direct == SOME else micro.direct
     if unrolled:
         row_stride, feature = i64(unrolled), i64(0)
@@ -87,8 +87,7 @@ def scan(
     starts, sums, ahead = emit.at(starts, first), emit.at(sums, sums_at), emit.at(ahead, ahead_at)
     fetched = builder.icmp_signed(">=", ahead_at, i64(0))
     places = list(_places(emit, micro, emit.at(values, at), emit.at(labels, at)))
-    # Winners stay in registers if the features are unrolled. Around an inner loop they would take
-    # registers from the accumulators, so there they are read and written once per tile.
+    # Winners stay in registers only if features are unrolled; a loop needs the registers.
     kept = unrolled > 0 and micro.mode != SCORES
     before = [emit.load(*place) for own in places for place in own] if kept else []
 
@@ -103,8 +102,7 @@ def scan(
             for f in range(unrolled):
                 total = _emit_feature(emit, micro, panel, rows, total, f * width, f)
         else:
-            # The first `tiles` tiles prefetch a panel; for the others the address is the current
-            # panel, which is cached.
+            # Only the first `tiles` tiles prefetch a panel; other tiles prefetch cached memory.
             tiles = -(-4 * width * emit.bits // (8 * LINE * _lines(emit))) + 2
             wanted = builder.and_(fetched, builder.icmp_signed("<", tile, i64(tiles)))
             turns = builder.lshr(n_features, i64(2))
@@ -128,7 +126,6 @@ def scan(
 
 
 def _emit_starts(emit: Emitter, micro: Micro, own: Any, starts: Any) -> list[list[Any]]:
-    """Emit the initial accumulators of a tile."""
     total = []
     for m in range(micro.centres):
         if micro.carry:
@@ -145,7 +142,7 @@ def _emit_best(
     emit: Emitter, micro: Micro, total: list[list[Any]], places: list[Any],
     winners: list[Any] | None, index: Any, own: Any,
 ) -> list[Any]:  # fmt: skip
-    """Emit the comparison of a tile's scores with the winners; return winners kept in registers."""
+    """Emit the comparison of a tile with the winners; return winners kept in registers."""
     after: list[Any] = []
     for v, mine in enumerate(places):
         scores = [row[v] for row in total]
@@ -156,7 +153,7 @@ def _emit_best(
             found = winners[v * len(mine) : (v + 1) * len(mine)]
             after += _emit_winners(emit, micro, scores, found, index)
         else:
-            # load winners vector by vector, so that few registers are in use at a time
+            # Load winners vector by vector, so that few registers are in use at a time.
             found = [emit.load(*place) for place in mine]
             _store(emit, mine, _emit_winners(emit, micro, scores, found, index))
     return after
@@ -168,7 +165,7 @@ def _store(emit: Emitter, places: list[Any], parts: list[Any]) -> None:
 
 
 def _lines(emit: Emitter) -> int:
-    """Return the number of cache lines to prefetch with four features.
+    """Return the number of cache lines to prefetch per four features.
 
     The number is doubled if a vector fills a cache line, since panels are then twice as wide.
     """
@@ -178,7 +175,7 @@ def _lines(emit: Emitter) -> int:
 def _emit_feature(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], total: Any, at: Any, feature: Any
 ) -> list[list[Any]]:
-    """Emit one feature for every pair of the tile, with one fused multiply-add per pair."""
+    """Emit the multiply-adds of one feature for every row and centre of the tile."""
     builder = emit.builder
     x = [emit.load(emit.at(panel, at, v * micro.lanes)) for v in range(micro.vectors)]
     result = []
@@ -198,10 +195,10 @@ def _emit_feature(
 def _emit_features(
     emit: Emitter, micro: Micro, panel: Any, rows: list[Any], start: Any, n_features: Any, line: Any
 ) -> list[list[Any]]:
-    """Emit all features: four per iteration, then two, then one.
+    """Emit loops over all features: four per iteration, then two, then one.
 
     With one feature per iteration, counting and addressing would cost as much as the loads.
-    Iterations of four features also prefetch cache lines, from `line` on.
+    Iterations of four features also prefetch cache lines, starting at `line`.
     """
     builder, width = emit.builder, micro.vectors * micro.lanes
     total: list[list[Any]] = start
@@ -228,12 +225,12 @@ def _emit_features(
 
 
 def _rows(parts: list[Any], micro: Micro) -> list[list[Any]]:
-    """Group a list of the vectors of all centres by centre."""
+    """Group a flat list of vectors by centre."""
     return [parts[m : m + micro.vectors] for m in range(0, len(parts), micro.vectors)]
 
 
 def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[list[Any]]:
-    """Yield (pointer, type) of each vector's winners: value, label, second value, second label."""
+    """Yield (pointer, type) pairs of winners: value, label, second value and second label."""
     for v in range(micro.vectors):
         places = []
         for rank in range(2 if micro.mode in (TWO, PAIR, NUMBERED) else 1):
@@ -245,7 +242,6 @@ def _places(emit: Emitter, micro: Micro, values: Any, labels: Any) -> Iterator[l
 
 
 def _smallest(emit: Emitter, scores: list[Any]) -> Any:
-    """Return the smallest of a tile's scores in each lane."""
     while len(scores) > 1:
         a, b = scores[:2]
         scores = [*scores[2:], emit.builder.select(emit.smaller(b, a), b, a)]
@@ -255,7 +251,7 @@ def _smallest(emit: Emitter, scores: list[Any]) -> Any:
 def _emit_winners(
     emit: Emitter, micro: Micro, scores: list[Any], winners: list[Any], index: Any
 ) -> list[Any]:
-    """Emit comparisons of a tile's scores with each lane's best; ties go to the earlier centre."""
+    """Emit comparisons of a tile with each lane's winners; ties go to the earlier centre."""
     builder, smaller = emit.builder, emit.smaller
 
     def lower(a: Any, b: Any) -> Any:
@@ -266,9 +262,8 @@ def _emit_winners(
 
     best, label, *runner_up = winners
     if micro.mode == BLOCK:
-        # Only the smallest score of the tile is compared with the best score so far; its centre is
-        # found once, at the end. Sums of squares are not negative, so their bits can be compared as
-        # integers, which does not occupy the multiply-add units.
+        # Compare only the smallest score of the tile; the centre is found once, at the end.
+        # Compare non-negative floats as integers, which leaves the multiply-add units free.
         bits = [builder.bitcast(score, emit.labels) for score in scores]
         while len(bits) > 1:
             a, b = bits[0], bits[1]
@@ -278,9 +273,9 @@ def _emit_winners(
         best = builder.bitcast(builder.select(wins, bits[0], old), emit.vector)
         label = builder.select(wins, own(0), label)
     if micro.mode in (NUMBERED, PAIR):
-        # The number of the centre within the tile is a constant, which costs less than its index.
-        # A numbered score has this number in its lowest bits, so that only the tile is stored; the
-        # margin allows for the digits lost. Infinity with a number becomes NaN, and is skipped.
+        # A centre's number within the tile is a constant, which costs less than the centre's index.
+        # A numbered score has this number in its lowest bits; the margin allows for lost digits.
+        # An infinite score with a number becomes NaN, which is skipped.
         old, second, numbered = best, runner_up[0], micro.mode == NUMBERED
         number = emit.broadcast(ir.Constant(emit.label, 0))
         for m, score in enumerate(scores):
@@ -304,7 +299,7 @@ def _emit_winners(
             second, runner = runner_up
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, own(m))
-            # At equal scores the previous best comes before the runner-up.
+            # At equal scores, the previous best centre precedes the runner-up.
             follows = smaller(score, second)
             runner_up = [
                 builder.select(follows, loser, second),

@@ -1,4 +1,4 @@
-"""Common code of the emitted micro-kernels: LLVM vectors of one element type and width."""
+"""Common code for emitting micro-kernels as LLVM IR."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ I32, I64 = ir.IntType(32), ir.IntType(64)
 
 
 def i64(value: int) -> Any:
-    """Return a 64-bit integer constant."""
     return ir.Constant(I64, value)
 
 
 def emitted(
     result: Any = types.void, constants: str = "", integers: str = "", **others: Any
 ) -> Callable[[Function], Function]:
-    """Make an intrinsic from a function that emits code; without a compiler, return its stand-in.
+    """Turn a function that emits code into an intrinsic; without a compiler, use numpy instead.
 
     The function is called with an :class:`Emitter` and the arguments: constants as Python integers,
-    arrays as pointers to the first element, and other arguments as LLVM values. It returns the
-    result as an LLVM value, or None.
+    arrays as pointers to the first element, and other arguments as LLVM values. The function
+    returns the result as an LLVM value, or None.
 
     Parameters
     ----------
@@ -84,7 +83,7 @@ def emitted(
 
 
 class Emitter:
-    """Vector loads, stores and arithmetic on one element type and width (see :meth:`of`)."""
+    """Emit vector loads, stores and arithmetic for one element type and vector width."""
 
     bits: int
     lanes: int
@@ -97,7 +96,7 @@ class Emitter:
         self.context, self.builder, self.kinds, self.values = context, builder, kinds, values
 
     def of(self, bits: int | str, lanes: int) -> Emitter:
-        """Return an emitter of vectors of ``lanes`` elements; `bits` may be an array's name."""
+        """Return an emitter for vectors of ``lanes`` elements; `bits` may name an array."""
         own = Emitter(self.context, self.builder, self.kinds, self.values)
         own.bits = self.bits_of(bits) if isinstance(bits, str) else bits
         own.lanes = lanes
@@ -109,9 +108,10 @@ class Emitter:
         return own
 
     def panel(self, array: str, count: int) -> Emitter:
-        """Return an emitter of vectors whose size divides ``count`` elements of an array.
+        """Return an emitter for vectors whose number of lanes divides ``count``.
 
-        The size is that of a vector register or half of it: LLVM splits other sizes badly.
+        Vectors fill a register or half a register, because LLVM splits vectors of other sizes
+        badly.
         """
         bits = self.bits_of(array)
         return self.of(bits, next(n for n in (512 // bits, 8, 4) if count % n == 0))
@@ -127,31 +127,31 @@ class Emitter:
         )
 
     def at(self, pointer: Any, *offsets: Any) -> Any:
-        """Return `pointer`, advanced by a number of elements."""
+        """Return the pointer, advanced by offsets in elements."""
         for offset in offsets:
             index = i64(offset) if isinstance(offset, int) else offset
             pointer = self.builder.gep(pointer, [index])
         return pointer
 
     def load(self, pointer: Any, kind: Any = None) -> Any:
-        """Load a vector, by default of scores."""
+        """Load a vector; the default type is a vector of scores."""
         value = self.builder.load(self.builder.bitcast(pointer, (kind or self.vector).as_pointer()))
-        value.align = 4  # alignment of an element: panels start anywhere
+        value.align = 4  # vectors are aligned only to elements
         return value
 
     def index(self, pointer: Any, place: Any) -> Any:
-        """Load an integer of 32 or 64 bits and extend it to 64."""
+        """Load a 32-bit or 64-bit integer and extend it to 64 bits."""
         return self.builder.sext(self.builder.load(self.at(pointer, place)), I64)
 
     def store(self, value: Any, pointer: Any) -> None:
-        """Store a vector."""
         store = self.builder.store(value, self.builder.bitcast(pointer, value.type.as_pointer()))
         store.align = 4
 
     def prefetch(self, pointer: Any, soon: int = 2) -> None:
         """Prefetch the cache line at `pointer`, which need not be valid memory.
 
-        The line goes to the second-level cache by default, and to the first with ``soon=3``.
+        The line goes to the second-level cache by default, and to the first-level cache if `soon`
+        is 3.
         """
         byte = ir.IntType(8).as_pointer()
         kind = ir.FunctionType(ir.VoidType(), [byte, I32, I32, I32])
@@ -160,18 +160,17 @@ class Emitter:
         self.builder.call(fetch, [self.builder.bitcast(pointer, byte), *hints])
 
     def constant(self, number: float) -> Any:
-        """Return a constant vector of scores."""
         return ir.Constant(self.vector, [number] * self.lanes)
 
     def broadcast(self, scalar: Any) -> Any:
-        """Return a vector with `scalar` in every lane."""
+        """Return a vector with a scalar in every lane."""
         undefined = ir.Constant(ir.VectorType(scalar.type, self.lanes), ir.Undefined)
         first = self.builder.insert_element(undefined, scalar, ir.Constant(I32, 0))
         zeros = ir.Constant(ir.VectorType(I32, self.lanes), [0] * self.lanes)
         return self.builder.shuffle_vector(first, undefined, zeros)
 
     def shuffle(self, a: Any, b: Any, mask: list[int]) -> Any:
-        """Return the elements of `a` followed by `b` that `mask` selects."""
+        """Return the elements that `mask` selects from the concatenation of `a` and `b`."""
         return self.builder.shuffle_vector(a, b, ir.Constant(ir.VectorType(I32, len(mask)), mask))
 
     def fma(self, a: Any, b: Any, c: Any) -> Any:
@@ -183,7 +182,6 @@ class Emitter:
         )
 
     def smaller(self, a: Any, b: Any) -> Any:
-        """Return the mask ``a < b``."""
         return self.builder.fcmp_ordered("<", a, b)
 
     def bits_set(self, mask: Any) -> Any:
@@ -202,10 +200,10 @@ class Emitter:
     def loop(
         self, begin: Any, end: Any, step: int, values: list[Any], body: Function, once: bool = False
     ) -> list[Any]:
-        """Emit a loop over f, from `begin` to below `end`; return the values after the loop.
+        """Emit a loop over f from `begin` to `end`, exclusive; return the values after the loop.
 
-        Each iteration replaces the values by ``body(f, values)``. With `once` there is at most one
-        iteration.
+        Each iteration replaces the values by ``body(f, values)``. If `once` is True, there is at
+        most one iteration.
         """
         builder, entry = self.builder, self.builder.block
         loop, done = builder.append_basic_block("loop"), builder.append_basic_block("loop.done")

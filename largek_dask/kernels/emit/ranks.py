@@ -1,6 +1,6 @@
-"""LLVM IR that finds, lane by lane, the smallest scores and scores within limits.
+"""LLVM IR that finds, lane by lane, the smallest scores and the scores within limits.
 
-As in :mod:`~largek_dask.kernels.emit.dense`, lanes are rows, and nothing is computed across them.
+Lanes are rows, as in :mod:`~largek_dask.kernels.emit.dense`, and no operation combines lanes.
 """
 
 from __future__ import annotations
@@ -59,9 +59,9 @@ def insert_ranked(emit, width, values, at, ranks, best, own):
 
 @emitted(types.uint64, "width", "at")
 def lanes_within(emit, width, values, at, limits):
-    """Return one bit per lane q, at most 64: set if ``values[at + q]`` does not exceed its limit.
+    """Return a mask whose bit q is set if ``values[at + q]`` does not exceed the limit of lane q.
 
-    The bit is also set if the value or the limit is NaN.
+    There are at most 64 lanes. The bit is also set if the value or the limit is NaN.
     """
     emit, builder, result = emit.panel("values", width), emit.builder, i64(0)
     for place in range(0, width, emit.lanes):

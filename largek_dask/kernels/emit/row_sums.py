@@ -16,7 +16,7 @@ __all__ = ["add_row", "move_row"]
 
 LANES = 8
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
-"""As in :mod:`largek_dask.kernels.exact.numbers`."""
+"""Constants for rounding floats to integers, as in :mod:`largek_dask.kernels.exact.numbers`."""
 
 
 @emitted(integers="i into later ahead", scale=types.float64)
@@ -38,7 +38,7 @@ def add_row(emit, x, i, shift, scale, sums, into, later, ahead):
 
 @emitted(integers="i out_of into", scale=types.float64)
 def move_row(emit, x, i, shift, scale, sums, out_of, into):
-    """Move row `i` from ``sums[out_of]`` to ``sums[into]``, another cluster."""
+    """Subtract row `i` from ``sums[out_of]``, and add it to ``sums[into]``."""
     _emit_row(emit, i, shift, scale, sums, [(out_of, -1), (into, 1)])
 
 
@@ -46,7 +46,7 @@ def _emit_row(
     emit: Emitter, i: Any, shift: Any, scale: Any, sums: Any, targets: list[tuple[Any, int]],
     later: Any = None, ahead: Any = None,
 ) -> None:  # fmt: skip
-    """Emit all features: eight at a time, then one by one."""
+    """Emit loops over all features: eight at a time, then one by one."""
     builder, x = emit.builder, emit.array("x")
     row_stride, stride = (builder.extract_value(x.strides, axis) for axis in (0, 1))
     width = builder.extract_value(x.shape, 1)
@@ -77,7 +77,7 @@ def _emit_row(
 
 
 def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
-    """Load features of a row, from feature `f` on, as float64."""
+    """Load features of a row as float64, starting at feature `f`."""
     builder, kind = emit.builder, emit.kinds["x"]
     number = emit.context.get_data_type(kind.dtype)
     stored = ir.VectorType(number, emit.lanes)
@@ -99,7 +99,7 @@ def _numbers(emit: Emitter, row: Any, stride: Any, f: Any) -> Any:
 
 
 def _emit_steps(emit: Emitter, numbers: Any, shift: Any, scale: Any) -> Any:
-    """Return numbers, less the shift, rounded to whole steps."""
+    """Return numbers, minus the shift, rounded to whole steps of the grid."""
     builder = emit.builder
     moved = builder.fsub(numbers, emit.load(shift))
     magic = ir.Constant(emit.vector, [MAGIC] * emit.lanes)

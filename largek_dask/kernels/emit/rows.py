@@ -1,4 +1,4 @@
-"""LLVM IR for rows: transposition into panels, and exact distances.
+"""LLVM IR for transposing rows into panels, and for distances of rows.
 
 As in :mod:`~largek_dask.kernels.emit.dense`, no result depends on the machine's vector width.
 """
@@ -44,12 +44,13 @@ def transpose(
     emit, lengths, n_rows, rows, rows_at, row_stride, shift, feature, begin, end, panel, panel_at,
     width, norms, norms_at,
 ):  # fmt: skip
-    """Transpose a block of `n_rows` rows (8 features, or 4 in double precision) into a panel.
+    """Transpose a block of `n_rows` rows and 8 features (4 in float64) into a panel.
 
-    Feature f of row r of the block is read from ``rows[rows_at + r*row_stride + f]``, and written,
-    less ``shift[feature + f]``, to ``panel[panel_at + f*width + r]``. If `lengths` is 1, squares of
-    the row's features ``begin .. end`` of the block are added to ``norms[norms_at + r]``, in order.
-    `lengths` and `n_rows`, a multiple of half the number of features, are compile-time constants.
+    Feature f of row r is read from ``rows[rows_at + r*row_stride + f]`` and written, minus
+    ``shift[feature + f]``, to ``panel[panel_at + f*width + r]``. If `lengths` is 1, the squares of
+    the features ``begin .. end`` of the block are added in order to ``norms[norms_at + r]``.
+    `lengths` and `n_rows` are compile-time constants; `n_rows` is a multiple of half the number of
+    features.
     """
     emit = emit.of("rows", n_rows)
     pointers = [emit.at(rows, rows_at)]
@@ -65,7 +66,7 @@ def gather(
     emit, lengths, rows, places, place, stride, shift, feature, counted, panel, panel_at, width,
     norms, norms_at,
 ):  # fmt: skip
-    """Copy a square block of given rows (8 x 8 single, 4 x 4 double precision), less the shift.
+    """Transpose a block of listed rows, minus the shift: 8 x 8 for float32, 4 x 4 for float64.
 
     Parameters
     ----------
@@ -106,16 +107,15 @@ def _emit_block(
     norms: Any,
     counted: tuple[Any, Any],
 ) -> None:
-    """Emit a block of 32 bytes of each row at `pointers`, less `offsets`, transposed to `out`.
+    """Emit the transposition of 32 bytes of each row, minus `offsets`, to `out`.
 
-    The squares of the `counted` features are added to `norms`, if given, by one fused multiply-add
-    each, in order.
+    If `norms` is given, the squares of the `counted` features are added to the norms in order, by
+    fused multiply-adds.
     """
     builder, half = emit.builder, 128 // emit.bits
     short = ir.VectorType(emit.real, half)
     norm = None if norms is None else emit.load(norms)
-    # Half rows are concatenated on loading, which costs few shuffles on x86, so that the remaining
-    # transposition stays inside 128-bit lanes.
+    # Concatenate half rows on loading, so that the transposition stays inside 128-bit lanes.
     for column in (0, half):
         block = [
             _joined(emit, [emit.load(emit.at(row, column), short) for row in pointers[first::half]])
@@ -136,7 +136,7 @@ def _emit_block(
 
 
 def _joined(emit: Emitter, parts: list[Any]) -> Any:
-    """Concatenate vectors of one size, whose number is a power of two."""
+    """Concatenate vectors of equal size; the number of vectors is a power of two."""
     while len(parts) > 1:
         both = list(range(2 * parts[0].type.count))
         parts = [emit.shuffle(a, b, both) for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -167,7 +167,7 @@ def _transposed(emit: Emitter, block: list[Any], half: int) -> list[Any]:
 
 @emitted(constants="width ranks label", integers="at")
 def reset_winners(emit, width, ranks, label, values, labels, at):
-    """Reset `ranks` winners of `width` rows to infinity and `label`."""
+    """Set the values of `ranks` winners of `width` rows to infinity, and the labels to `label`."""
     emit = emit.panel("values", ranks * width)
     for i in range(0, ranks * width, emit.lanes):
         emit.store(emit.constant(float("inf")), emit.at(values, at, i))
@@ -178,8 +178,8 @@ def reset_winners(emit, width, ranks, label, values, labels, at):
 def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out):
     """Write squared lengths of the first `lanes` rows of a panel into `out`.
 
-    A single chain adds features in order. Several `chains` are faster, since none waits for the
-    additions of another, but they add in another order.
+    A single chain adds features in order. Several `chains` are faster, because none waits for
+    another, but they add features in another order.
     """
     emit, builder = emit.panel("panel", lanes), emit.builder
     x, places = emit.at(panel, panel_at), range(0, lanes, emit.lanes)
@@ -194,7 +194,7 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
             new.append(emit.fma(value, value, total))
         return new
 
-    for step in sorted({chains, 1}, reverse=True):  # one feature per chain; then remaining ones
+    for step in sorted({chains, 1}, reverse=True):  # all chains, then the remaining features
         rest = builder.urem(builder.sub(n_features, begin), i64(step))
         end, n = builder.sub(n_features, rest), step * len(places)
         totals[:n] = emit.loop(begin, end, step, totals[:n], add)
@@ -211,7 +211,7 @@ def square_lengths(emit, lanes, chains, panel, panel_at, width, n_features, out)
     a="values", b="values", c="values", e="values", f="values",
 )  # fmt: skip
 def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, e, f):
-    """Decode the labels of a panel whose scores are numbered; return the number of certain rows.
+    """Decode the labels of a panel with numbered scores; return the number of certain rows.
 
     Parameters
     ----------
@@ -258,11 +258,11 @@ def decode_labels(emit, width, values, labels, at, norms, norms_at, m, a, b, c, 
 
 @emitted(types.int64, "centres", "panel_at width n_features first", best="panel")
 def find_score(emit, centres, panel, panel_at, width, columns, n_features, starts, first, best):
-    """Return the centre, among `centres` from `first` on, with score `best` (direct form).
+    """Return the index of the centre with direct-form score `best`, from centre `first` on.
 
-    Lanes are centres here, and scores have the bits of the tile. Feature f of the row is
-    ``panel[panel_at + f*width]``; feature f of centre j is
-    ``columns[(j // 8 * n_features + f) * 8 + j % 8]``. If no score matches, the result is `first`.
+    Lanes are centres here, and scores are bit-identical to those of the tile. Feature f of the row
+    is ``panel[panel_at + f*width]``; feature f of centre j is ``columns[(j // 8 * n_features + f) *
+    8 + j % 8]``. If no score matches, the result is `first`.
     """
     emit, builder = emit.of("panel", centres), emit.builder
     x = emit.at(panel, panel_at)
@@ -276,10 +276,10 @@ def find_score(emit, centres, panel, panel_at, width, columns, n_features, start
 
 @emitted(types.int64, "centres", "panel_at width n_features first", limit="panel")
 def tile_within(emit, centres, panel, panel_at, width, columns, n_features, starts, first, limit):
-    """Return a mask of the centres, among `centres` from `first` on, with scores up to `limit`.
+    """Return a mask of the centres, from centre `first` on, whose scores do not exceed `limit`.
 
-    Scores of one row are computed in the product form, with the bits of the tile; the row and the
-    centres are laid out as for :func:`find_score`. The mask has one bit per centre.
+    Scores of one row are computed in the product form, bit-identical to those of the tile.
+    Arguments are as in :func:`find_score`. The mask has one bit per centre.
     """
     emit = emit.of("panel", centres)
     x = emit.at(panel, panel_at)
@@ -291,7 +291,7 @@ def _emit_tile_scores(
     emit: Emitter, direct: bool, x: Any, width: Any, columns: Any, n_features: Any, starts: Any,
     first: Any,
 ) -> Any:  # fmt: skip
-    """Emit scores of one row and the centres of a tile, one centre per lane."""
+    """Emit the scores of a row and the centres of a tile, one centre per lane."""
     builder, eight = emit.builder, i64(8)
     block = builder.mul(builder.mul(builder.udiv(first, eight), n_features), eight)
     column = emit.at(columns, block, builder.urem(first, eight))
@@ -307,7 +307,7 @@ def _emit_tile_scores(
 
 @emitted(lambda kinds: kinds["array"].copy(readonly=True))
 def as_readonly(emit, array):
-    """Return the array as a read-only type, for which functions are already compiled."""
+    """View the array as read-only, because functions are compiled for read-only arrays."""
     kind = emit.kinds["array"].copy(readonly=True)
     return impl_ret_borrowed(emit.context, emit.builder, kind, emit.values["array"])
 
@@ -316,8 +316,8 @@ def as_readonly(emit, array):
 def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre in float64, in a fixed order.
 
-    Feature f is added to running sum ``f % 8`` of eight, for any vector width; each running sum
-    takes its features in order, and the eight are added pairwise at the end.
+    Feature f is added to partial sum ``f % 8``, for any vector width. Features are added in order,
+    and the eight partial sums are added pairwise at the end.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     return _emit_squares(emit.of(64, 8), x, [c], [], n_features)[0]
@@ -353,8 +353,8 @@ def four_weighted_square_distances(emit, rows, rows_at, centers, weights, names,
 def near_square(emit, rows, rows_at, centers, centers_at, n_features):
     """Return the squared distance of a row and a centre, computed in the type of the rows.
 
-    Running sums fill 64 bytes (L lanes), so for n features the result is within a factor of
-    ``1 ± γ_m`` of the exact value, with ``m = n / L + 8``.
+    L partial sums fill 64 bytes, so the result for n features has a relative error of at most γ_m
+    with ``m = n / L + 8``.
     """
     x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
     emit = emit.of("rows", 512 // emit.bits_of("rows"))
@@ -371,10 +371,10 @@ def four_near_squares(emit, rows, rows_at, centers, names, n_features, out):
 
 @emitted(integers="rows_at n_features")
 def eight_scores(emit, rows, rows_at, shift, factors, starts, names, n_features, out):
-    """Write scores of a row and the centres ``names[:8]``, in the product form, to ``out[:8]``.
+    """Write product-form scores of a row and the centres ``names[:8]`` to ``out[:8]``.
 
-    Scores have the bits of a tile: each is one chain of fused multiply-adds, feature by feature.
-    Eight chains hide the latency.
+    Scores are bit-identical to those of a tile, since each is one chain of fused multiply-adds in
+    the order of the features. Eight chains hide the latency.
     """
     emit, builder, x = emit.of("rows", 1), emit.builder, emit.at(rows, rows_at)
     centers = _named(emit, factors, names, n_features, 8)
@@ -437,7 +437,7 @@ def _emit_squares(
 
 
 def _load_first(emit: Emitter, count: Any, pointer: Any, kind: Any) -> Any:
-    """Load the first `count` numbers of a vector, fill with zeros, and read no memory beyond."""
+    """Load the first `count` numbers of a vector, and set the rest to 0 without reading it."""
     builder, bits = emit.builder, 32 if isinstance(kind.element, ir.FloatType) else 64
     size = emit.lanes
     lanes, flag = ir.VectorType(I32, size), ir.VectorType(ir.IntType(1), size)

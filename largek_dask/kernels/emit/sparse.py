@@ -1,9 +1,9 @@
-"""LLVM IR of the micro-kernel for sparse rows: one row against a block of transposed centres.
+"""LLVM IR of the micro-kernel that compares a sparse row with a block of transposed centres.
 
-Lanes are centres here. Each feature of a block's centres is contiguous in memory, so that every
-stored number of a row is multiplied by a few vectors. The score of a (row, centre) pair is one
-chain of fused multiply-adds over the row's stored numbers in order, so it depends neither on the
-block nor on the lane.
+Lanes are centres here. The values of all centres of a block for one feature are contiguous in
+memory, so each stored number of a row is multiplied by a few vectors. The score of a row and a
+centre is one chain of fused multiply-adds over the row's stored numbers in order, so the score
+depends neither on the block nor on the lane.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ __all__ = ["LANES", "scan_sparse"]
 LANES = 16
 """Number of centres per vector, on every machine."""
 AHEAD = 16
-"""Distance of prefetching, in stored numbers. With prefetching, and 16 lanes instead of 8, a pass
-over Reuters with 500 clusters takes 46 instead of 65 ms."""
+"""Prefetch distance, in stored numbers. With prefetching, and 16 lanes instead of 8, a pass over
+the Reuters data with 500 clusters takes 46 ms instead of 65 ms."""
 _LINE = 64
-"""Bytes per cache line."""
+"""Cache line size in bytes."""
 
 
 @emitted(constants="spec", integers="begin end at first own")
@@ -28,7 +28,7 @@ def scan_sparse(
     emit, spec, data, indices, begin, end, columns, at, starts, first, values, labels, second,
     second_labels, own,
 ):  # fmt: skip
-    """Compare one row with ``vectors * LANES`` centres, from centre `first` on.
+    """Compare one row with ``vectors * LANES`` centres, starting at centre `first`.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def scan_sparse(
     columns = emit.at(columns, at)
 
     def column(i):
-        """Return a pointer to the values of all centres in the feature of a stored value."""
+        """Return a pointer to the values of all centres for the feature of stored value i."""
         return emit.at(columns, builder.mul(emit.index(indices, i), i64(count * LANES)))
 
     def meet(i, totals):
@@ -78,7 +78,7 @@ def scan_sparse(
         if two:
             loser = builder.select(wins, best, score)
             loser_label = builder.select(wins, label, mine)
-            # At equal scores the previous best comes before the runner-up.
+            # At equal scores, the previous best centre precedes the runner-up.
             follows = emit.smaller(score, runner_up[0])
             runner_up = [
                 builder.select(follows, loser, runner_up[0]),

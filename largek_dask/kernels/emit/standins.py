@@ -1,7 +1,7 @@
 """Plain numpy equivalents of the emitted micro-kernels, for runs without a compiler.
 
 Functions have the names of the micro-kernels. They add in another order and without fused
-operations, so their results agree with the compiled results only up to rounding.
+operations, so results equal those of compiled code only up to rounding errors.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.tile import BLOCK, MINIMA, NUMBERED, NUMBERS, PAIR, SCORES, TWO, Micro
 
 LANES = 16
-"""As in :mod:`~largek_dask.kernels.emit.sparse`."""
+"""Number of centres per vector, as in :mod:`~largek_dask.kernels.emit.sparse`."""
 MAGIC, MAGIC_BITS = 6755399441055744.0, 0x4338000000000000
-"""As in :mod:`~largek_dask.kernels.emit.row_sums`."""
+"""Constants for rounding floats to integers, as in :mod:`~largek_dask.kernels.emit.row_sums`."""
 
 as_readonly = readonly
 
@@ -258,7 +258,7 @@ def _bits(within):
 
 
 def _steps(x, i, shift, scale):
-    """Return a row, less the shift, rounded to whole steps."""
+    """Return a row, minus the shift, rounded to whole steps of the grid."""
     magic = (x[i].astype(np.float64) - shift) * scale + MAGIC
     steps = magic.view(np.int64) - MAGIC_BITS
     return steps

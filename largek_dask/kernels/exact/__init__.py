@@ -1,1 +1,1 @@
-"""Exact sums and statistics, whose bits do not depend on the order of addition."""
+"""Exact sums and statistics that do not depend on the order of the rows."""

@@ -1,4 +1,4 @@
-"""Extrapolated cluster means, from expected changes of sums, and partially moved means."""
+"""Extrapolate cluster means from expected changes, and move means part of the way."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.jit import njit
 
 LEAST_SHARE = 0.3
-"""Use the plain mean of a cluster if its expected weight is at most this share of its weight."""
+"""A cluster moves to its plain mean if its expected weight is at most this fraction of its current
+weight."""
 
 
 class ExpectedChange:
     """Expected change of sums and weights due to rows that were not visited recently.
 
-    It is an exponentially weighted mean of the changes per round, times the number of rounds whose
-    changes are outstanding.
+    The estimate is an exponentially weighted mean of the changes per round, times a factor.
 
     Parameters
     ----------
@@ -34,15 +34,13 @@ class ExpectedChange:
         self.sums = sums
         self.weights = weights
         self.live: NDArray[np.bool_] = (weights != 0) | sums.any(axis=1)
-        """(k,) True for clusters with expected changes."""
+        """(k,) mask of clusters with expected changes."""
 
     @classmethod
     def nothing(cls, k: int, d: int) -> ExpectedChange:
-        """Return expected changes of zero."""
         return cls(np.zeros((k, d)), np.zeros(k))
 
     def clear(self) -> None:
-        """Set the expected changes to zero."""
         self.sums[self.live] = 0.0
         self.weights[:] = 0.0
         self.live[:] = False
@@ -56,12 +54,13 @@ class ExpectedChange:
         smoothing: float,
         factor: float,
     ) -> None:
-        """Include the changes of a round, and write the expected means (k, d).
+        """Add the changes of one round, and write the expected means to ``centers``.
 
-        The update is ``A <- (1 - smoothing) A + smoothing factor change``, and alike for the
-        weights. The mean is ``(S + A) / (v + alpha)``, or the plain mean ``S / v`` if the cluster
-        would lose most of its weight, or if no change is expected. A cluster without weight keeps
-        its centre. All computation is in float64.
+        The expected changes of sums, A, are updated by ``A <- (1 - smoothing) A + smoothing factor
+        change``, and the expected changes of weights, alpha, in the same way. The mean is ``(S + A)
+        / (v + alpha)``, or the plain mean ``S / v`` if no change is expected or if the cluster
+        would lose most of its weight. A cluster without weight keeps its centre. All computation is
+        in float64.
 
         Parameters
         ----------
@@ -114,7 +113,7 @@ def _move(
                 mean = (np.float64(sums[j, f]) * step + ahead[j, f]) / total
                 centers[j, f] = mean + shift[f]
         else:
-            # The same operations as in `ClusterSums.means_float64`: the bits must agree.
+            # Results must be bit-identical to those of `ClusterSums.means_float64`.
             divisor, scale = np.float64(weights[j]), step / weight_step
             for f in range(sums.shape[1]):
                 centers[j, f] = np.float64(sums[j, f]) / divisor * scale + shift[f]
@@ -123,7 +122,7 @@ def _move(
 def moved_means(
     means: NDArray[np.float64], sums: ClusterSums, share: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return (k, d) ``means``, moved part of the way towards the means of ``sums``.
+    """Return (k, d) means, each moved part of the way to the cluster mean of ``sums``.
 
     Parameters
     ----------

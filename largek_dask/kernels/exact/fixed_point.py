@@ -1,7 +1,4 @@
-"""Fixed-point grid on which sums of rows are integers, and the proof that they cannot overflow.
-
-``kernels.emit.row_sums`` rounds dense rows to the grid, ``kernels.exact.sum_loops`` sparse rows.
-"""
+"""Fixed-point grid for exact sums of rows, and a proof that these sums cannot overflow."""
 
 from __future__ import annotations
 
@@ -12,27 +9,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOW_BITS = 50
-"""Number of bits of a low limb."""
 LOW_SCALE, LOW_MASK = 2.0**LOW_BITS, (1 << LOW_BITS) - 1
 _MAX_INTEGER_TOTAL = 36
-_DIGITS = {4: 24, 8: 32}  # required bits of the extent, by bytes of the compute dtype
-_DIGITS_OF_MANY = 16  # bits required of the differences of most rows
+_DIGITS = {4: 24, 8: 32}  # required bits below the extent, by item size
+_DIGITS_OF_MANY = 16  # bits required for differences between most rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class FixedPoint:
-    """Grid of a job's sums: ``x - shift`` in steps of 2^-bits, weights in steps of 2^-weight_bits.
+    """Fixed-point grid for sums: steps of 2^-bits for features, 2^-weight_bits for weights.
 
-    Overflow is impossible. Let A = max|x - shift|, W the total weight, N the number of rows, and
-    2^a, 2^v and 2^m the smallest powers of two not below A, W and the largest weight.
+    Sums cannot overflow. Let A be the maximum of |x - shift|, W the total weight and N the number
+    of rows. Let 2^a, 2^v and 2^m be the smallest powers of two above A, W and the largest weight.
 
     * A row is rounded to ``q = round((x - shift) 2^bits)`` with ``bits <= 50 - a``, so
       ``|q| <= 2^50``, inside the range |q| < 2^51 where adding 1.5 * 2^52 in float64 rounds to the
       nearest integer.
-    * Rows of weight 1 and of integer weight w add ``w q``: with ``bits <= 61 - v - a`` the total is
-      at most ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since integer weights are treated as
-      integers only if v <= 36 (which also leaves 25 bits for a row); the total weight is at most
-      2^36.
+    * A row of integer weight w adds ``w q``. With ``bits <= 61 - v - a``, the total is at most
+      ``W (A 2^bits + 1/2) <= 2^61 + 2^(v-1) < 2^62``, since weights are treated as integers only if
+      v <= 36. This also leaves 25 bits for a row, and the total weight is at most 2^36.
     * Other weights add ``round(w (x - shift) 2^bits)`` with ``bits <= 50 - m - a`` (the same magic
       range) and ``bits <= 60 - v - a``: a total of at most ``2^60 (1 + 2^-51) + N / 2 < 2^62`` for
       N < 2^61. The same holds for the weights themselves, ``round(w 2^weight_bits)`` with
@@ -40,43 +35,45 @@ class FixedPoint:
     * Integer data with an integer shift need no rounding: bits = 0 whenever ``A <= 2^50`` and
       ``W A <= 2^62``.
 
-    If weights differ widely, such a grid is too coarse for light rows. The error of a cluster's
-    mean is at most ``2^(a - D)`` if the lightest weight, at least 2^l, has ``D = weight_bits + l``
-    bits: W_c >= n_c 2^l for its n_c rows, and each row and its weight are rounded by half a step.
-    If D is less than required (24 bits in float32, 32 in float64), sums are *wide*: the remainder
-    after rounding to a step, at most half a step in size, is rounded to steps of 2^-(bits + 50) and
-    added up in a low limb. The low limb stays in [0, 2^50) and the excess is carried, so both limbs
-    are the digits of one integer and do not depend on the order either. A row adds at most ``2^49 +
-    2^50 < 2^63`` to a low limb before the carry; carries add up to less than N / 2 + 1, so the
-    bounds above hold with N instead of N / 2. Now ``D = weight_bits + 50 + l``.
+    If weights differ widely, such a grid is too coarse for light rows. Let the lightest weight be
+    at least 2^l, so that it has ``D = weight_bits + l`` bits. Then the error of a cluster's mean is
+    at most ``2^(a - D)``: the n_c rows of a cluster weigh at least n_c 2^l, and each row and weight
+    is rounded by at most half a step. If D is less than required (24 bits in float32, 32 in
+    float64), sums are *wide*: the remainder of a row after rounding, which is at most half a step,
+    is rounded to steps of 2^-(bits + 50) and added to a low limb. The low limb stays in [0, 2^50)
+    and the excess is carried, so both limbs are the digits of one integer and do not depend on the
+    order either. A row adds at most ``2^49 + 2^50 < 2^63`` to a low limb before the carry. Carries
+    add up to less than N / 2 + 1, so the bounds above hold with N instead of N / 2. Now ``D =
+    weight_bits + 50 + l``.
 
-    A few outliers also make the grid too coarse for the other rows, whatever the weights: with one
-    row at 1e15 and 10^5 rows of unit size, a step is 8. So sums are also wide if the differences of
-    most rows have less than 16 bits. A row of integer weight w then adds w times each of its two
-    limbs, so it still equals w rows. ``|w low| <= 2^36 2^49`` is added in two parts.
+    A few outliers can also make the grid too coarse for all other rows: with one row at 1e15 and
+    10^5 rows of size 1, the step is 8. So sums are also wide if fewer than 16 bits are left for the
+    differences between most rows. A row of integer weight w then adds each of its two limbs w
+    times, so it still counts as w equal rows. The product ``|w low| <= 2^36 2^49`` is added in two
+    parts.
 
     A cluster's sum is a sum over a subset of the rows, so the same bounds hold. Intermediate sums
-    (rows added twice before one is removed, partial sums in any order) may wrap around:
-    addition modulo 2^64 is associative and commutative, so the final value is right whenever it
-    is in range. The bounds hold only for the rows for which the grid was chosen.
+    may wrap around, for example if a row is added twice before it is removed once. Addition modulo
+    2^64 is associative and commutative, so the final value is correct whenever it is in range. The
+    bounds hold only for the rows for which the grid was chosen.
     """
 
     shift: NDArray[Any]
     """(d,) origin in data coordinates, in the compute dtype."""
     bits: int
-    """Features are counted in steps of 2^-bits."""
+    """The step of feature values is 2^-bits."""
     weight_bits: int
-    """Weights are counted in steps of 2^-weight_bits; 0 for integer weights."""
+    """The step of weights is 2^-weight_bits, which is 1 for integer weights."""
     integer_weights: bool
-    """Weights are integers (with a total up to 2^36): a row of weight w counts as w equal rows."""
+    """True if weights are integers with a total below 2^36. A row of weight w then counts as w
+    equal rows."""
     extent: int
     """Every ``|x - shift|`` is at most 2^extent."""
     extents: NDArray[np.int64] | None = None
-    """(d,) extent of each feature, at most ``extent``, if each feature has its own step; otherwise
-    None."""
+    """(d,) extent of each feature, or None if all features have the same step."""
     wide: bool = False
-    """Sums have a low limb with 50 more bits, for light rows among heavy ones and if there are
-    outliers."""
+    """True if sums have a second limb with 50 more bits, for data with outliers or widely different
+    weights."""
 
     @classmethod
     def choose(
@@ -92,7 +89,7 @@ class FixedPoint:
         integer_data: bool = False,
         spread: float | None = None,
     ) -> FixedPoint:
-        """Return the finest grid that cannot overflow; it is wide only if needed.
+        """Return the finest grid that cannot overflow, with wide sums only if necessary.
 
         Parameters
         ----------
@@ -132,7 +129,7 @@ class FixedPoint:
         return replace(grid, wide=coarse or unequal)
 
     def least_weight(self, max_abs: float) -> float:
-        """Return the smallest total weight of rows whose mean has the required bits."""
+        """Return the smallest total weight of a cluster whose mean has the required precision."""
         if self.integer_weights:
             return 1.0
         digits = min(self.bits + power_above(max_abs), self.weight_bits) + LOW_BITS * self.wide
@@ -140,7 +137,10 @@ class FixedPoint:
 
 
 def power_above(value: float) -> int:
-    """Return the least e with value < 2^e (0 for 0); 2^e is not below the value before rounding."""
+    """Return the smallest integer e with value < 2^e, or 0 if the value is 0.
+
+    If ``value`` was rounded, the exact number is also at most 2^e.
+    """
     return int(np.frexp(value)[1]) if value > 0 else 0
 
 

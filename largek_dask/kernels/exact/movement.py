@@ -1,6 +1,6 @@
 """Squared lengths and movements of centres, and cost terms, summed in feature order.
 
-Each addition waits for the previous one, so kernels process four centres side by side.
+Kernels process four centres at a time, since each addition to a sum must wait for the previous one.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from largek_dask.kernels.jit import njit
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
-    """Return the sum of squared differences of two (k, d) arrays, added in order in float64.
+    """Return the sum of squared differences between two (k, d) arrays, in float64.
 
-    Stop rules compare the sum with a tolerance, so it must be the same on every machine; numpy's
-    sums depend on the vector width.
+    Stopping rules need the same sum on every machine, so terms are added in order. Sums of numpy
+    depend on the vector width.
     """
     return float(
         _squared_movement(
@@ -81,7 +81,7 @@ def _squared_lengths(centers, out):
 def center_terms(
     centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return (k,) inner products of ``centers - shift`` with `sums`, and with itself, row by row.
+    """Return (k,) row-wise products of ``centers - shift`` and `sums`, and (k,) squared lengths.
 
     Parameters
     ----------

@@ -1,8 +1,8 @@
-"""Exact sums of float64 values, whose bits do not depend on the order of addition.
+"""Exact sums of float64 values, independent of the order of addition.
 
 A finite float64 is an integer times 2^-1074. :class:`ExactSums` stores every sum as such an
-integer, split into limbs of 32 bits on one absolute grid of powers of two: limb ``l`` counts units
-of 2^(32 l - 1088). Integers add exactly in any order, so the result is the true sum, rounded once.
+integer, split into limbs of 32 bits: limb ``l`` counts units of 2^(32 l - 1088). Integers can be
+added exactly in any order, so the result is the true sum, rounded once.
 
 Source: R. M. Neal, "Fast exact summation using small and large superaccumulators" (2015).
 """
@@ -19,39 +19,40 @@ from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
 
 MAGIC = 6755399441055744.0
-"""1.5 * 2^52: sums with it are rounded to whole numbers."""
+"""1.5 * 2^52: adding this number rounds a float64 to an integer."""
 MAGIC_BITS = 0x4338000000000000
-"""Bits of MAGIC as an integer. The bits of MAGIC plus a whole number exceed them by that number."""
+"""Bit pattern of ``MAGIC`` as an integer. The bit pattern of ``MAGIC + n`` is ``MAGIC_BITS +
+n``."""
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 
 LIMB = 32
-"""Bits per limb."""
 ORIGIN = 1088
-"""The lowest limb counts units of 2^-ORIGIN (below the smallest float64, a multiple of LIMB)."""
+"""The lowest limb counts units of 2^-ORIGIN, which is less than the smallest float64."""
 
 UNIT = ORIGIN // LIMB
-"""The limb that counts units of 1."""
+"""Index of the limb that counts units of 1."""
 N_LIMBS = 2 * UNIT + 3
-"""Number of limbs of a table that can represent any float64."""
+"""Number of limbs that can represent any float64."""
 BLOCK_VALUES = 1 << 15
-"""Values per block, which stays in the second-level cache while :func:`peel` works on it."""
+"""Number of values in a block that fits in the second-level cache."""
 BLOCK_ROWS = 1 << 15
-"""Maximum rows per block: the sum of one layer of a column stays below 2^61."""
+"""Maximum number of rows per block, so that column sums in :func:`peel` stay below 2^61."""
 _WIDTH = 64
-"""Values of one cell are peeled as a square array with this side."""
+"""Side of the square array in which the values of one cell are passed to :func:`peel`."""
 
 _MASK = (1 << LIMB) - 1
 _MAX_PENDING = 1 << 29
-# Beyond these limits a product's rounding error is not exact, and is omitted.
+# Outside these limits, the rounding error of a product is not exact and is ignored.
 _LARGEST, _SMALLEST = 2.0**960, 2.0**-900
 _SPLITTER = 134217729.0  # 2^27 + 1
 
 
 @njit
 def two_product_error(a, b, product):
-    """Return ``a * b - product`` exactly, for the rounded ``product`` (Veltkamp, Dekker 1971).
+    """Return the exact rounding error ``a * b - product`` of a product (Veltkamp, Dekker 1971).
 
-    The result is zero if the operands are too large, or the product too small, for it to be exact.
+    Return 0 if the error could not be exact, because a number is too large or the product too
+    small.
     """
     size = abs(product)
     if not (_SMALLEST < size < _LARGEST) or abs(a) > _LARGEST or abs(b) > _LARGEST:
@@ -67,9 +68,9 @@ def two_product_error(a, b, product):
 
 @njit
 def add_one(limbs, low, cell, value):
-    """Add a value to one cell of a window that starts at limb ``low``.
+    """Add a value to one cell of a table whose first row is limb ``low``.
 
-    Return False, and add nothing, if the value is not finite.
+    Return False without adding anything if the value is not finite.
     """
     bits = np.float64(value).view(np.int64)
     exponent = (bits >> 52) & 0x7FF
@@ -81,10 +82,10 @@ def add_one(limbs, low, cell, value):
         exponent -= 1
     if bits < 0:
         mantissa = -mantissa
-    place = exponent + 14  # 2^-1074 in units of 2^-ORIGIN
+    place = exponent + 14  # 2^-1074 is 2^14 units of 2^-ORIGIN
     limb = (place >> 5) - low
     shift = place & 31
-    # arithmetic shifts round down, so lower parts are never negative
+    # Arithmetic shifts round down, so lower parts are never negative.
     upper = mantissa >> (32 - shift)
     limbs[limb, cell] += (mantissa - (upper << (32 - shift))) << shift
     limbs[limb + 1, cell] += upper & 0xFFFFFFFF
@@ -94,13 +95,14 @@ def add_one(limbs, low, cell, value):
 
 @njit
 def peel(values, limbs, largest):
-    """Add (r, w) values exactly to the limbs of their columns; ``values`` is overwritten.
+    """Add (r, w) values exactly to the limbs of their columns, and overwrite ``values``.
 
-    Values are added layer by layer: a layer is the values rounded to integers in units of one limb,
-    by adding and subtracting 1.5 * 2^52. The remainder is exact (a multiple of the value's last
-    bit, and not larger than the value), and the next layer is taken from it. The first unit is such
-    that integers are at most 2^46; later integers are at most 2^31, so a column of 2^15 rows stays
-    below 2^61. Return the number of values that were not finite.
+    Values are added limb by limb, starting with the highest limb. Adding and subtracting 1.5 * 2^52
+    rounds each value to a whole number of units of the limb, and the remainder is passed to the
+    next lower limb. The remainder is exact, because it is a multiple of the value's last bit and
+    not larger than the value. The integers are at most 2^46 for the first limb and at most 2^31 for
+    other limbs, so the sum of a column of 2^15 rows stays below 2^61. Return the number of values
+    that were not finite.
     """
     if largest == 0:
         return 0
@@ -132,7 +134,7 @@ def peel(values, limbs, largest):
         if rest & _ABS_BITS == 0:
             return 0
         limb -= 1
-    # units near the limits of float64: add one value after the other
+    # Near the limits of float64, add one value at a time.
     skipped = 0
     for i in range(n):
         for f in range(width):
@@ -143,7 +145,7 @@ def peel(values, limbs, largest):
 
 @njit
 def _add(limbs, low, values, weight, cells):
-    """Add (n,) values times weights to their cells; return the number of nonfinite products."""
+    """Add weighted values to their cells, and return the number of nonfinite products."""
     skipped = 0
     for i in range(values.shape[0]):
         cell = cells[i] if cells.shape[0] > 0 else 0
@@ -165,10 +167,7 @@ def _add(limbs, low, values, weight, cells):
 
 @njit
 def _add_together(limbs, values, weight):
-    """Add (n,) values times weights to the only column of a table (see :func:`peel`).
-
-    Return the number of products that were not finite.
-    """
+    """Add weighted values to a table with one cell, and return the number of nonfinite products."""
     n, skipped = values.shape[0], 0
     products, rests = np.empty((_WIDTH, _WIDTH)), np.empty((_WIDTH, _WIDTH))
     step = _WIDTH * _WIDTH
@@ -200,7 +199,7 @@ def _add_together(limbs, values, weight):
 
 @njit
 def _exponents(values):
-    """Return the lowest and highest biased exponent of the finite nonzero values."""
+    """Return the lowest and highest biased exponents of the finite nonzero values."""
     lowest: Any = 0x7FF
     highest: Any = 0
     for i in range(values.shape[0]):
@@ -217,12 +216,12 @@ _NO_CELLS = readonly(np.empty(0, np.int64))
 
 
 class ExactSums:
-    """Exact sums of float64 values in ``n_cells`` cells.
+    """Exact sums of float64 values, one sum per cell.
 
-    The limbs are a window that grows with the exponents that occur. An addition adds less than 2^32
-    to a limb, and carries are propagated at least every 2^29 additions, so a limb stays below 2^62.
-    The window ends two limbs above the largest value, so its top limb counts units of more than
-    2^32 times the largest value and cannot overflow before 2^94 additions.
+    The limbs cover a window of exponents that grows as needed. An addition adds less than 2^32 to a
+    limb, and carries are propagated at least every 2^29 additions, so a limb stays below 2^62. The
+    window extends two limbs above the largest value, so its top limb counts units of more than 2^32
+    times this value and cannot overflow before 2^94 additions.
     """
 
     __slots__ = ("_limbs", "_low", "_pending", "n_cells", "n_not_finite")
@@ -267,7 +266,7 @@ class ExactSums:
             lowest, highest = max(lowest, 1) - 1, max(highest, 1) - 1
             if weight is not None:
                 least, most = map(int, _exponents(readonly(weight)))
-                # a product's lowest bit is the product of the lowest bits (bias 1023, 52 bits)
+                # The lowest bit of a product is the product of the lowest bits of its factors.
                 lowest = max(lowest + min(least, most) - 1023 - 53, 0)
                 highest = min(highest + most - 1022, 2046)
             self._cover((lowest + 14) >> 5, ((max(highest, 0) + 14) >> 5) + 4)
@@ -281,7 +280,7 @@ class ExactSums:
         )  # fmt: skip
 
     def add_units(self, limb: int, counts: NDArray[np.int64]) -> None:
-        """Add ``counts[cell]`` units of 2^(LIMB * limb - ORIGIN) to every cell."""
+        """Add ``counts[cell]`` units of one limb to every cell."""
         self._cover(limb, limb + 3)
         self._book(1)
         upper = counts >> LIMB
@@ -291,7 +290,7 @@ class ExactSums:
         self._limbs[at + 2] += upper >> LIMB
 
     def add_table(self, limbs: NDArray[np.int64], low: int = 0) -> None:
-        """Add a (limbs, n_cells) table of units that begins at limb ``low`` (see :func:`peel`)."""
+        """Add a (limbs, n_cells) table, as from :func:`peel`, whose first row is limb ``low``."""
         used = np.flatnonzero(limbs.any(axis=1))
         if not len(used):
             return
@@ -306,7 +305,7 @@ class ExactSums:
         self._limbs[at + 2 : at + 2 + n] += upper >> LIMB
 
     def merge(self, other: ExactSums) -> ExactSums:
-        """Add another accumulator's sums to this one, and return it."""
+        """Add the sums of another accumulator in place, and return ``self``."""
         self.n_not_finite += other.n_not_finite
         if len(other._limbs):
             self._cover(other._low, other._low + len(other._limbs))
@@ -317,7 +316,7 @@ class ExactSums:
         return self
 
     def integers(self) -> tuple[list[int], int]:
-        """Return the sums as ``integers * 2**exponent``, exactly."""
+        """Return integers and an exponent: the exact sums are ``integers * 2**exponent``."""
         self._carry()
         totals = [0] * self.n_cells
         for limb in self._limbs[::-1]:
@@ -325,10 +324,10 @@ class ExactSums:
         return totals, LIMB * self._low - ORIGIN
 
     def over(self, divisor: Fraction) -> NDArray[np.float64]:
-        """Return (n_cells,) finite sums divided by a positive number, each quotient rounded once.
+        """Divide the finite sums by a positive number, and round each quotient once.
 
-        Sums that float64 can represent exactly, such as nearly all sums of float32 numbers, avoid
-        Python integers, which would be slow: sparse rows may have millions of cells.
+        Sums that float64 can represent exactly are divided by numpy, because sparse rows may have
+        millions of cells, and Python integers would be slow.
         """
         self._carry()
         totals, inexact = np.zeros(self.n_cells), np.zeros(self.n_cells, np.bool_)
@@ -357,7 +356,7 @@ class ExactSums:
 
     @property
     def values(self) -> NDArray[np.float64]:
-        """(n_cells,) sums, each rounded once; NaN if a value was not finite."""
+        """(n_cells,) sums, each rounded once, or NaN if any value was not finite."""
         if self.n_not_finite:
             return np.full(self.n_cells, np.nan)
         totals, exponent = self.integers()
@@ -365,7 +364,7 @@ class ExactSums:
 
     @property
     def value(self) -> float:
-        """The sum over all cells, rounded once; NaN if a value was not finite."""
+        """Sum over all cells, rounded once, or NaN if any value was not finite."""
         if self.n_not_finite:
             return float("nan")
         totals, exponent = self.integers()
@@ -382,7 +381,7 @@ class ExactSums:
             self._limbs = np.pad(self._limbs, ((below, above), (0, 0)))
             self._low -= below
             if above:
-                # The old top limb may be negative; no other limb is.
+                # Only the old top limb may be negative.
                 self._pending = 1
                 self._carry()
 
@@ -392,7 +391,7 @@ class ExactSums:
         self._pending += 2 * n
 
     def _carry(self) -> None:
-        """Bring every limb but the top one into [0, 2^32)."""
+        """Propagate carries, so that all limbs except the top limb are in [0, 2^32)."""
         if self._pending:
             for lower, upper in zip(self._limbs[:-1], self._limbs[1:], strict=True):
                 upper += lower >> LIMB
@@ -409,7 +408,7 @@ class ExactSums:
 
 
 def _scaled(number: int, exponent: int) -> float:
-    """Return ``number * 2**exponent`` rounded once."""
+    """Return ``number * 2**exponent``, rounded once."""
     try:
         return number / (1 << -exponent) if exponent < 0 else float(number << exponent)
     except OverflowError:

@@ -1,13 +1,13 @@
 """Choose an origin near most of the rows, even if a few outliers dominate the mean.
 
 The product form |x|² - 2 x·c + |c|² loses digits if lengths are much larger than distances, and
-sums of rows lose digits if rows are far from the origin. So the origin should lie among the rows.
-The mean does, unless outliers dominate it: with one row at 1e8 and 10^5 rows of unit size, the mean
-is a thousand units away from nearly all rows, and most rows are in doubt (:mod:`.doubts`). The
-median of a few hundred sampled rows is not affected.
+sums of rows lose digits if rows are far from the origin. So the origin should be near the rows. The
+mean is near most rows unless outliers dominate the mean: with one row at 1e8 and 10^5 rows of size
+1, the mean is a thousand units away from nearly all rows, and rounding errors put the nearest
+centre of most rows in doubt. The median of a few hundred sampled rows is not affected.
 
-The sample consists of the distinct rows with the smallest hashes: it is the same for every order
-and chunking, and a row of weight 3 counts like three equal rows.
+The sample consists of the distinct rows with the smallest hashes, so it does not depend on the
+order, the chunking or the weights of the rows.
 """
 
 from __future__ import annotations
@@ -27,29 +27,32 @@ from largek_dask.kernels.tile import DIRECT_FEATURES
 
 MOST_ROWS = 256
 FEWEST_ROWS = 16
-"""Minimum number of distinct rows for choosing an origin; sample size for very long rows."""
+"""Minimum number of distinct rows in a sample from which an origin is chosen."""
 _VALUES = 1 << 18
-"""Maximum number of values in the sample, if that is at least `FEWEST_ROWS` rows."""
+"""Maximum number of values in a sample, unless ``FEWEST_ROWS`` rows have more values."""
 _FOUND = 1024
-"""Number of rows found before the hash limit is lowered."""
+"""Maximum number of candidate rows before the limit for hashes is lowered."""
 _RECENT = 1024
 """Number of slots in the cache of recent hashes."""
 _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 _WORDS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint32}
-"""Types as which values are viewed for hashing, by bytes per value."""
+"""Integer types for hashing values, by item size."""
 
 FAR = 2.0**10
-"""Ratio above which float32 has at most 14 of its 24 bits for the differences of rows."""
+"""Above this ratio of mean to spread, float32 has at most 14 of its 24 bits left for differences
+between rows."""
 _IN_DOUBT = 2.0**-6
-"""γ times the squared length, relative to most rows, above which a row is in doubt anyway."""
+"""Squared lengths times γ are capped at this fraction of the median squared distance, because
+longer rows are in doubt in any case."""
 _QUARTILES = 1.349
 """Interquartile range of the standard normal distribution."""
 _HARMFUL = 2.0**-14
-"""γ times the squared length, relative to most rows, below which products are precise enough."""
+"""Products are precise enough if γ times the mean squared length is at most this fraction of the
+median squared distance."""
 
 
 class DistinctRows:
-    """Sample of at most `size` distinct rows: the rows with the smallest hashes.
+    """Sample of the distinct rows with the smallest hashes, at most `size` rows.
 
     Rows with equal 64-bit hashes count as one row.
 
@@ -65,10 +68,10 @@ class DistinctRows:
     def __init__(self, n_features: int, dtype: np.dtype[Any]) -> None:
         self.size = max(FEWEST_ROWS, min(MOST_ROWS, _VALUES // n_features))
         self._hashes = np.empty(0, np.uint64)
-        # Index of each hash's row, so that rows need not be moved.
+        # Row index of each hash, so that sorting the hashes does not move rows.
         self._places = np.empty(0, np.int64)
         self._rows = np.empty((self.size, n_features), dtype)
-        # Recent hashes: in tables with few distinct rows, each row is repeated often.
+        # Recent hashes are skipped: data with few distinct rows repeat the same hashes.
         self._recent = np.full(_RECENT, _ALL)
 
     @property
@@ -92,7 +95,7 @@ class DistinctRows:
                     self._keep(hashes[:count], block[at[:count]])
 
     def merge(self, other: DistinctRows) -> None:
-        """Add another sample's rows to this one."""
+        """Add the rows of another sample."""
         self._keep(other._hashes, other.rows)
 
     def _keep(self, hashes: NDArray[np.uint64], rows: NDArray[Any]) -> None:
@@ -121,23 +124,22 @@ class Middle:
 
     def __init__(self, rows: NDArray[Any]) -> None:
         self._rows = readonly(rows)
-        # Use a value that occurs, not the mean of two values: integer data need an integer.
+        # Do not average two middle values: integer data need an integer origin.
         self.point = readonly(np.sort(rows, axis=0)[(len(rows) - 1) // 2] + rows.dtype.type(0))
         """(d,) median of each feature."""
         self.square = float(np.sort(row_squares(self._rows, self.point))[len(rows) // 2])
-        """Median of the squared distances of the rows to ``point``."""
+        """Median squared distance of the rows from ``point``."""
 
     @property
     def spread(self) -> float:
-        """Median distance of the rows to ``point``, over the root of the number of features."""
+        """Median distance from ``point``, divided by the square root of the number of features."""
         return math.sqrt(self.square / self._rows.shape[1])
 
     def serves_better(self, origin: NDArray[Any]) -> bool:
-        """Return True if the product form resolves more rows about the median than about `origin`.
+        """Return True if the product form is more precise about the median than about `origin`.
 
-        The sum of squared lengths is smallest about the mean, so the median replaces the mean only
-        if outliers dominate it: after capping lengths where rows are in doubt anyway, lengths about
-        the median must be less than half as large.
+        The median replaces the mean only if outliers dominate the mean: the average of the capped
+        squared lengths must be less than half as large about the median as about `origin`.
         """
         d, dtype = self._rows.shape[1], self._rows.dtype
         if d <= DIRECT_FEATURES:
@@ -153,10 +155,11 @@ class Middle:
 
 
 def is_far(rows: NDArray[Any]) -> bool:
-    """Return True if a feature lies more than `FAR` times its spread away from 0.
+    """Return True if any feature is farther away from 0 than `FAR` times its spread.
 
-    Compares the mean with the standard deviation, and the median with the interquartile range, so
-    that outliers hide nothing. A constant feature is exact in any type.
+    The mean is compared with the standard deviation, and the median with the interquartile range,
+    so that outliers cannot hide a distant feature. Constant features are ignored, since they are
+    exact in any type.
 
     Parameters
     ----------
@@ -170,7 +173,7 @@ def is_far(rows: NDArray[Any]) -> bool:
     x = np.ldexp(np.sort(rows, axis=0).astype(np.float64), -exponent)
     low, middle, high = (x[(len(x) - 1) * quarter // 4] for quarter in (1, 2, 3))
     for center, spread in ((x.mean(axis=0), x.std(axis=0)), (middle, (high - low) / _QUARTILES)):
-        # Rounding may give equal numbers a deviation above 0.
+        # Rounding may give equal numbers a positive standard deviation.
         varies = (x[0] < x[-1]) & (spread > 0)
         if (np.abs(center[varies]) > FAR * spread[varies]).any():
             return True
@@ -179,7 +182,7 @@ def is_far(rows: NDArray[Any]) -> bool:
 
 @lru_cache(maxsize=16)
 def _factors(n_words: int) -> NDArray[np.uint64]:
-    """Return odd 64-bit factors for the words of a row, drawn by splitmix64."""
+    """Return odd 64-bit hash factors for the words of a row, generated by splitmix64."""
     with np.errstate(over="ignore"):
         z = np.arange(1, n_words + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -189,9 +192,9 @@ def _factors(n_words: int) -> NDArray[np.uint64]:
 
 @njit
 def _find(words, begin, factors, limit, recent, hashes, at):
-    """Find rows from `begin` on whose hashes are below the limit, until `hashes` is full.
+    """Find rows with hashes below the limit, from row `begin` until `hashes` is full.
 
-    Return the number of rows found, and the first row that has not been hashed.
+    Return the number of rows found, and the index of the first row that was not hashed.
     """
     n, width = words.shape
     count = 0
@@ -199,7 +202,7 @@ def _find(words, begin, factors, limit, recent, hashes, at):
         total = np.uint64(0)
         for f in range(width):
             total += np.uint64(words[i, f]) * factors[f]
-        # splitmix64's finalizer mixes all bits of the sum
+        # The finalizer of splitmix64 mixes all bits of the sum.
         total = (total ^ (total >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         total = (total ^ (total >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         total ^= total >> np.uint64(31)

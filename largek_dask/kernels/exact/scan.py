@@ -17,23 +17,24 @@ from largek_dask.kernels.jit import njit
 
 _ABS_BITS = 0x7FFFFFFFFFFFFFFF
 _SIZE_BITS = np.int32(0x7FFFFFFF)
-"""Bits of a float32 without its sign; as integers, they are in the order of absolute values."""
+"""Mask of all bits of a float32 except the sign. Masked bits, as integers, sort by absolute
+value."""
 _ONE = np.int32(1)
 _ZERO = np.float32(0)
 _PART_BITS = 38
-"""Bits of each of the two parts into which float32 values are split for addition."""
+"""Number of bits in each of the two parts into which a float32 value is split."""
 
 
 @njit
 def scan_float32(x, limbs, low, high):
-    """Add the column extents and exact sums of finite (n, w) float32 rows, near memory speed.
+    """Update the extents and exact sums of columns with (n, w) finite float32 rows.
 
-    In a block of at most 2^15 rows with values below 2^e, a value is the sum of a multiple of
-    2^(e - 38) and of a remainder below half of that. The sum of a column's 2^15 first parts stays
-    below 2^53 units and is exact in float64; so is the sum of the remainders, if all are multiples
-    of 2^(e - 76). The last bit of a float32 is at least 2^-24 times its leading bit, so this fails
-    only if some value is 2^51 times smaller than another: values of such a block are added one at a
-    time.
+    Rows are processed in blocks of at most 2^15 rows. If all values of a block are below 2^e, each
+    value is split into a multiple of 2^(e - 38) and a remainder of at most half of this unit. The
+    sum of 2^15 multiples stays below 2^53 units and is exact in float64. The sum of the remainders
+    is exact as well if all remainders are multiples of 2^(e - 76). The last bit of a float32 is at
+    least 2^-24 times its leading bit, so this fails only if some value is 2^51 times smaller than
+    another value. The values of such a block are added one at a time.
     """
     n, width = x.shape
     step = min(BLOCK_ROWS, max(4, BLOCK_VALUES // width))
@@ -44,7 +45,7 @@ def scan_float32(x, limbs, low, high):
         least = _extent_of_float32(block, block.view(np.int32), low, high)
         for f in range(width):
             largest = max(largest, max(high[f], -low[f]))
-        # values are below 2^exponent and are multiples of 2^last
+        # All values are below 2^exponent and are multiples of 2^last.
         exponent = (np.float64(largest).view(np.int64) >> 52) - 1022
         last = max((np.int64(least) + 1) >> 23, np.int64(1)) - 150
         if largest == _ZERO or last < exponent - 2 * _PART_BITS:
@@ -57,7 +58,7 @@ def scan_float32(x, limbs, low, high):
             first[:] = 0.0
             rest[:] = 0.0
             was, added = exponent, len(block)
-        # 1.5 * 2^52 units: adding it rounds a value to whole units
+        # Adding 1.5 * 2^52 units rounds a value to whole units.
         magic = np.int64((exponent - _PART_BITS + 52 + 1023) << 52).view(np.float64) * 1.5
         _add_parts(block, magic, first, rest)
     _add_each(first, limbs)
@@ -66,17 +67,17 @@ def scan_float32(x, limbs, low, high):
 
 @njit
 def _extent_of_float32(x, bits, low, high):
-    """Widen the columns' extents; return the bits of the smallest nonzero magnitude, minus one.
+    """Update column extents, and return the bits of the smallest nonzero magnitude, minus 1.
 
     Four rows are processed at a time, so that the extents are loaded and stored once for all four.
     """
     n, width = x.shape
-    least = _SIZE_BITS  # the bits of zero, minus one and without sign, are the largest value
+    least = _SIZE_BITS  # the maximum, to which zeros are mapped below
     whole = n // 4 * 4
     for i in range(0, whole, 4):
         for f in range(width):
             a, b, c, d = x[i, f], x[i + 1, f], x[i + 2, f], x[i + 3, f]
-            # adding 0 makes -0 a 0, and keeps LLVM from masked stores, three times slower
+            # Adding 0 turns -0 into 0, and avoids masked stores, which are three times slower.
             low[f] = min(min(low[f], min(a, b)), min(c, d)) + _ZERO
             high[f] = max(max(high[f], max(a, b)), max(c, d)) + _ZERO
             p = ((bits[i, f] & _SIZE_BITS) - _ONE) & _SIZE_BITS
@@ -115,7 +116,7 @@ def _add_parts(x, magic, first, rest):
 
 @njit
 def _add_each(values, limbs):
-    """Add flattened rows to the limbs of their columns."""
+    """Add the values of flattened rows to the limbs of their columns."""
     n_columns = limbs.shape[1]
     for i in range(values.shape[0]):
         value = np.float64(values[i])
@@ -125,7 +126,7 @@ def _add_each(values, limbs):
 
 @njit
 def scan_floats(x, limbs, low, high):
-    """Add the column extents and exact sums of finite (n, w) rows."""
+    """Update the extents and exact sums of columns with (n, w) finite rows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     values = np.empty((min(step, n), width))
@@ -136,7 +137,7 @@ def scan_floats(x, limbs, low, high):
             for f in range(width):
                 value = np.float64(x[begin + i, f])
                 values[i, f] = value
-                # adding 0 makes -0 a 0, and keeps LLVM from masked stores, three times slower
+                # Adding 0 turns -0 into 0, and avoids masked stores, which are three times slower.
                 low[f] = min(low[f], value) + 0.0
                 high[f] = max(high[f], value) + 0.0
                 largest = max(largest, np.float64(value).view(np.int64) & _ABS_BITS)
@@ -145,7 +146,7 @@ def scan_floats(x, limbs, low, high):
 
 @njit
 def scan_weighted(x, weight, limbs, low, high):
-    """Add column extents and exact weighted sums of finite rows; return the overflow count."""
+    """Update column extents and exact weighted sums, and return the number of overflows."""
     n, width = x.shape
     step = min(BLOCK_ROWS, max(1, BLOCK_VALUES // width))
     products = np.empty((min(step, n), width))
@@ -175,11 +176,11 @@ def scan_weighted(x, weight, limbs, low, high):
 
 @njit
 def scan_integers(x, sums, low, high):
-    """Add the column extents and sums of (n, w) integers of at most 16 bits."""
+    """Update the extents and sums of columns with (n, w) integers of at most 16 bits."""
     n, width = x.shape
     block = np.empty(width, np.int32)
     for begin in range(0, n, BLOCK_ROWS):
-        block[:] = 0  # sums of 2^15 values below 2^16
+        block[:] = 0  # int32 can hold sums of 2^15 values below 2^16
         for i in range(begin, min(n, begin + BLOCK_ROWS)):
             for f in range(width):
                 value = x[i, f]

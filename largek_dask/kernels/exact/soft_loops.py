@@ -1,7 +1,7 @@
 """Compiled loops of :mod:`~largek_dask.kernels.exact.soft_sums`.
 
-The contributions of rows to components are a list of *entries* ``(row, component, share)``.
-The shares of a row are positive multiples of 1 / unit and add up to 1.
+The contributions of rows to components are stored as *entries* ``(row, component, share)``. The
+shares of a row are positive multiples of 1 / unit and add up to 1.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from largek_dask.kernels.exact.transcendental import exp_of, log_of
 from largek_dask.kernels.jit import njit
 
 _LANES = 256
-"""Number of rows in a block, whose log joints stay in the first-level cache."""
+"""Number of rows per block, for which log joints fit in the first-level cache."""
 DIGIT = 22
-"""Bits of the low digit of a mass, if weights are integers."""
+"""Number of bits in the low digit of a mass, if weights are integers."""
 _DIGIT_MASK = (1 << DIGIT) - 1
 
 
@@ -37,11 +37,11 @@ def respond(
     candidates, squares, weight, constants, halves, unit, rows, components, shares, energy,
     likelihoods,
 ):  # fmt: skip
-    """Compute the responsibilities of each row's candidates as entries; return the entry count.
+    """Write the responsibilities of candidates as entries, and return the number of entries.
 
-    ``likelihoods`` receives the log of the sum of each row's joint densities, and ``energy`` the
-    product of share and square for each entry. The most responsible candidate absorbs the rounding
-    error. Rows of weight 0 have no entries and are not read.
+    For each row, ``likelihoods`` receives the logarithm of the sum of joint densities. For each
+    entry, ``energy`` receives the share times the squared distance. The most responsible candidate
+    absorbs the rounding error. Rows of weight 0 are not read and have no entries.
     """
     n, width = candidates.shape
     joint = np.empty((width, _LANES))
@@ -76,7 +76,7 @@ def respond(
 
 @njit
 def _normalize(joint, m, unit, best, total, lead, left):
-    """Convert log joints to responsibilities in whole steps; ``left`` is the rest of the unit."""
+    """Convert log joints to responsibilities in steps; ``left`` receives ``unit`` minus the sum."""
     width = joint.shape[0]
     for i in range(m):
         best[i], lead[i], total[i], left[i] = joint[0, i], 0, 0.0, unit
@@ -87,7 +87,7 @@ def _normalize(joint, m, unit, best, total, lead, left):
             lead[i] = q if more else lead[i]
     for q in range(width):
         for i in range(m):
-            # if all candidates are retired, no log joint is finite
+            # No log joint is finite if all candidates are retired.
             value = exp_of(joint[q, i] - (best[i] if best[i] > -np.inf else 0.0))
             joint[q, i] = value
             total[i] += value
@@ -101,7 +101,7 @@ def _normalize(joint, m, unit, best, total, lead, left):
 
 @njit
 def add_masses(components, shares, weight, kind, scale, high, low):
-    """Add the entries' weighted shares to two limbs (real weights) or two digits (otherwise)."""
+    """Add weighted shares to masses with two limbs, or with two digits if weights are integers."""
     for p in range(components.shape[0]):
         c = components[p]
         if kind == REALS:
@@ -116,7 +116,7 @@ def add_masses(components, shares, weight, kind, scale, high, low):
 
 @cache
 def adding(wide: bool) -> Any:
-    """Compile a kernel that adds shares of rows to component sums of one or two limbs."""
+    """Compile a kernel that adds shares of rows to component sums with one or two limbs."""
 
     @njit
     def add_rows(x, rows, components, shares, weight, kind, shift, scale, sums, low):
@@ -146,7 +146,7 @@ def adding(wide: bool) -> Any:
 
 @njit
 def add_squares(x, rows, components, shares, weight, kind, about, scale, squares, low):
-    """Add the squares of ``x - about[component]``, times the shares, in two limbs."""
+    """Add squares of ``x - about[component]``, times the shares, to sums with two limbs."""
     for p in range(rows.shape[0]):
         i, c = rows[p], components[p]
         factor = shares[p] * weight[p] if kind == REALS else shares[p]
@@ -158,7 +158,7 @@ def add_squares(x, rows, components, shares, weight, kind, about, scale, squares
 
 @njit
 def _add_limbs(high, low, c, f, value, w):
-    """Add ``w`` times a value, given in steps, to a sum of two limbs."""
+    """Add ``w`` times a value, which is given in steps, to a sum with two limbs."""
     whole, part = whole_steps(value), steps_below(value)
     if w != 1:
         whole, part = times(whole, part, w)
@@ -169,7 +169,7 @@ def _add_limbs(high, low, c, f, value, w):
 
 @njit
 def corrections(sums, masses, step, shift, old, new, out):
-    """Compute sums of squares about ``new`` minus sums about ``old``, by component and feature."""
+    """Compute the change of sums of squares when their reference moves from ``old`` to ``new``."""
     for c in range(old.shape[0]):
         for f in range(old.shape[1]):
             about = np.float64(old[c, f])

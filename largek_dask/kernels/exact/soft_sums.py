@@ -1,6 +1,6 @@
-"""Exact sums of rows, each shared between several components of a mixture.
+"""Exact sums of rows that are shared between the components of a mixture.
 
-One pass over the rows computes everything that an M-step needs, and the free energy of the E-step.
+One pass over the rows computes all sums for an M-step and the free energy of the E-step.
 """
 
 from __future__ import annotations
@@ -34,20 +34,22 @@ from largek_dask.kernels.exact.sum_loops import (
 from largek_dask.kernels.rows import native_blocks
 
 SHARE_BITS = {4: 24, 8: 44}
-"""Number of bits of a responsibility, by bytes of the compute dtype."""
+"""Number of bits in a responsibility, by item size of the compute dtype."""
 MOST_CANDIDATES = 4096
-"""Maximum candidates per row: with more, rounding could exceed the largest responsibility."""
+"""Maximum number of candidates per row: with more candidates, rounding errors could exceed the
+largest responsibility."""
 _ENTRIES = 1 << 15
-"""Number of responsibilities in a block of rows."""
+"""Maximum number of responsibilities in a block of rows."""
 _DIGITS = 34
-"""Bits below the extent that a grid for up to 2^27 rows has; with fewer bits, sums are wide."""
+"""Sums have a second limb if the grid has fewer bits than this below its extent. Grids for up to
+2^27 rows have enough bits."""
 
 
 class SoftSums:
     """All sums over rows that an M-step of a Gaussian mixture needs.
 
-    The bits do not depend on the order of adding or merging, and a row of integer weight w counts
-    as w equal rows.
+    Results do not depend on the order of adding or merging. A row of integer weight w counts as w
+    equal rows.
 
     Parameters
     ----------
@@ -70,30 +72,31 @@ class SoftSums:
     in float64. For C' = 5, B = 24 keeps the loss per row below 2^-23, and B = 44 below 1.2e-13:
     enough as long as F is above 1/32 and 1/8 nats per row, respectively.
 
-    *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. A row adds no more to each sum than
-    it would add without a share, so the grid's proof still holds. Sums have a low limb for float64
-    data, whose shares go down to 2^-44, and for any grid with fewer than 34 bits below its extent:
-    with integer data, whose step is 1, or with large weights. The error of a mean is at most half a
-    step times the number of rows of the component divided by its mass.
+    *Sums* of ``gamma s' (x - shift)`` are integers on ``grid``. Shares are at most 1, so the
+    overflow bounds of the grid still hold. Sums have a second limb for float64 data, whose shares
+    are multiples of 2^-44, and for grids with fewer than 34 bits below the extent, such as grids
+    for integer data (with steps of 1) or for large weights. The error of a mean is at most half a
+    step times the number of rows of the component, divided by the mass of the component.
 
-    If features have extents of their own (``FixedPoint.extents``), each feature has as many bits
-    below its own extent as the grid has below the common extent: its step is
-    2^-(bits + extent - e_f). The proof is that of the grid, whose bounds depend only on
-    ``bits + extent``. So the units of other features do not affect the precision of a feature.
+    If each feature has its own extent e_f (``FixedPoint.extents``), the step of a feature is
+    2^-(bits + extent - e_f), so that all features have the same number of bits below their extents.
+    The overflow bounds still hold, since they depend only on ``bits + extent``. So the precision of
+    a feature does not depend on the units of other features.
 
-    *Masses* are exact if weights are integers: two digits of base 2^22, whose sums remain below
-    2^58 since the total weight is at most 2^36. Otherwise masses have two limbs.
+    *Masses* are exact if weights are integers: they have two digits of base 2^22, and sums of
+    digits remain below 2^58, because the total weight is at most 2^36. Otherwise masses have two
+    limbs.
 
-    *Squares*, for variances, are relative to the old means. For "diag", the sum for each component
-    and feature has two limbs and its own step 2^-b: rows and means lie within 2^e of the shift (the
-    grid's extent; a mean outside is replaced by the nearest point inside, since any reference
-    point will do), so squares are at most ``2^(2e + 2)``, and their sum is at most
-    ``W 2^(2e + 2) <= 2^(64 + e - bits)``, as ``W <= 2^(62 - e - bits)`` on every grid. With
-    ``b = bits - e - 3`` the sum remains below 2^61, and a single square is within the 2^50 that can
-    be rounded by adding 1.5 * 2^52, since ``bits <= 50 - e`` (minus the bits of the largest weight,
-    if weights are real). The low limb adds 50 bits: with 10^6 rows of unit size, one of them 10^6
-    away, squares are resolved to 2^-48. The sums of squares of "iso" and "isoflex", which are
-    fewer, are not rounded at all.
+    *Squares* are needed for variances and are relative to the old means. For "diag", the sum for
+    each component and feature has two limbs and its own step 2^-b. Rows are within 2^e of the
+    shift, where e is the extent of the grid. Means outside this range are replaced by the nearest
+    point inside, since any reference point is valid. So squares are at most ``2^(2e + 2)``, and
+    their sum is at most ``W 2^(2e + 2) <= 2^(64 + e - bits)``, because ``W <= 2^(62 - e - bits)``
+    on every grid. With ``b = bits - e - 3``, the sum remains below 2^61 steps. A single square is
+    at most 2^50 steps, so adding 1.5 * 2^52 rounds the square, because ``bits <= 50 - e`` (minus
+    the bits of the largest weight, if weights are real). The low limb adds 50 bits: with 10^6 rows
+    of size 1 and one of them 10^6 away, squares have a resolution of 2^-48. For "iso" and
+    "isoflex", sums of squares are not rounded at all.
     """
 
     __slots__ = (
@@ -112,9 +115,9 @@ class SoftSums:
         self, n_components: int, n_features: int, grid: FixedPoint, covariance: str
     ) -> None:
         if grid.shift.shape != (n_features,):
-            raise ValueError(f"the grid has {len(grid.shift)} features, not {n_features}")
+            raise ValueError(f"the grid has {len(grid.shift)} features, expected {n_features}")
         if covariance not in ("iso", "isoflex", "diag"):
-            raise ValueError(f"covariance is {covariance!r}, neither 'iso', 'isoflex' nor 'diag'")
+            raise ValueError(f"covariance must be 'iso', 'isoflex' or 'diag', got {covariance!r}")
         self.grid = grid
         self.covariance = covariance
         shape = n_components, n_features
@@ -131,7 +134,6 @@ class SoftSums:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of this object when it is sent."""
         arrays = [self._sums, self._low, self._masses, self._low_masses, self._low_squares]
         own = self.grid.extents
         arrays += [self.grid.shift] if own is None else [self.grid.shift, own]
@@ -146,7 +148,7 @@ class SoftSums:
         squares: NDArray[np.float64],
         packed: Any,
     ) -> None:
-        """Add rows to the components of their candidates.
+        """Add rows to the sums of their candidate components.
 
         Parameters
         ----------
@@ -168,7 +170,9 @@ class SoftSums:
         """
         grid, n_candidates = self.grid, candidates.shape[1]
         if n_candidates > MOST_CANDIDATES:
-            raise ValueError(f"{n_candidates} candidates per row, at most {MOST_CANDIDATES}")
+            raise ValueError(
+                f"{n_candidates} candidates per row are too many; use at most {MOST_CANDIDATES}"
+            )
         known, kind = weights_of(weight, len(x), grid)
         refused = first_refused(known, kind, 2.0**grid.weight_bits, self._is_wide)
         if refused >= 0:
@@ -202,7 +206,7 @@ class SoftSums:
                 self._squares.add(energy[:n], None if kind == ONES else each, cells)
 
     def merge(self, other: SoftSums) -> SoftSums:
-        """Add another accumulator of the same grid to this one, and return it."""
+        """Add an accumulator with the same grid in place, and return ``self``."""
         self._sums += other._sums
         if self._is_wide:
             merge_low(self._sums, self._low, other._low)
@@ -221,7 +225,7 @@ class SoftSums:
 
     @property
     def bound(self) -> float:
-        """Free energy: the weighted sum over rows of the log of the sum of joint densities."""
+        """Free energy: the weighted sum over rows of ``log(sum of joint densities)``."""
         return self._log_likelihood.value
 
     @property
@@ -235,7 +239,7 @@ class SoftSums:
 
     @property
     def total(self) -> float:
-        """Total weight of the rows added."""
+        """Total weight of all added rows."""
         low_bits, unit = self._mass_units
         low = _exact_sum(self._low_masses)
         return float((_exact_sum(self._masses) << low_bits) + low) * unit
@@ -244,7 +248,7 @@ class SoftSums:
     def squares(self) -> float:
         """Sum of squared distances from the old means, weighted by responsibility.
 
-        For "diag" it is not divided by variances.
+        For "diag", squares are not divided by variances.
         """
         if self.covariance != "diag":
             return float(self._squares.value)
@@ -257,7 +261,7 @@ class SoftSums:
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
         """Return (k, d) means in data coordinates, in the compute dtype.
 
-        Components without mass get their row of ``fallback``.
+        A component without mass takes its mean from ``fallback``.
         """
         masses = self.masses
         means: NDArray[np.float64] = self._totals / np.where(masses > 0, masses, 1)[:, None]
@@ -268,7 +272,7 @@ class SoftSums:
         return means.astype(self.grid.shift.dtype)
 
     def variances(self, old_means: NDArray[Any], new_means: NDArray[Any]) -> NDArray[np.float64]:
-        """Return sums of squares about ``new_means``, weighted by responsibility, not yet divided.
+        """Return numerators of variances: sums of squares about ``new_means``, weighted by shares.
 
         Parameters
         ----------
@@ -314,69 +318,68 @@ class SoftSums:
 
     @property
     def _finer(self) -> NDArray[np.int64]:
-        """(d,) number of bits by which a feature's extent is below the grid's extent."""
+        """(d,) extent of the grid minus the extent of each feature, in bits."""
         own, d = self.grid.extents, len(self.grid.shift)
         return np.zeros(d, np.int64) if own is None else self.grid.extent - own
 
     @property
     def _bits(self) -> NDArray[np.int64]:
-        """(d,) bits: sums of a feature are counted in steps of 2^-bits."""
+        """(d,) number of bits per feature: sums have steps of 2^-bits."""
         return np.minimum(self.grid.bits + self._finer, 1000)
 
     @property
     def _unit(self) -> float:
-        """Number of steps in a responsibility of 1."""
+        """Number of steps that represent a responsibility of 1."""
         return 2.0 ** SHARE_BITS[self.grid.shift.itemsize]
 
     @property
     def _own_square_bits(self) -> NDArray[np.int64]:
-        """(d,) bits: squares of a feature are counted in steps of 2^-bits.
+        """(d,) number of bits per feature: sums of squares have steps of 2^-bits.
 
-        This is the finest step that cannot overflow, unless squares are below 2^-800. The bits are
-        above -1000, as no sum of squares overflows float64.
+        The step is the finest that cannot overflow, except that there are at most 900 bits. The
+        number of bits exceeds -1000, because no sum of squares overflows float64.
         """
         return np.minimum(self.grid.bits - self.grid.extent - 3 + 2 * self._finer, 900)
 
     @property
     def _mass_units(self) -> tuple[int, float]:
-        """Number of bits of the low part of a mass, and the value of its last bit."""
+        """Number of bits in the low part of a mass, and the value of the lowest bit."""
         if self.grid.integer_weights:
             return DIGIT, 1 / self._unit
         return LOW_BITS, 2.0 ** -(LOW_BITS + self.grid.weight_bits)
 
     @property
     def _totals(self) -> NDArray[np.float64]:
-        """(k, d) sums in steps of 2^-_bits."""
+        """(k, d) sums, in units of each feature's step."""
         if not self._is_wide:
             return self._sums.astype(np.float64)
         out: NDArray[np.float64] = self._sums + self._low * (1 / LOW_SCALE)
         return out
 
     def _reference(self, means: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the reference of the squares of "diag": old means, clipped to the extent."""
+        """Return the reference for squares of "diag": the old means, clipped to the extent."""
         shift, far = self.grid.shift.astype(np.float64), _powers(self.grid.extent - self._finer)
         return readonly(np.clip(means.astype(np.float64), shift - far, shift + far))
 
 
 def resolved_bits(grid: FixedPoint, weight: float) -> int:
-    """Return the bits below the extent in a feature's mean, for rows of this total weight."""
+    """Return the precision of a mean for rows of this total weight, in bits below the extent."""
     lost = 0 if grid.integer_weights else 1 - power_above(weight)
     digits = grid.bits + grid.extent - lost + LOW_BITS * _is_wide(grid)
     return min(np.finfo(np.float64).nmant, digits)
 
 
 def _is_wide(grid: FixedPoint) -> bool:
-    """Return True if sums have a low limb."""
+    """Return True if sums have a second limb."""
     return grid.wide or grid.shift.dtype == np.float64 or grid.bits + grid.extent < _DIGITS
 
 
 def _powers(exponents: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return (d,) powers of two."""
     return readonly(np.ldexp(1.0, exponents))
 
 
 def _blocks(x: NDArray[Any], n_rows: int) -> Iterator[tuple[slice, NDArray[Any]]]:
-    """Yield at most ``n_rows`` rows at a time, in a type for which kernels are compiled."""
+    """Yield blocks of at most ``n_rows`` rows, in a type for which kernels are compiled."""
     for at, block in native_blocks(x):
         for begin in range(0, len(block), n_rows):
             part = block[begin : begin + n_rows]

@@ -1,6 +1,6 @@
-"""Statistics from one scan over the rows: extent, mean, weight, bad rows, and the grid of sums.
+"""Statistics from one scan: extents, mean, weights, invalid rows and the grid for sums.
 
-No result depends on the chunking or order: minima, maxima and sums are exact, and the mean is
+Results do not depend on chunking or order: minima, maxima and sums are exact, and the mean is
 rounded once.
 """
 
@@ -24,10 +24,9 @@ from largek_dask.kernels.rows import compute_dtype, finite_rows, native_blocks
 
 _MAX_WEIGHT = 2.0**500
 WIDE = 64
-"""Several rows are scanned together if they have fewer features than this."""
+"""Maximum number of values in a group of short rows that are scanned together."""
 _MANY_VALUES = 1 << 18
-"""Chunks of float32 rows with fewer values are scanned by the general kernel: compiling the fast
-kernel would take longer than it could save."""
+"""Minimum number of values in a chunk for the fast float32 kernel, which takes time to compile."""
 
 _PLAIN = (
     "n_rows", "n_total", "n_features", "integer_weights", "n_bad", "first_bad", "first_bad_weight"
@@ -41,41 +40,42 @@ class Statistics:
     """Statistics of all rows, computed before any clustering."""
 
     n_rows: int
-    """Number of rows that count: finite rows with a weight above 0."""
+    """Number of valid rows: finite rows with a positive weight."""
     n_total: int
-    """Number of all rows."""
+    """Number of rows, including invalid rows."""
     n_features: int
     dtype: np.dtype[Any]
-    """Compute dtype, which is also the type of centres: float32 or float64, by the type of the
-    rows, but always float64 if the rows are far from 0 (:func:`.origin.is_far`)."""
+    """Compute dtype of the kernels, which is also the type of centres. It depends on the type of
+    the rows, and is float64 if rows are far from 0 (:func:`.origin.is_far`)."""
     mean: NDArray[np.float64]
-    """(d,) weighted mean of the rows that count, rounded once."""
+    """(d,) weighted mean of the valid rows, rounded once."""
     shift: NDArray[Any]
-    """(d,) origin of all computation, in the compute dtype: the mean, rounded to integers for
-    integer data; the median of a sample (:mod:`.origin`) if outliers dominate the mean; 0 for
-    sparse rows."""
+    """(d,) origin of all computation, in the compute dtype. It is 0 for sparse rows, the median of
+    a sample if outliers dominate the mean (:mod:`.origin`), or the mean, rounded to integers for
+    integer data."""
     max_abs: float
-    """Largest ``|x - shift|`` of any feature."""
+    """Maximum of ``|x - shift|`` over all valid rows and features."""
     total_weight: float
-    """Sum of the weights of the rows that count, rounded once; ``n_rows`` without weights."""
+    """Sum of the weights of the valid rows, rounded once; equal to ``n_rows`` without weights."""
     max_weight: float
     min_weight: float
-    """Smallest weight of a row that counts."""
+    """Smallest weight of a valid row."""
     integer_weights: bool
     """True if every weight is an integer, or if there are no weights."""
     n_bad: int
     """Number of rows of positive weight that contain NaN or infinity."""
     first_bad: int | None
-    """Lowest global index of a row counted in ``n_bad``; None if there is none."""
+    """Lowest global index of a row counted in ``n_bad``, or None if ``n_bad`` is 0."""
     first_bad_weight: int | None
-    """Lowest global index of a row with negative, NaN or infinite weight; None if there is none."""
+    """Lowest global index of a row with a negative, NaN or infinite weight, or None if all weights
+    are valid."""
     grid: FixedPoint
-    """Fixed-point grid of the sums of these rows."""
+    """Fixed-point grid for exact sums of these rows."""
 
     def of_weights(self, weight: NDArray[np.float64]) -> Statistics:
-        """Return the statistics of a subset of the rows with new weights (m,), none of them 0.
+        """Return the statistics of m selected rows with new positive weights (m,).
 
-        The extent stays the same; the statistics of weights, and the grid, are replaced.
+        The extent is unchanged. The grid and the statistics of weights are computed again.
         """
         total = ExactSums(1)
         total.add(weight)
@@ -89,12 +89,12 @@ class Statistics:
             "integer_weights": whole,
         }
         grid = FixedPoint.choose(self.shift, self.max_abs, **weights)
-        # With outliers the grid is too coarse for the other rows, whatever the weights.
+        # Outliers require wide sums for any weights.
         grid = replace(grid, wide=grid.wide or self.grid.wide)
         return replace(self, **weights, n_total=len(weight), grid=grid)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-compatible values from which :meth:`from_dict` restores the same bits."""
+        """Return JSON-compatible values for :meth:`from_dict`, without rounding."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             **{name: getattr(self, name).hex() for name in _REALS},
@@ -106,7 +106,7 @@ class Statistics:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Statistics:
-        """Return the statistics that :meth:`to_dict` wrote.
+        """Restore statistics from the values of :meth:`to_dict`.
 
         Raises
         ------
@@ -116,17 +116,17 @@ class Statistics:
         d, dtype = values["n_features"], np.dtype(values["dtype"])
         mean, own = (_from_hex(values[name]) for name in ("mean", "shift"))
         shift = readonly(own.astype(dtype))
-        # Missing in older stores, which have no weights.
+        # Older stores, which have no weights, lack the minimum weight.
         values = {"min_weight": values["max_weight"], **values}
         reals: dict[str, Any] = {name: float.fromhex(values[name]) for name in _REALS}
         figures = [reals[name] for name in _REALS[:3]]
         figures += [values[name] for name in ("n_rows", "n_total", "n_bad")]
         if not (dtype == compute_dtype(dtype) and mean.shape == shift.shape == (d,)):
-            raise ValueError(f"statistics of {len(mean)} {dtype} features, not of {d}")
+            raise ValueError(f"statistics have {len(mean)} {dtype} features, expected {d}")
         if not (np.isfinite(mean).all() and np.isfinite(shift).all()):
-            raise ValueError("a mean or an origin that is not finite")
+            raise ValueError("mean and origin must be finite")
         if not all(0 <= figure < np.inf for figure in figures):
-            raise ValueError("an extent, a weight or a number of rows that is negative or infinite")
+            raise ValueError("extents, weights and row counts must be finite and not negative")
         return cls(
             **{name: values[name] for name in _PLAIN},
             **reals,
@@ -188,7 +188,8 @@ class RowScan:
         """
         if x.dtype != self.dtype or x.shape[1:] != (self.n_features,):
             raise ValueError(
-                f"expected rows of {self.n_features} {self.dtype}, got {x.dtype} of shape {x.shape}"
+                f"expected rows with {self.n_features} {self.dtype} features, got {x.dtype} rows "
+                f"of shape {x.shape}"
             )
         self._sparse |= isinstance(x, SparseBlock)
         self._n_total += len(x)
@@ -221,7 +222,6 @@ class RowScan:
             self._add_dense(block, None if weight is None else weight[rows])
 
     def _count(self, n: int, weight: NDArray[np.float64] | None) -> None:
-        """Count ``n`` rows and their weights."""
         self._n_rows += n
         least, most = (1.0, 1.0) if weight is None else (float(weight.min()), float(weight.max()))
         self._max_weight = max(self._max_weight, most)
@@ -233,11 +233,10 @@ class RowScan:
             self._weights.add(weight)
 
     def _add_dense(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add the extents and sums of finite rows of positive weight."""
         if weight is not None:
             self._scan(readonly(np.ascontiguousarray(x)), weight)
             return
-        # Several rows of few features are scanned as if they were one row.
+        # Several short rows are scanned as if they were one row.
         group = min(len(x), max(1, WIDE // self.n_features))
         whole = len(x) // group * group
         for piece in (np.reshape(x[:whole], (-1, group * self.n_features)), x[whole:]):
@@ -245,7 +244,7 @@ class RowScan:
                 self._scan(readonly(np.ascontiguousarray(piece)), None)
 
     def _add_sparse(self, x: SparseBlock, weight: NDArray[np.float64] | None) -> None:
-        """Add the sums of stored values; all columns share one extent, which includes 0."""
+        """Add sums of stored values, and update the common extent of all columns."""
         values = x.data[x.stored].astype(np.float64)
         of_rows = None if weight is None else weight[x.row_numbers()]
         self._sums.add(values, of_rows, x.indices[x.stored])
@@ -253,7 +252,7 @@ class RowScan:
         self._high = np.maximum(self._high, values.max(initial=0.0))
 
     def _scan(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
-        """Add the extents and sums of rows, each of which may be several rows joined."""
+        """Add extents and sums; each row of ``x`` may consist of several data rows."""
         width, d = x.shape[1], self.n_features
         if x.dtype.kind in "iu" and x.itemsize <= 2 and weight is None:
             low, high = x[0].copy(), x[0].copy()
@@ -275,7 +274,7 @@ class RowScan:
         self._high = np.maximum(self._high, high.reshape(-1, d).max(axis=0))
 
     def merge(self, other: RowScan) -> RowScan:
-        """Add another scan's rows to this one, and return it."""
+        """Add the rows of another scan in place, and return ``self``."""
         self._sums.merge(other._sums)
         self._weights.merge(other._weights)
         self._low = np.minimum(self._low, other._low)
@@ -308,9 +307,8 @@ class RowScan:
             overflows = self.n_features * np.square(extent) > np.finfo(dtype).max
         if overflows or self._max_weight > _MAX_WEIGHT or self._sums.n_not_finite:
             raise DataError(
-                f"values that differ by {extent:.3g} with weights up to {self._max_weight:.3g}: "
-                f"squared distances overflow {dtype}; divide the data, or the "
-                "weights, by a constant"
+                f"squared distances overflow {dtype}: values differ by up to {extent:.3g}, with "
+                f"weights up to {self._max_weight:.3g}; divide data or weights by a constant"
             )
         integer_data = self.dtype.kind in "biu"
         weights, weight_exponent = self._weights.integers()

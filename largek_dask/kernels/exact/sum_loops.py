@@ -1,4 +1,4 @@
-"""Compiled loops of exact sums, which round rows to a grid and move them between clusters."""
+"""Compiled loops that round rows to a grid and move exact sums between clusters."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from largek_dask.kernels.exact.numbers import MAGIC, MAGIC_BITS
 from largek_dask.kernels.jit import njit
 
 _MAX_STEPS = 2.0**50
-"""Maximum steps of one weight: adding `MAGIC` to a value up to 2^51 rounds it to an integer."""
+"""Maximum number of steps in one weight: adding ``MAGIC`` rounds only values up to 2^51."""
 _HALF = LOW_BITS // 2
 _HALF_MASK = (1 << _HALF) - 1
 ONES, INTEGERS, REALS = 0, 1, 2
 """Kinds of row weights."""
 AHEAD = 1 << 10
-"""Number of features to add before the prefetched row and sums are needed."""
+"""Prefetch distance: number of features to add before a prefetched row is needed."""
 _NO_WEIGHT = readonly(np.empty(0))
 
 
 def weights_of(
     weight: NDArray[np.float64] | None, n: int, grid: FixedPoint
 ) -> tuple[NDArray[np.float64], int]:
-    """Return the weights of n rows (empty if each is one step of the grid), and their kind."""
+    """Return the weights of n rows, and their kind. The array is empty if all weights are 1."""
     if weight is None and grid.integer_weights:
         return _NO_WEIGHT, ONES
     weight = np.ones(n) if weight is None else weight
@@ -36,7 +36,6 @@ def weights_of(
 
 
 def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueError:
-    """Return the error for a weight that the grid cannot represent."""
     return ValueError(
         f"row {row} weighs {weight[row]!r}, and the grid of these sums was chosen for "
         f"{'integer' if grid.integer_weights else 'other'} weights"
@@ -44,7 +43,7 @@ def refusal(row: int, weight: NDArray[np.float64], grid: FixedPoint) -> ValueErr
 
 
 def merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np.int64]) -> None:
-    """Add another accumulator's low limbs, and carry to the high limbs."""
+    """Add the low limbs of another accumulator, and carry to the high limbs."""
     low += other
     high += low >> LOW_BITS
     low &= LOW_MASK
@@ -52,7 +51,7 @@ def merge_low(high: NDArray[np.int64], low: NDArray[np.int64], other: NDArray[np
 
 @njit
 def _steps(weight, kind, scale):
-    """Return a row's weight in steps of the grid; -1 if the grid cannot represent it."""
+    """Return a weight in steps of the grid, or -1 if the grid cannot represent the weight."""
     if kind == ONES:
         return np.int64(scale)
     if not (0.0 <= weight * scale <= _MAX_STEPS):
@@ -66,20 +65,19 @@ def _steps(weight, kind, scale):
 
 @njit
 def whole_steps(value):
-    """Return a value rounded to whole steps."""
     return np.float64(value + MAGIC).view(np.int64) - MAGIC_BITS
 
 
 @njit
 def steps_below(value):
-    """Return the fraction of a value below whole steps, in steps of a low limb."""
+    """Return the remainder of a value after rounding to whole steps, in steps of the low limb."""
     rest = value - ((value + MAGIC) - MAGIC)
     return np.float64(rest * LOW_SCALE + MAGIC).view(np.int64) - MAGIC_BITS
 
 
 @njit
 def first_refused(weight, kind, scale, wide):
-    """Return the first row whose weight the grid cannot represent, or -1."""
+    """Return the index of the first row whose weight the grid cannot represent, or -1."""
     for i in range(weight.shape[0]):
         if kind == REALS and wide:
             if not _is_held(weight[i] * scale):
@@ -91,14 +89,14 @@ def first_refused(weight, kind, scale, wide):
 
 @njit
 def _is_held(value):
-    """Return True if wide sums can represent a weight, given in steps."""
+    """Return True if wide sums can represent a weight that is given in steps."""
     in_range = 0.0 <= value <= _MAX_STEPS
     return in_range and (value == 0.0 or whole_steps(value) > 0 or steps_below(value) > 0)
 
 
 @njit
 def carry(high, low, at, steps, low_steps):
-    """Add to one sum of two limbs; the low limb stays in [0, 2^50)."""
+    """Add to a sum with two limbs, and keep the low limb in [0, 2^50)."""
     t = low[at] + low_steps
     high[at] += steps + (t >> LOW_BITS)
     low[at] = t & LOW_MASK
@@ -106,14 +104,14 @@ def carry(high, low, at, steps, low_steps):
 
 @njit
 def times(steps, low_steps, weight):
-    """Return both limbs of a value times an integer weight; the low limb may need a carry."""
+    """Multiply a value with two limbs by an integer weight; the low limb may need a carry."""
     upper, lower = (low_steps >> _HALF) * weight, (low_steps & _HALF_MASK) * weight
     return steps * weight + (upper >> _HALF), ((upper & _HALF_MASK) << _HALF) + lower
 
 
 @njit
 def _add_weight(weight, kind, scale, a, b, high, low):
-    """Move a row's weight to another cluster; return its steps (1 if real), or -1 if refused."""
+    """Move a weight between clusters; return its steps (1 for real weights), or -1 if invalid."""
     if kind != REALS:
         w = _steps(weight, kind, scale)
         if w >= 0:
@@ -134,7 +132,7 @@ def _add_weight(weight, kind, scale, a, b, high, low):
 
 @njit
 def _change_ones(x, old, new, shift, scale, w, sums, weights):
-    """Move dense rows, each with a weight of `w` steps, in sums of one limb."""
+    """Move dense rows with a weight of `w` steps each, in sums with one limb."""
     n, d = x.shape
     soon = 1 + AHEAD // max(d, 1)
     for i in range(n):
@@ -158,7 +156,7 @@ def _change_ones(x, old, new, shift, scale, w, sums, weights):
 
 @njit
 def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _):
-    """Move dense rows from their old to their new clusters, in sums of one limb."""
+    """Move dense rows from their old to their new clusters, in sums with one limb."""
     (x, shift), (sums, weights) = rows, totals
     n, d = x.shape
     if kind == ONES:
@@ -172,7 +170,7 @@ def _change_narrow(rows, old, new, weight, kind, scale, weight_scale, totals, _)
         w = _steps(weight[i], kind, weight_scale)
         if w < 0:
             return i
-        # one row at a time, so that the loops are vectorized
+        # Round the whole row first, so that the loops are vectorized.
         if kind == REALS:
             for f in range(d):
                 row[f] = whole_steps(weight[i] * (np.float64(x[i, f]) - shift[f]) * scale)

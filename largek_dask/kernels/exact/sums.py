@@ -1,7 +1,7 @@
-"""Exact sums of rows per cluster, whose bits do not depend on the order of addition.
+"""Exact sums of rows per cluster, independent of the order of addition.
 
-Sums are integers on one fixed-point grid, which is chosen once per job. So removing a row undoes
-adding it, and no result depends on chunking, the number of workers or restarts.
+Sums are integers on a fixed-point grid, which is chosen once per job. So removing a row exactly
+undoes adding the row, and results do not depend on chunking, the number of workers or restarts.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class ClusterSums:
 
     def __init__(self, n_clusters: int, n_features: int, grid: FixedPoint) -> None:
         if grid.shift.shape != (n_features,):
-            raise ValueError(f"the grid has {len(grid.shift)} features, not {n_features}")
+            raise ValueError(f"the grid has {len(grid.shift)} features, expected {n_features}")
         self.grid = grid
         self.sums: NDArray[np.int64] = np.zeros((n_clusters, n_features), np.int64)
         """(k, d) sums of ``weight * (x - shift)`` in whole steps of 2^-grid.bits."""
         self._weights: NDArray[np.int64] = np.zeros(n_clusters, np.int64)
-        # low limbs of wide sums, in [0, 2^50)
+        # Low limbs of wide sums are in [0, 2^50).
         n_low = n_clusters if grid.wide else 0
         self._low: NDArray[np.int64] = np.zeros((n_low, n_features), np.int64)
         self._low_weights: NDArray[np.int64] = np.zeros(n_low, np.int64)
@@ -49,7 +49,7 @@ class ClusterSums:
     def of(
         cls, sums: NDArray[np.int64], weights: NDArray[np.int64], grid: FixedPoint
     ) -> ClusterSums:
-        """Return an accumulator that starts from copies of another accumulator's :meth:`limbs`."""
+        """Create an accumulator from a copy of the :meth:`limbs` of another accumulator."""
         out = cls(sums.shape[-2], sums.shape[-1], grid)
         if grid.wide:
             out.sums[:], out._low[:] = sums
@@ -59,7 +59,7 @@ class ClusterSums:
         return out
 
     def limbs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the state: sums (k, d) and weights (k,), or (2, k, d) and (2, k) if wide."""
+        """Return sums (k, d) and weights (k,), or (2, k, d) and (2, k) if sums have two limbs."""
         if not self.grid.wide:
             return self.sums, self._weights
         return np.stack([self.sums, self._low]), np.stack([self._weights, self._low_weights])
@@ -71,12 +71,12 @@ class ClusterSums:
 
     @property
     def totals(self) -> NDArray[Any]:
-        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits, rounded if wide."""
+        """(k, d) sums of ``weight * (x - shift)`` in steps of 2^-grid.bits; float64 if wide."""
         return _joined(self.sums, self._low) if self.grid.wide else self.sums
 
     @property
     def weights(self) -> NDArray[Any]:
-        """(k,) total weights in steps of 2^-grid.weight_bits, rounded if wide."""
+        """(k,) total weights in steps of 2^-grid.weight_bits; float64 if wide."""
         return _joined(self._weights, self._low_weights) if self.grid.wide else self._weights
 
     @property
@@ -112,7 +112,7 @@ class ClusterSums:
         new_labels: NDArray[np.int32],
         weight: NDArray[np.float64] | None = None,
     ) -> None:
-        """Move the rows whose old and new labels differ; other rows are not read."""
+        """Move rows whose labels have changed to their new clusters; other rows are not read."""
         grid = self.grid
         known, kind = weights_of(weight, len(x), grid)
         old, new = readonly(old_labels), readonly(new_labels)
@@ -137,7 +137,7 @@ class ClusterSums:
             raise refusal(refused, known, grid)
 
     def merge(self, other: ClusterSums) -> ClusterSums:
-        """Add another accumulator of the same grid to this one, and return it."""
+        """Add an accumulator with the same grid in place, and return ``self``."""
         self.sums += other.sums
         self._weights += other._weights
         if self.grid.wide:
@@ -148,7 +148,7 @@ class ClusterSums:
     def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
         """Return (k, d) means in data coordinates, in the compute dtype.
 
-        Empty clusters get their row of ``fallback``.
+        An empty cluster takes its centre from ``fallback``.
         """
         return self._means(fallback, self.grid.shift.dtype)
 
@@ -168,7 +168,7 @@ class ClusterSums:
         return out
 
     def cost(self, centers: NDArray[Any], squares: float) -> float:
-        """Return the inertia of the added rows, each relative to the centre of its label.
+        """Return the weighted sum of squared distances of the added rows to their centres.
 
         Parameters
         ----------
@@ -184,20 +184,18 @@ class ClusterSums:
         themselves is more precise.
         """
         dot, norm = center_terms(centers, self.grid.shift, self.totals)
-        # (added in order)
+        # Add in order, unlike the sums of numpy.
         linear = np.cumsum(dot)[-1] * 2.0**-self.grid.bits
         return max(0.0, float(squares - 2.0 * linear + np.cumsum(norm * self.counts)[-1]))
 
 
 def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the values of two limbs as floats."""
     out: NDArray[np.float64] = high + low * (1 / LOW_SCALE)
     return out
 
 
 @njit
 def _write_means(totals, weights, step, shift, out):
-    """Write the means of all clusters that have weight."""
     for j in range(out.shape[0]):
         if weights[j] > 0:
             weight = np.float64(weights[j])

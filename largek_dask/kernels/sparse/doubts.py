@@ -1,10 +1,9 @@
-"""Decide sparse rows in doubt (as :mod:`~largek_dask.kernels.dense.doubts` does for dense rows).
+"""Decide which centre is nearest to a sparse row if rounding leaves the answer in doubt.
 
-A score of a sparse row has one term per stored number, and its rounding error depends on the number
-of terms. Sums (x - c)² cover all features, including zeros, since their terms may cancel. This is
-slow for short rows: a text that shares no word with most centres is about equally near to all of
-them. So float64 scores of the stored numbers decide first; the sums are computed only where these
-scores are too close as well.
+Ties up to rounding errors are common: a text that shares no word with most centres is about equally
+near to all of them. Sums of (x - c)² over all features would be slow, so float64 scores of the
+stored numbers are compared first. The sums are computed only for centres whose float64 scores are
+too close as well. For dense rows, see :mod:`~largek_dask.kernels.dense.doubts`.
 """
 
 from __future__ import annotations
@@ -24,18 +23,19 @@ from largek_dask.kernels.sparse.search import center_norms, length, nearest_spar
 Array = NDArray[Any]
 
 _OFF = 2.0**-48
-"""Gap of two float64 scores, per term and (|x| + |c|)², above which no sums are needed. Relative to
-this, errors of scores are at most 2^-52, errors of sums (x - c)² 2^-50; two of each may add up."""
+"""Gap between two float64 scores above which their order is certain, per term and (|x| + |c|)². On
+the same scale, errors are at most 2^-52 for scores and 2^-50 for sums of (x - c)², and two errors
+of each kind may add up."""
 _LEAST = 2.0**-1070
-"""Addition to the gap for products that underflow."""
+"""Extra gap between scores for products that underflow."""
 _SHARP = 2.0**-24
-"""Maximum relative error of a distance; otherwise the distance is computed again by a sum."""
+"""Maximum relative error of distances from scores. Less precise distances are computed again."""
 
 
 def nearest_two_sparse(
     x: SparseBlock, centers: Array, cache: PackedCache, two: bool
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """Return the two nearest centres of every row; the second is exact only with `two`."""
+    """Return the two nearest centres of each row. The second is exact only if `two` is True."""
     packed = cache.get(pack_sparse)
     found = nearest_sparse(x, packed)
     dtype = centers.dtype
@@ -49,10 +49,10 @@ def nearest_two_sparse(
 
 
 def mend_scores(x: SparseBlock, centers: Array, cache: PackedCache, out: Array) -> None:
-    """Replace squared distances that have lost digits in the product form by sums (x - c)².
+    """Replace imprecise squared distances from the product form by sums of (x - c)².
 
-    `out` (n, k) holds squared distances by the product form. Where they are not replaced, their
-    error is at most eight times the error of their terms.
+    `out` (n, k) contains squared distances and is updated in place. The error of a distance that is
+    not replaced is at most eight times the error of its terms.
     """
     lengths = readonly(np.sqrt(cache.get(center_norms)))
     _mend(*x.parts(centers.dtype), readonly(centers), lengths, out)
@@ -63,7 +63,7 @@ def _decide(
     data, indices, indptr, centers, columns, norms, two, roundoff, least, longest, labels, first,
     second_labels, second,
 ):  # fmt: skip
-    """Turn scores into distances; label rows in doubt by the nearest of their possible centres."""
+    """Convert scores to distances, and find the exact nearest centres of rows in doubt."""
     k, d = centers.shape
     flat, row = centers.reshape(centers.size), np.zeros(d, data.dtype)
     scores = np.empty(columns.shape[0] * columns.shape[2])
@@ -104,7 +104,7 @@ def _decide(
 
 @njit
 def _scores(data, indices, begin, end, columns, norms, scores):
-    """Compute the float64 scores of a row and all centres; return its squared length."""
+    """Compute float64 scores of a row and all centres, and return the squared length of the row."""
     n_blocks, _, width = columns.shape
     square = 0.0
     for p in range(begin, end):
@@ -122,7 +122,7 @@ def _scores(data, indices, begin, end, columns, norms, scores):
 
 @njit
 def _lowest(scores, k):
-    """Return the positions of the two lowest scores (-1 if not finite), and the third score."""
+    """Return the indices of the two lowest scores (-1 if not finite) and the third lowest score."""
     label, other, third = np.int64(-1), np.int64(-1), np.inf
     lowest, following = np.inf, np.inf
     for j in range(k):

@@ -1,9 +1,8 @@
 """Nearest dense centres of sparse rows (CSR), and exact distances to these centres.
 
-Scores ``||c||² - 2 x·c`` take one fused multiply-add per stored number of a row, in the order of
-the columns. So they have the bits of the dense product form for the same rows without a shift.
-Centres are transposed in blocks: the coordinates of a block's centres in one column are contiguous,
-in a few cache lines.
+Scores ``||c||² - 2 x·c`` use one fused multiply-add per stored number of a row, in column order,
+and are bit-identical to scores of dense rows without a shift. Centres are transposed in blocks, so
+that the coordinates of all centres of a block in one column are contiguous.
 """
 
 from __future__ import annotations
@@ -26,16 +25,15 @@ from largek_dask.kernels.packed_cache import PackedCache
 Array = NDArray[Any]
 
 MOST_VECTORS = 4
-"""Maximum vectors in a block of centres: enough chains of multiply-adds for two multipliers."""
+"""Maximum number of vectors in a block of centres, which keeps two multiply-add units busy."""
 _ROWS = 4096
-"""Number of rows that are compared with a block of centres before the next block."""
+"""Number of rows in one pass over the blocks of centres."""
 _LINE = 64
-"""Bytes per cache line."""
 _FEATURES = 256
-"""Number of features in a patch of centres that is transposed at once."""
+"""Number of features that are transposed together."""
 LOST = 8.0
-"""Minimum ratio of a centre's squared length to its squared distance at which the difference has
-lost digits."""
+"""Distances are computed again if the squared length of the centre is more than this many times the
+squared distance."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,16 +41,16 @@ class SparseCenters:
     """Centres packed for the sparse kernels."""
 
     columns: Array
-    """(n_blocks, d, width) factors -2 c of a row's numbers."""
+    """(n_blocks, d, width) coordinates of centres, multiplied by -2."""
     starts: Array
-    """(n_blocks * width,) squared lengths; infinity for padding."""
+    """(n_blocks * width,) squared lengths of centres; infinity for padding."""
     n_clusters: int
 
 
 def pack_sparse(centers: Array) -> SparseCenters:
     """Pack (k, d) centres of a compute dtype."""
     vectors = MOST_VECTORS
-    # use powers of two, so that fewer kernels are compiled
+    # Use powers of two, so that fewer kernels are compiled.
     while vectors > 1 and vectors * LANES >= 2 * len(centers):
         vectors //= 2
     return _pack(centers, vectors * LANES)
@@ -67,7 +65,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
     centers = readonly(np.ascontiguousarray(centers))
     k, d = centers.shape
     n_blocks = -(-k // width)
-    # align to cache lines: otherwise vectors would extend into the next line
+    # Align to cache lines, so that no vector extends into a second line.
     room = np.empty(n_blocks * d * width + _LINE // centers.itemsize, centers.dtype)
     skipped = -room.ctypes.data % _LINE // centers.itemsize
     columns = room[skipped : skipped + n_blocks * d * width].reshape(n_blocks, d, width)
@@ -82,7 +80,7 @@ def _pack(centers: Array, width: int) -> SparseCenters:
 
 @njit
 def _transpose(centers, columns):
-    """Write -2 c in patches of a few centres and features, which stay in the cache."""
+    """Write transposed centres times -2, in patches that fit in the cache."""
     k, d = centers.shape
     n_blocks, _, width = columns.shape
     factor = centers.dtype.type(-2)
@@ -93,17 +91,17 @@ def _transpose(centers, columns):
                 for f in range(begin, min(begin + _FEATURES, d)):
                     for q in range(first, first + few):
                         columns[b, f, q] = factor * centers[b * width + q, f]
-        # padding, whose scores start from infinity
+        # Scores of padding start from infinity.
         columns[b, :, max(0, k - b * width) :] = 0
 
 
 def nearest_sparse(
     x: SparseBlock, packed: SparseCenters
 ) -> tuple[NDArray[np.int32], Array, NDArray[np.int32], Array]:
-    """Return the nearest and the second nearest centre of every row, with their scores.
+    """Return the nearest and second nearest centres of each row, with their scores.
 
-    Results are in the order of :func:`~largek_dask.kernels.distances.nearest_two`; scores do not
-    include the row's squared length.
+    Results are ordered as in :func:`~largek_dask.kernels.distances.nearest_two`. Scores do not
+    include the squared length of the row.
     """
     n, dtype = len(x), packed.starts.dtype
     labels, first = np.zeros(n, np.int32), np.empty(n, dtype)
@@ -117,7 +115,7 @@ def nearest_sparse(
 
 
 def scores_sparse(x: SparseBlock, narrow: SparseCenters, out: Array) -> None:
-    """Write squared distances of all rows to all centres, with the bits of `nearest_sparse`."""
+    """Write squared distances of all rows to all centres, bit-identical to `nearest_sparse`."""
     columns, starts = narrow.columns.reshape(-1), narrow.starts
     _scores(*x.parts(starts.dtype), columns, starts, x.n_features, out)
 
@@ -184,7 +182,7 @@ def _search(dtype: np.dtype[Any], vectors: int) -> Any:
 
 @njit
 def comes_first(value, label, other, other_label):
-    """Return True if a score beats another; ties go to the lowest index, -1 means none."""
+    """Return True if a score is lower than another, or equal with a lower label."""
     if value != other:
         return value < other
     return label >= 0 and (other_label < 0 or label < other_label)
@@ -192,7 +190,6 @@ def comes_first(value, label, other, other_label):
 
 @njit
 def length(data, begin, end):
-    """Return the squared length of a row, in the compute dtype."""
     total = data.dtype.type(0)
     for i in range(begin, end):
         total += data[i] * data[i]
@@ -200,19 +197,19 @@ def length(data, begin, end):
 
 
 def center_norms(centers: Array) -> NDArray[np.float64]:
-    """Return (k,) squared lengths in float64, summed in the order of the features."""
+    """Return (k,) squared lengths of centres in float64, summed in feature order."""
     return readonly(squared_lengths(centers))
 
 
 def squared_distances(
     x: SparseBlock, centers: Array, cache: PackedCache, labels: NDArray[np.int32]
 ) -> NDArray[np.float64]:
-    """Return (n,) squared distances: from each row to the centre of its label.
+    """Return the (n,) squared distances of rows to the centres of their labels.
 
-    A distance is ``||c||² - sum c²`` over the row's columns, which covers the columns where the row
-    is 0, plus ``sum (x - c)²`` over the row's columns. Both sums add the squares of c in the order
-    of the columns, so a row that equals its centre is at distance 0. If the difference has lost
-    digits because the row lies near its centre, (x - c)² is summed over all features.
+    A distance is the sum of ``||c||² - sum c²`` and ``sum (x - c)²``, where both sums are over the
+    stored columns of a row. Squares of c are added in column order, so a row that equals its centre
+    has distance 0. If the first term loses digits because the row is near its centre, (x - c)² is
+    summed over all features instead.
     """
     out, norms = np.empty(len(x)), cache.get(center_norms)
     _distances(*x.parts(centers.dtype), readonly(centers), norms, readonly(labels), out)

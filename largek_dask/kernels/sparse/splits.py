@@ -1,9 +1,9 @@
 """Gain from splitting a cluster of sparse rows in two.
 
-As for dense rows (:mod:`~largek_dask.kernels.dense.splits`), a plane orthogonal to the direction of
-largest variance cuts the rows in two, and steps of 2-means move it. Every second row is used to fit
-the halves, and the other rows to evaluate them. Only the stored numbers of a row are used; columns
-in which no row of a cluster has a stored number are 0 in both means.
+The method is that for dense rows (:mod:`~largek_dask.kernels.dense.splits`). A plane orthogonal to
+the direction of largest variance divides the rows, and steps of 2-means move this plane. Every
+second row is used to fit the halves, and the other rows are used to evaluate them. Only stored
+numbers are read. Columns without stored numbers are 0 in both means.
 """
 
 from __future__ import annotations
@@ -18,15 +18,13 @@ from largek_dask.kernels.jit import njit
 from largek_dask.kernels.threads import on_threads
 
 POWER_STEPS = 3
-"""Number of steps of the power method."""
 STEPS = 4
 """Maximum number of steps of 2-means."""
 WORTH = 1.005
-"""Minimum ratio of the gains of successive steps; a step below it is the last."""
+"""2-means stops if the gain increases by less than this factor."""
 LEAST_ROWS = 6
 """Clusters with fewer rows are not split."""
 _PART = 16
-"""Number of clusters that a thread takes at a time."""
 
 Array = NDArray[Any]
 
@@ -41,10 +39,11 @@ def split_sparse(
     max_rows: int = 256,
     n_threads: int = 1,
 ) -> tuple[NDArray[np.float64], Array]:
-    """Find two halves of each given cluster, and the decrease of the cost by splitting.
+    """Return the decrease of the cost from splitting each given cluster, and the two means.
 
-    Arguments and results are those of :func:`~largek_dask.kernels.dense.splits.split_clusters`,
-    with sparse rows `x` and centres of the compute dtype.
+    Arguments and results are the same as for
+    :func:`~largek_dask.kernels.dense.splits.split_clusters`, except that rows `x` are sparse and
+    centres have the compute dtype.
     """
     gains = np.zeros(len(clusters))
     halves = np.zeros((len(clusters), 2, x.n_features), centers.dtype)
@@ -80,7 +79,7 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
             continue
         n_met, total, n_fitted = 0, 0.0, (count + 1) // 2
         for p in range(count):
-            # every second row is used to fit the split, the other rows to evaluate it
+            # Rows at even positions fit the split, and rows at odd positions evaluate the split.
             place = 2 * p if p < n_fitted else 2 * (p - n_fitted) + 1
             i = order[begin + place * all_rows // count]
             rows[p], weights[p] = i, weight[i] if weight.size > 0 else 1.0
@@ -109,7 +108,7 @@ def _split(data, indices, indptr, order, starts, clusters, weight, max_rows, gai
 
 @njit
 def _gain(parts, weights, mean, met, halves, along, also, direction):
-    """Return the decrease of the cost of rows if the nearer of two means replaces one mean."""
+    """Return the decrease of the cost if the nearer of two means replaces a single mean."""
     count, gain = parts[3].size, 0.0
     for half in range(2):
         # |x - m|² - |x - a|² = 2 x·(a - m) - (a - m)·(a + m)
@@ -128,7 +127,6 @@ def _gain(parts, weights, mean, met, halves, along, also, direction):
 
 @njit
 def _add_up(parts, shares, met, sums):
-    """Sum rows times their shares."""
     data, indices, indptr, rows = parts
     for f in met:
         sums[f] = 0.0
@@ -141,7 +139,6 @@ def _add_up(parts, shares, met, sums):
 
 @njit
 def _products(parts, direction, along):
-    """Compute the products of rows with a direction."""
     data, indices, indptr, rows = parts
     for p in range(rows.size):
         product = 0.0
@@ -160,7 +157,7 @@ def _product(a, b, met):
 
 @njit
 def _principal(parts, weights, mean, met, along, direction, sums):
-    """Write the approximate direction of largest variance; return False if there is none."""
+    """Write the approximate direction of largest variance; return False if all rows are equal."""
     data, indices, indptr, rows = parts
     _products(parts, mean, along)
     square, farthest, far = _product(mean, mean, met), 0.0, -1
@@ -169,7 +166,7 @@ def _principal(parts, weights, mean, met, along, direction, sums):
         for at in range(indptr[rows[p]], indptr[rows[p] + 1]):
             length += np.float64(data[at]) * data[at]
         distance = weights[p] * (length - 2.0 * along[p] + square)
-        # do not take a direction from the rounding errors of equal rows
+        # Ignore rows that differ from the mean only by rounding errors.
         if distance > farthest and length - 2.0 * along[p] + square > 1e-12 * length:
             farthest, far = distance, p
     if far < 0:
@@ -198,7 +195,7 @@ def _principal(parts, weights, mean, met, along, direction, sums):
 
 @njit
 def _cut(parts, weights, everything, total, mean, met, along, direction, sums, halves):
-    """Run steps of 2-means and write the best means; return False if nothing can be split."""
+    """Run 2-means and write the best means; return False if the cluster cannot be split."""
     count, gain, limit = parts[3].size, 0.0, _product(mean, direction, met)
     for _ in range(STEPS):
         _products(parts, direction, along)
