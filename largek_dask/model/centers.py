@@ -21,7 +21,8 @@ from largek_dask.kernels.blocks import dense_rows
 from largek_dask.kernels.dense.doubts import distances_of_far
 from largek_dask.kernels.distances import PackedCenters, scores
 from largek_dask.model.base import Model, check_numbers
-from largek_dask.model.predictions import PredictionTable
+from largek_dask.model.exemplars import Exemplars, find_exemplars
+from largek_dask.model.predictions import PredictionTable, measure_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -108,6 +109,47 @@ class CentersModel(Model):
                 for i, part in parts.items():
                     distances[opened.chunk_table[i] : opened.chunk_table[i + 1]] = part
         return distances
+
+    @without_causes
+    def exemplars(
+        self,
+        rows: Any,
+        n: int = 5,
+        *,
+        column: str | None = None,
+        ids: Any = None,
+        client: Client | None = None,
+        n_threads: int | None = None,
+    ) -> Exemplars:
+        """Find the rows nearest to each centre, and the rows of each cluster farthest from it.
+
+        Parameters
+        ----------
+        rows : anything that ``open_rows`` takes
+            (n_rows, d) rows.
+        n : int
+            Number of nearest and of farthest rows per cluster.
+        column, ids : optional
+            As in :func:`~largek_dask.open_rows`.
+        client, n_threads : optional
+            As in :meth:`predict`.
+
+        Returns
+        -------
+        Exemplars
+            ``nearest`` and ``farthest``, each with ``rows`` (indices), ``ids`` and ``distances``
+            of shape (k, n). Equal distances are sorted by the index of the row.
+
+        Raises
+        ------
+        ParameterError
+            The number of columns differs from that of the model, or ``n`` is less than 1.
+        """
+        if n < 1:
+            raise ParameterError(f"n={n} must be an integer of at least 1.")
+        opened = self._open(rows, column=column, ids=ids)
+        with self._passes(opened, client, n_threads) as passes:
+            return find_exemplars(passes, *measure_of(self, opened.dtype), n)
 
     def _label(
         self, passes: BasePasses, out: LabelStore | None

@@ -35,10 +35,10 @@ GROUP_ROWS = 1 << 20
 
 
 class Predicted(NamedTuple):
-    """Labels, distances, second labels and their distances of a chunk; None if not asked for."""
+    """Labels, distances, second labels and their distances of the rows of a chunk."""
 
     label: NDArray[np.int32]
-    distance: NDArray[np.float64] | None
+    distance: NDArray[np.float64]
     second: NDArray[np.int32] | None
     second_distance: NDArray[np.float64] | None
 
@@ -107,18 +107,20 @@ class PredictionTable:
         """Yield an Arrow table for each chunk of rows, in order."""
         import pyarrow as pa
 
-        packed = model.arrays.packed_for(passes.rows.dtype)
-        measured = _unit_centers(packed) if model.normalize == "l2" else packed
-        is_cosine, has_second = model.normalize == "l2", "second" in self._include
+        measure, has_second = measure_of(model, passes.rows.dtype), "second" in self._include
         names = ["label"]
         names += ["distance"] if "distance" in self._include else []
         names += ["second", "second_distance"] if has_second else []
         ids: Any = None
         for group in group_chunks(passes.rows.chunk_table, GROUP_ROWS):
             found: dict[int, Predicted] = passes.reduce(
-                _predict_chunk, packed, measured, "distance" in names, has_second, is_cosine,
-                start=dict, combine=operator.ior, chunks=list(group),
-            )  # fmt: skip
+                _predict_chunk,
+                *measure,
+                has_second,
+                start=dict,
+                combine=operator.ior,
+                chunks=list(group),
+            )
             for i in group:
                 columns = {name: getattr(found[i], name) for name in names}
                 if "id" in self._include:
@@ -211,34 +213,50 @@ def _unit_centers(packed: PackedCenters) -> PackedCenters:
     return pack_centers(unit, np.zeros(unit.shape[1]))
 
 
+def measure_of(model: CentersModel, dtype: Any) -> tuple[PackedCenters, PackedCenters, bool]:
+    """Return centres to label by, centres to measure distances to, and whether these are cosine."""
+    packed = model.arrays.packed_for(dtype)
+    is_cosine = model.normalize == "l2"
+    return packed, _unit_centers(packed) if is_cosine else packed, is_cosine
+
+
+def labels_and_distances(
+    chunk: Chunk, packed: PackedCenters, measured: PackedCenters, is_cosine: bool
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """Return labels and distances to the own centres: -1 and NaN for rows that are skipped."""
+    labels, _ = nearest_pruned(chunk.x, packed)
+    distances = exact_distances(chunk.x, packed, labels)
+    distances = (
+        squared_distances(chunk.x, measured, labels) / 2 if is_cosine else np.sqrt(distances)
+    )
+    if chunk.bad is not None:
+        labels[chunk.bad], distances[chunk.bad] = -1, np.nan
+    return labels, distances
+
+
 def _predict_chunk(
     chunk: Chunk,
     total: dict[int, Predicted],
     packed: PackedCenters,
     measured: PackedCenters,
-    has_distance: bool,
-    has_second: bool,
     is_cosine: bool,
+    has_second: bool,
 ) -> None:
-    second = None
-    if has_second:
-        labels, _, second, _ = nearest_two_pruned(chunk.x, packed)
-    else:
-        labels, _ = nearest_pruned(chunk.x, packed)
-    squares = exact_distances(chunk.x, packed, labels)
-
-    def distances(of: NDArray[np.int32]) -> NDArray[np.float64]:
-        if is_cosine:
-            return squared_distances(chunk.x, measured, of) / 2
-        return np.sqrt(squares if of is labels else squared_distances(chunk.x, packed, of))
-
-    own = distances(labels) if has_distance else None
-    other = None if second is None else distances(second)
+    labels, distances = labels_and_distances(chunk, packed, measured, is_cosine)
+    if not has_second:
+        total[chunk.index] = Predicted(labels, distances, None, None)
+        return
+    # The second nearest; the nearest, if rounding has exchanged the two.
+    first, _, second, _ = nearest_two_pruned(chunk.x, packed)
+    second = np.where(second == labels, first, second)
+    others = _distances(chunk, measured, second, is_cosine)
     if chunk.bad is not None:
-        labels[chunk.bad] = -1
-        for values in (own, other):
-            if values is not None:
-                values[chunk.bad] = np.nan
-        if second is not None:
-            second[chunk.bad] = -1
-    total[chunk.index] = Predicted(labels, own, second, other)
+        second[chunk.bad], others[chunk.bad] = -1, np.nan
+    total[chunk.index] = Predicted(labels, distances, second, others)
+
+
+def _distances(
+    chunk: Chunk, centers: PackedCenters, labels: NDArray[np.int32], is_cosine: bool
+) -> NDArray[np.float64]:
+    squares = squared_distances(chunk.x, centers, labels)
+    return squares / 2 if is_cosine else np.sqrt(squares)
