@@ -31,8 +31,8 @@ PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec
 COMPARED = ("largek_dask", "numpy", "numba", "zarr")
 """Packages compared between client, scheduler and workers, in addition to Dask's own list."""
 MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
-"""Packages whose versions affect results or the protocol; differences in other packages are only
-noted."""
+"""Packages whose versions affect results or the protocol; differences in other packages cause only
+a note."""
 LOW_MEMORY, LOW_DISK = 1 << 30, 256 << 20
 """Thresholds for free memory and disk space in bytes; not tuned."""
 Level = Literal["ok", "note", "broken"]
@@ -44,7 +44,6 @@ class Finding(NamedTuple):
     level: Level
     text: str
     advice: str = ""
-    """Empty if there is nothing to do."""
 
 
 @command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
@@ -52,9 +51,9 @@ class Finding(NamedTuple):
 @click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
 def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
-    """Check this machine, a cluster or a data set, and give advice.
+    """Find problems of this machine, a cluster or a data set.
 
-    Checks versions, threads, memory and disks. The exit code is 1 if something is broken.
+    The command checks versions, threads, memory and disks. The exit code is 1 if a check fails.
     """
     from largek_dask.errors import LargekError
 
@@ -135,7 +134,7 @@ def _memory() -> Iterator[Finding]:
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
-    """Check that there are workers, and that package versions are equal."""
+    """Check that the cluster has workers, and that package versions agree."""
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"

@@ -162,7 +162,7 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     monkeypatch.setenv("PATH", str(fake / "bin"))
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "openssl cannot be started" in done.stderr
+    assert "cannot start openssl" in done.stderr
     assert "--insecure" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
@@ -215,7 +215,7 @@ def test_nothing_is_submitted_where_one_is_refused(given, said, fake, home):
     (fake / "refused.workers.sbatch").write_text(refused)
     done = run("--home", home, *shlex.split(given), "--submit")
     assert done.exit_code == 1
-    assert f"sbatch says: sbatch: error: {said}" in done.stderr
+    assert f"sbatch failed: sbatch: error: {said}" in done.stderr
     option = given.partition(" ")[0]
     assert option in done.stderr.partition("Check")[2]
     assert "nothing was submitted" in done.stderr
@@ -241,7 +241,7 @@ def test_a_scheduler_without_workers_is_taken_back(fake, home):
         ("--home '/tmp/a b'", "letters, digits"),
         ("--home /tmp/a,b", "letters, digits"),
         ("--workers 0", "0 is not in the range"),
-        ("--print", "give one of --submit, --print"),
+        ("--print", "give exactly one of --submit, --print"),
     ],
 )
 def test_bad_input(given, told, fake, home):
@@ -256,11 +256,11 @@ def test_a_machine_without_slurm(action, home, monkeypatch):
     monkeypatch.setenv("PATH", str(home))
     done = run(*action.split(), home)
     assert done.exit_code == 1
-    assert "there is no sbatch on this machine" in done.stderr
+    assert "sbatch is not installed on this machine" in done.stderr
 
 
 def test_scale(fake, home):
-    assert "there is no" in run("--scale", 3, "--home", home).stderr
+    assert "does not exist" in run("--scale", 3, "--home", home).stderr
     run("--home", home, "--workers", 4, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4711 scheduler RUNNING")
     assert run("--scale", 6, "--home", home).exit_code == 0
