@@ -94,7 +94,7 @@ class Contents:
         try:
             return await asyncio.wait_for(asyncio.shield(future), TIMEOUT_SECONDS)
         except TimeoutError:
-            raise web.HTTPError(503, reason="No Answer In Time") from None
+            raise web.HTTPError(503, reason="Timed Out") from None
 
     def _content(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
         try:
@@ -107,7 +107,7 @@ class Contents:
             if key not in self._failed and len(self._failed) < MOST_CONTENTS:
                 self._failed.add(key)
                 logger.exception("The page of jobs cannot show %r", key)
-            return Content.of({"error": f"this cannot be shown: {type(error).__name__}"}, 500)
+            return Content.of({"error": f"this page cannot be shown: {type(error).__name__}"}, 500)
 
 
 class Page:
@@ -209,7 +209,7 @@ class BaseHandler(web.RequestHandler):
         """Return the column by which to sort a list, or raise HTTP error 400."""
         sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
-            raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
+            raise web.HTTPError(400, reason=f"sort must be one of {', '.join(render.COLUMNS)}")
         return sort
 
     def send(self, body: bytes, kind: str, status: int = 200) -> None:
@@ -279,7 +279,7 @@ class FigureHandler(BaseHandler):
         job_id, kind = self.word("job"), self.word("panel")
         theme = self.get_query_argument("theme", "light")
         if theme not in THEMES:
-            raise web.HTTPError(400, reason="theme is not known")
+            raise web.HTTPError(400, reason="unknown theme")
         job = await self.page.job(job_id)
         panel = job.value.get("panels", {}).get(kind)
         if panel is None or not panel.series:
@@ -318,7 +318,7 @@ class CancelHandler(BaseHandler):
         who = self.request.remote_ip or "an unknown address"
         if (job_id := self._job_id()) is None:
             logger.warning("The page of jobs refused a request by %s to cancel a job", who)
-            raise web.HTTPError(403, reason="Not Allowed")
+            raise web.HTTPError(403, reason="Forbidden")
         logger.info("The page of jobs: %s cancels job %s", who, job_id)
         try:
             state = await asyncio.to_thread(self.page.source.cancel, job_id, who)

@@ -29,7 +29,7 @@ MOST_LISTED = 100
 """Maximum number of jobs in the list; jobs that have not ended come first, then the newest."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
-    "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
+    "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Time left",
     "rows_per_second": "Rows/s", "seconds": "Duration",
 }  # fmt: skip
 """Headings of the list, by the field that each sorts by."""
@@ -183,7 +183,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     if sign:
         usual = f"usually every {human_seconds(step)}" if step and is_live else ""
         late = max(LATE_SECONDS, LATE_STEPS * (step or 0.0)) if is_live else None
-        add("Last sign", "", usual, time=shown(sign), late=late)
+        add("Last event", "", usual, time=shown(sign), late=late)
     if cost is not None:
         (_, last), (best_name, best) = cost.figures[:2]
         add(cost.title, last, f"{best_name} {best}")
@@ -198,7 +198,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
             small = f"{int(100 * labelled)} % of the labels written"
         add("Done", f"{int(100 * share)} %", small, share=round(share, 4))
     if is_live and (left := number_in(status, "eta_s")) is not None:
-        add("Left", human_seconds(max(0.0, left)), "at most")
+        add("Time left", human_seconds(max(0.0, left)), "at most")
     if is_live and (speed := number_in(status, "rows_per_second")) is not None:
         add("Rows/s", human_count(speed))
     workers = status.get("workers")
