@@ -41,7 +41,7 @@ def test_document__what_is_wrong_is_named(document):
     for workers, told in (
         ({"min": 0}, "workers.min: must be greater than or equal to 1"),
         ({"max": 0}, "workers.max: must be greater than or equal to 1"),
-        ({"min": 3, "max": 2}, "workers: min=3 is more than max=2"),
+        ({"min": 3, "max": 2}, "workers: min=3 is greater than max=2"),
         ({"min": 1.5}, "workers.min: must be a valid integer"),
         ({"min": True}, "workers.min: must be a valid integer"),
         ({"tags": "bigmem"}, "workers.tags: must be a valid list"),
