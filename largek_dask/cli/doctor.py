@@ -130,7 +130,9 @@ def _memory() -> Iterator[Finding]:
         free = shutil.disk_usage(folder).free
         text = f"{format_bytes(free)} free on disk for {name} ({folder})"
         level: Level = "broken" if free < LOW_DISK else "ok"
-        yield Finding("memory", level, text, "free some, or work elsewhere" * (level != "ok"))
+        yield Finding(
+            "memory", level, text, "free disk space, or use another folder" * (level != "ok")
+        )
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
@@ -141,11 +143,11 @@ def check_cluster(client: Client) -> Iterator[Finding]:
     yield Finding("cluster", "ok", text)
     if not workers:
         advice = f"start one: dask worker {info['address']}"
-        yield Finding("cluster", "broken", "no workers: jobs wait for the first one", advice)
+        yield Finding("cluster", "broken", "no workers: jobs wait until one starts", advice)
         return
     threads = sum(worker["nthreads"] for worker in workers.values())
     least = format_bytes(min(worker["memory_limit"] for worker in workers.values()))
-    text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
+    text = f"{len(workers)} workers with {threads} threads; the smallest has {least} of memory"
     yield Finding("cluster", "ok", text)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -155,7 +157,9 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         level: Level = "broken" if any(f"| {name} " in text for name in MUST_AGREE) else "note"
         yield Finding("versions", level, text, "install the same versions everywhere")
     if not caught:
-        yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
+        yield Finding(
+            "versions", "ok", "the same versions here, on the scheduler and on all workers"
+        )
 
 
 def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Finding:

@@ -155,7 +155,7 @@ def _driver(plan: Plan) -> str | None:
         return "the whole search"
     if plan["short_steps"]:
         return "the first steps, on samples"
-    return "all steps, on rows that it holds" if plan["rows_step"] < plan["n_rows"] else None
+    return "all steps, on rows in its memory" if plan["rows_step"] < plan["n_rows"] else None
 
 
 @cache

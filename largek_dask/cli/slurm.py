@@ -26,7 +26,7 @@ INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
 """Advice for errors of sbatch: the options that it may refuse."""
 INSECURE = (
-    "give another --home of your own, or --insecure: without TLS everyone with an account on the "
+    "use another --home that only you can access, or --insecure: without TLS, everyone on the "
     "network of the nodes can run code as you"
 )
 CERTIFICATE = (

@@ -172,7 +172,7 @@ def _features(model: Model) -> Section | None:
         "title": "Centres by feature",
         "lead": f"Means of {which if len(largest) < len(counts) else 'all clusters'}"
         f"{some if len(order) < len(mean) else ''}. In parentheses: the distance to the "
-        "overall mean, in standard deviations between the centres.",
+        "overall mean, in standard deviations of the centres.",
         "table": (("feature", *(f"cluster {j}" for j in largest)), rows, ("feature",)),
     }
 

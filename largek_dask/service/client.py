@@ -155,7 +155,7 @@ class Service:
         if hello["version"] != __version__:
             warn(
                 f"the scheduler has largek_dask {hello['version']} and this process "
-                f"{__version__}: install the same version, as either may refuse jobs of the other.",
+                f"{__version__}: install one version, because each may refuse the other's jobs.",
                 VersionMismatchWarning,
             )
 
@@ -318,7 +318,7 @@ class Service:
             return finder.no_answer(error)
         return SchedulerAwayError(
             f"the scheduler at {self._where} "
-            f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
+            f"{'no longer has jobs' if is_bare else 'does not answer'}: check that it runs "
             "there. Its jobs continue once it is back with their store."
         )
 

@@ -288,8 +288,8 @@ class Jobs(Queue):
             del self._reading[job.record.id]
             if (error := reading.exception()) is not None:
                 text = job.redact(f"{type(error).__name__}: {error}")
-                return f"Its earlier events cannot be read: {text}"
-        return "Its earlier events are being read; charts follow."
+                return f"Earlier events of this job cannot be read: {text}"
+        return "Earlier events of this job are being read; charts will follow."
 
     def report(self, job_id: str) -> str:
         """Return an HTML report about a job's model."""

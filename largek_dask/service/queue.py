@@ -469,9 +469,9 @@ def why_never_fits(memory: ProcessMemory | None) -> str | None:
     if memory is None or memory.needed <= memory.available:
         return None
     return (
-        f"it needs {format_bytes(memory.needed)} per worker (model and sums "
+        f"the job needs {format_bytes(memory.needed)} per worker (model and sums "
         f"{format_bytes(memory.model)}, chunks {format_bytes(memory.chunks)}, row state "
-        f"{format_bytes(memory.row_state)}), and the smallest that it may use has "
+        f"{format_bytes(memory.row_state)}), but the smallest allowed worker has "
         f"{format_bytes(memory.available)}"
     )
 
@@ -490,7 +490,7 @@ def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | Non
     if taken + memory.needed + cache <= memory.available:
         return None
     return (
-        f"per worker, {count_of(len(others), 'running job')} take {format_bytes(taken)}, this one "
-        f"needs {format_bytes(memory.needed)} and the cache of chunks {format_bytes(cache)}, and "
-        f"the smallest that it may use has {format_bytes(memory.available)}"
+        f"per worker, {count_of(len(others), 'running job')} take {format_bytes(taken)}, this job "
+        f"needs {format_bytes(memory.needed)} and the chunk cache {format_bytes(cache)}, but the "
+        f"smallest allowed worker has {format_bytes(memory.available)}"
     )

@@ -188,7 +188,7 @@ class Runner(threading.Thread):
         with at("claim"):
             lease = job.claimant.claim()
         if lease is None:
-            self._leave("another scheduler holds it, or did so a moment ago")
+            self._leave("another scheduler holds this job, or held it a moment ago")
             return
         job.claimant, job.lease = None, lease
         renewer = LeaseRenewer(lease, lambda: job.ask_to_stop("lost"))
@@ -200,7 +200,7 @@ class Runner(threading.Thread):
         finally:
             renewer.stop()
         if job.stopped_for == "lost" and job.record.result is None:
-            self._leave("another scheduler has taken it over")
+            self._leave("another scheduler has taken over this job")
 
     def _leave(self, why: str) -> None:
         self.job.note, self.job.waiting = why, None
@@ -265,8 +265,8 @@ class Runner(threading.Thread):
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
                 f"the job was computed by largek_dask {versions[-1]}, and this is {__version__}: "
-                "bits may differ if it continues; accept that with submit(resume=id, "
-                "accept_version=True)"
+                "results may differ slightly if the job continues; to accept this, use "
+                "submit(resume=id, accept_version=True)"
             )
             return self._failure(error, lease.token)
         try:
@@ -302,7 +302,7 @@ class Runner(threading.Thread):
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 raise
-            message = f"the last checkpoint cannot be made a model: {error}"
+            message = f"the last checkpoint cannot be converted to a model: {error}"
             self._on_warning(message, RecoveryWarning)
             return result
         if found is None:

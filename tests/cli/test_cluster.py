@@ -184,7 +184,10 @@ def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home
     monkeypatch.setattr("os.chmod", refuse)
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "Operation not permitted; give another --home of your own, or --insecure" in done.stderr
+    assert (
+        "Operation not permitted; use another --home that only you can access, or --insecure"
+        in done.stderr
+    )
     assert calls(fake, "sbatch") == []
 
 
@@ -371,18 +374,20 @@ def test_why_a_worker_waits(fake, home):
     code = function(script(home, "step.sh"), "said", "why_not", "other_folder")
     file = home / "jobs" / "scheduler.json"
     names = f"file={file}; version=1.2.3; LARGEK_HOME={home}\n{code}\n"
-    assert bash(f"{names}why_not") == f"there is no {file} yet"
+    assert bash(f"{names}why_not") == f"{file} does not exist yet"
     file.parent.mkdir()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         said = {"address": f"tcp://{address}", "slurm_job": "4711", "version": "1.2.3"}
         file.write_text(json.dumps(said, indent=2))
-        assert bash(f"{names}why_not") == f"nobody answers at {address}, which {file} says"
+        assert (
+            bash(f"{names}why_not") == f"there is no answer from {address}, the address in {file}"
+        )
         listening.listen()
         assert bash(f"{names}why_not") == ""
         file.write_text(json.dumps(said | {"version": "1.2.4"}, indent=2))
-        assert "has largek_dask 1.2.4, and here is 1.2.3" in bash(f"{names}why_not")
+        assert "has largek_dask 1.2.4, but this node has 1.2.3" in bash(f"{names}why_not")
     (fake / "squeue.out").write_text("4711\n")
     assert bash(f"{names}other_folder") == ""
     (fake / "squeue.out").write_text("4713\n")
@@ -408,12 +413,12 @@ def test_a_python_without_the_package(name, home):
     (home / "site.env").write_text(f"PATH={home}/bin:$PATH\n")
     path = script(home, name)
     told = bash(f"bash {path}", LARGEK_HOME=str(home))
-    assert f"there is no largek_dask for {home}/bin/python3: load it in {home}/site.env" in told
+    assert f"{home}/bin/python3 cannot import largek_dask: load it in {home}/site.env" in told
 
 
 def test_a_node_that_does_not_see_the_folder(home):
     path = script(home, "scheduler.sbatch")
     (home / "jobs").touch()
-    assert "must be a folder that all nodes see" in bash(f"bash {path}")
+    assert "use a folder of yours that all nodes share" in bash(f"bash {path}")
     path = script(home, "workers.sbatch")
-    assert f"there is no {home}/step.sh here" in bash(f"bash {path}")
+    assert f"{home}/step.sh does not exist here" in bash(f"bash {path}")

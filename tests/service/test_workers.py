@@ -46,7 +46,7 @@ def test_document__what_is_wrong_is_named(document):
         ({"min": True}, "workers.min: must be a valid integer"),
         ({"tags": "bigmem"}, "workers.tags: must be a valid list"),
         ({"tags": [3]}, "workers.tags.0: must be a valid string"),
-        ({"tags": ["a\nb"]}, "workers.tags.0: has control characters"),
+        ({"tags": ["a\nb"]}, "workers.tags.0: must not contain control characters"),
         ({"tag": ["a"]}, "workers.tag: is not"),
         (4, "workers: must be a valid dict"),
         (["a"], "workers: must be a valid dict"),

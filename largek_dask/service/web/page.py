@@ -319,7 +319,7 @@ class CancelHandler(BaseHandler):
         if (job_id := self._job_id()) is None:
             logger.warning("The page of jobs refused a request by %s to cancel a job", who)
             raise web.HTTPError(403, reason="Forbidden")
-        logger.info("The page of jobs: %s cancels job %s", who, job_id)
+        logger.info("The page of jobs accepted a request by %s to cancel job %s", who, job_id)
         try:
             state = await asyncio.to_thread(self.page.source.cancel, job_id, who)
         except JobNotFoundError as error:
