@@ -35,7 +35,7 @@ class Group(click.Group):
     """Group of commands that prints an exception as one line on stderr and sets the exit code."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
-    """Commands by help heading; the only heading is "Commands" if empty."""
+    """Commands by their heading in the help."""
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
         """Add commands grouped by their heading in the help."""
@@ -157,7 +157,6 @@ def emit(
 
 
 def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield nested names and values as text."""
     for name, value in payload.items():
         words = "steps" if name == "n_iter" else name.removeprefix("n_").replace("_", " ")
         words = before + words.replace("seconds", "time").replace(" bytes", "")

@@ -25,7 +25,6 @@ MAX_ITER = 12
 PATCH = 8
 """Width and height of a patch in pixels; a row has 8 · 8 · 3 = 192 features."""
 GAP = 1
-"""Number of white pixels between codewords."""
 
 
 @command("largek demo --out largek-demo")
@@ -181,7 +180,7 @@ def draw(
 ) -> list[float]:
     """Draw the codewords and the photographs rebuilt from them; return the PSNR of each photograph.
 
-    If matplotlib is not installed, only warn.
+    If matplotlib is missing, a warning is given instead.
     """
     from largek_dask.errors import MissingDependencyError, ParameterWarning, warn
     from largek_dask.plots.pictures import new_figure

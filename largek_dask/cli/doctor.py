@@ -136,7 +136,6 @@ def _memory() -> Iterator[Finding]:
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
-    """Check that the cluster has workers, and that package versions agree."""
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"
@@ -163,7 +162,6 @@ def check_cluster(client: Client) -> Iterator[Finding]:
 
 
 def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Finding:
-    """Open a data set, and read its first chunk."""
     from largek_dask.data.sources import open_rows
     from largek_dask.errors import LargekError
     from largek_dask.kernels.rows import finite_rows

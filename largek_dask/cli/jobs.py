@@ -37,7 +37,6 @@ UNREACHABLE = 4
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
 """Parameters of `submit` that select workers, with their field names in a job document."""
 CONNECT_SECONDS = 10.0
-"""Timeout of a connection to a scheduler, in seconds."""
 FOLDER_SECONDS = 2.0
 """Interval between reads of a folder's events, in seconds; not tuned."""
 ID = re.compile(r"lk-[0-9a-f]+")
@@ -47,8 +46,6 @@ ID = re.compile(r"lk-[0-9a-f]+")
 
 
 class Scheduler(NamedTuple):
-    """Options for connecting to a scheduler."""
-
     address: str
     """Address of the scheduler, or the path or URL of a file that contains the address."""
     storage_options: dict[str, Any] | None
@@ -86,7 +83,6 @@ class Scheduler(NamedTuple):
             raise click.exceptions.Exit(CANCELLED) from None
 
     def watching(self, job_id: str) -> str:
-        """Return the shell command that watches a job."""
         return f"largek watch {job_id} --scheduler {self.address}"
 
 
@@ -126,7 +122,7 @@ def on_scheduler(*, follows: bool = False) -> Decorator:
 
 
 OF_SCHEDULER = {"address", "storage_options", "away"}
-"""Parameters of the options that `on_scheduler` adds."""
+"""Names of the parameters that `on_scheduler` adds."""
 argument_id = click.argument("job_id", metavar="ID")
 
 
@@ -208,7 +204,6 @@ def submit(
 
 
 def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``Service.submit`` for a new job."""
     needed = {"DATA": data, "-k K": given["n_clusters"], "--out": given["output"]}
     if absent := [name for name, value in needed.items() if value is None]:
         raise click.UsageError(f"give {absent[0]}, or --resume ID to resume a job")
@@ -216,7 +211,6 @@ def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the given parameters that select workers in one mapping."""
     asked = {name: given.get(option) for option, name in WORKERS.items()}
     workers = {name: value for name, value in asked.items() if value not in (None, ())}
     order = {name: value for name, value in given.items() if name not in WORKERS}
@@ -417,7 +411,7 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the result of a finished job as text by name."""
+    """Return the result of a finished job as texts by name."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL

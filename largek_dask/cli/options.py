@@ -16,7 +16,6 @@ METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SI
 
 
 def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
-    """Return the command-line option for a parameter of a fit."""
     option = OPTIONS[name]
     kind: Any = str
     if option.kind == "integer":

@@ -30,11 +30,10 @@ class Machines(NamedTuple):
     available: int
     """Memory limit of the smallest process, in bytes."""
     is_local: bool
-    """Whether the driver's process does all computing."""
+    """Whether all computing is done in the driver's process."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
-    """Return a description of this process, or of the workers of a cluster."""
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask.passes.local import available_cpus
@@ -150,7 +149,7 @@ def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
 
 
 def _driver(plan: Plan) -> str | None:
-    """Describe the work that the driver itself does; None if there is none."""
+    """Describe which part of the fit the driver computes, if any."""
     if plan["searches"]:
         return "the whole search"
     if plan["short_steps"]:

@@ -28,7 +28,7 @@ WRITTEN = {
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""Method that computes each kind of output, and kind of the store written."""
+"""Model method and store kind, by kind of output."""
 
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),

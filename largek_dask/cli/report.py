@@ -84,7 +84,7 @@ def report(
 def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
     """Return the model in a folder, warnings of the fit, and whether the fit has ended.
 
-    During a fit, the model is that of the last checkpoint, or None without a checkpoint.
+    During a fit, the last checkpoint provides the model; without a checkpoint, it is None.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.job_view import JobView

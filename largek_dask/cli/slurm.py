@@ -1,7 +1,6 @@
 """Write scripts for SLURM, and call ``sbatch``, ``squeue`` and ``scancel``.
 
-Submitted jobs are recorded by SLURM only. Jobs are found by name, and each name contains the
-folder.
+Only SLURM records submitted jobs; jobs are found by name, and each name contains the folder.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
 """Environment variables that configure SLURM's commands; other SLURM variables describe a job."""
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
-"""Advice for errors of sbatch: the options that it may refuse."""
+"""Advice for sbatch errors: a list of options that sbatch may refuse."""
 INSECURE = (
     "use another --home that only you can access, or --insecure: without TLS, everyone on the "
     "network of the nodes can run code as you"
@@ -138,7 +137,6 @@ class Slurm:
         return sorted(found, key=lambda job: [int(n) for n in re.findall(r"\d+", job.id)])
 
     def check_empty(self) -> None:
-        """Raise ClusterError if the queue contains jobs that use the folder."""
         if there := self.jobs():
             raise ClusterError(
                 f"SLURM's queue already contains jobs of {self.home}, such as {there[0].id}: use "
@@ -211,8 +209,7 @@ def _run(command: Sequence[str], advice: str = "") -> str:
     """Run a command and return its output; raise ClusterError with its error message."""
     env = dict(os.environ)
     if "SLURM_JOB_ID" in env:
-        # Inside a SLURM job, sbatch would inherit the job's settings, such as the number of
-        # processors.
+        # Inside a SLURM job, sbatch would inherit settings such as the number of CPUs.
         env = {n: v for n, v in env.items() if n in INPUTS or not n.startswith("SLURM_")}
     try:
         done = subprocess.run(

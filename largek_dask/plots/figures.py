@@ -41,7 +41,6 @@ HEIGHT, LEGEND_ROW = 280, 28
 N_TICKS = 5
 """Approximate number of ticks on a time axis."""
 LABEL_GAP = 8
-"""Minimum gap between tick labels, in pixels."""
 DAY = 86.4e6
 """Length of a day, in milliseconds."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
@@ -221,7 +220,7 @@ def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
         else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
     )
     if numbers == "whole" and not log:
-        # Ticks at fractions would round to the same label.
+        # Ticks at fractions would be rounded to equal labels.
         found.yaxis.ticker = BasicTicker(min_interval=1)
 
 

@@ -55,7 +55,7 @@ def precise(value: float) -> str:
 
 
 def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Format the values in ``Model.fit_figures``."""
+    """Format the values of ``Model.fit_figures`` in a job's result."""
     return [
         (printable(name).replace("_", " "), figure(value, precise))
         for name, value in _mapping(result.get("figures")).items()
@@ -164,7 +164,6 @@ def left_of(view: JobView) -> str:
 
 
 def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Format a job as a row of :data:`JOB_COLUMNS`."""
     running = status.get("state") == "running"
     result = status.get("result") or {}
     _, value = value_in(result)
@@ -181,7 +180,6 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def card(view: JobView) -> str:
-    """Format a job as an HTML table for notebooks."""
     known = [("state", view.state), ("name", str(view.status.get("name") or "")), *facts(view)]
     known += [("done", left_of(view)), *(("warning", text) for text in view.warnings)]
     texts: dict[str, str] = {}
@@ -192,7 +190,6 @@ def card(view: JobView) -> str:
 
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
-    """Format a list of jobs as an HTML table for notebooks."""
     rows = [JOB_COLUMNS, *map(job_row, statuses)]
     tags = ["th", *["td"] * (len(rows) - 1)]
     lines = "".join(

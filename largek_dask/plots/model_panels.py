@@ -48,7 +48,6 @@ def events_of(model: Model) -> list[dict[str, Any]]:
 
 
 def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = None) -> Panel:
-    """Plot the objective against the number of clusters, with suggestion and lower bound."""
     n_clusters, inertia = found.n_clusters, found.inertia
     curves = {"inertia": inertia}
     if lower_bound is not None:

@@ -1,4 +1,4 @@
-"""Make panels, the data of charts and tables, from the :class:`JobView` of a job.
+"""Make panels (data of charts and tables) from the :class:`JobView` of a job.
 
 :func:`panels` returns all panels that have data. ``plots.figures`` draws panels with Bokeh, and
 ``plots.pictures`` draws panels with matplotlib.
@@ -77,7 +77,6 @@ def panels(view: JobView) -> list[Panel]:
 
 
 def marks_of(view: JobView) -> list[dict[str, Any]]:
-    """Return the events to mark on time axes, as plain values."""
     return [
         {
             "elapsed": rounded(1e3 * mark.elapsed, 5),
@@ -119,7 +118,6 @@ def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
 
 
 def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
-    """Make a line with a printable name."""
     return Trace(shown(name), {"x": x, "y": y, **columns})
 
 
@@ -136,7 +134,6 @@ def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
 
 
 def _positions(points: Points, place: int, scale: float = 1.0) -> Column:
-    """Return axis positions, rounded to the resolution of the axis."""
     with np.errstate(over="ignore"):
         values = scale * points[:, place]
     known = values[np.isfinite(values)]
@@ -181,7 +178,6 @@ def _plain(
     kind: str, title: str, names: Mapping[str, str], y: str, words: Words, *, log: bool = False,
     **look: Any,
 ) -> Callable[[JobView], Panel | None]:  # fmt: skip
-    """Return a function that makes a line chart panel with a table."""
 
     def make(view: JobView) -> Panel | None:
         lines = _lines(view, names, words, log=log)

@@ -37,7 +37,6 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure; width and height are in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -153,7 +152,7 @@ def _style(axes: Axes, panel: Panel) -> None:
 
 
 def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:
-    """Return the unit of a time axis as milliseconds and name."""
+    """Return the unit of a time axis: its length in milliseconds and its name."""
     most = max((float(np.nanmax(x)) for x in places if np.isfinite(x).any()), default=0.0)
     for size, unit in ((3.6e6, "hours"), (6e4, "minutes")):
         if most >= 3 * size:

@@ -35,7 +35,6 @@ def _printable(value: object) -> object:
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of ``plots/templates``."""
     return _environment().get_template(template).render(**values)
 
 

@@ -23,7 +23,6 @@ MOST_LISTED = 50
 MOST_FEATURES, MOST_COMPARED = 40, 8
 """Maximum numbers of features and clusters in the table of centres."""
 MOST_TEXT = 400
-"""Maximum number of characters in a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +194,6 @@ def _number(value: float) -> str:
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the full name and text of each nested value."""
     for name, value in values.items():
         path = f"{before}{str(name).replace('_', ' ')}"
         if isinstance(value, Mapping) and value:

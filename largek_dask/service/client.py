@@ -48,7 +48,7 @@ HELLO_SECONDS = 90.0
 """Minimum timeout in seconds of a request without retries, as the scheduler may be loading jobs."""
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 10.0
-"""Time of waiting for a scheduler after which a warning is logged, in seconds."""
+"""Waiting time after which a warning about the scheduler is logged, in seconds."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
 """Timeout of a request before the scheduler's file is read again, in seconds; doubles per retry."""
@@ -201,7 +201,7 @@ class Service:
     def _check_open(self) -> None:
         if self._closed:
             raise ClusterError(
-                f"this service of {self._where} is closed, while its jobs continue: connect() "
+                f"the connection to {self._where} is closed; its jobs continue. Call connect() "
                 "again."
             )
         if self._finder is None:
@@ -236,7 +236,7 @@ class Service:
             callback_timeout=seconds,
         )
         if isinstance(found, Mapping) and "away" in found:
-            raise SchedulerAwayError(f"{found['away']}; its jobs then continue.")
+            raise SchedulerAwayError(f"{found['away']}; its jobs continue once it is back.")
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
@@ -478,7 +478,7 @@ def _value_of(found: Mapping[str, Any]) -> Any:
 
 
 class _NoServiceError(SchedulerAwayError):
-    """The scheduler has no handler for requests."""
+    """Error for a scheduler that has no handler for requests."""
 
 
 def this_user() -> str:
@@ -503,7 +503,7 @@ def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[
 
 
 def _fields(**given: Any) -> dict[str, Any]:
-    """Return the fields of a job that are given, converted to plain values."""
+    """Convert the given fields of a job to plain values."""
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(

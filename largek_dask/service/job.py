@@ -46,7 +46,7 @@ STATUS_SECONDS = 1.0
 STEP_SECONDS = 10.0
 """Minimum interval between printed steps, in seconds."""
 QUIET = ("step", "sizes")
-"""Kinds of events that are too frequent to print each."""
+"""Kinds of frequent events, which are not all printed."""
 
 
 class Job:
@@ -343,7 +343,6 @@ def origin_of(event: Event) -> list[str]:
 
 
 def _fields(event: Event) -> str:
-    """Format the numbers and texts of an event as ``name=value``."""
     known = ("event", "time", "n", "job")
     values = {name: value for name, value in event.items() if name not in known}
     return ", ".join(

@@ -43,7 +43,6 @@ MOST_UNWRITTEN = 1_000
 CONTINUES = ("workers", "retry", "back")
 """Topics of warnings which show that a fit no longer waits."""
 LISTED_FIGURES = ("step", "cost", "share", "rows_per_second", "eta_s")
-"""Fields that a list of jobs shows for a running job."""
 
 
 class Waiting(NamedTuple):
@@ -61,18 +60,15 @@ class JobState:
     def __init__(self, record: Record, secrets: Mapping[str, Any], is_new: bool) -> None:
         self.record = record
         self.is_saved = True
-        """Whether the stored record is up to date."""
         self.is_removed = False
-        """Whether the record has been removed and must not be written again."""
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
-        """Values of the job's storage options, and the redactor made from them."""
         self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
         """Start of the current run as Unix time; None after the first step."""
         self.note = ""
-        """Reason why the job does not start, for example that another scheduler holds it."""
+        """Reason why the job does not start, for example because another scheduler holds it."""
         self.waiting: Waiting | None = None
         self.shortage: Waiting | None = None
         self.reserved_memory: ProcessMemory | None = None
@@ -122,10 +118,7 @@ class JobState:
             logger.warning("The record of job %s cannot be written yet: %s", self.record.id, kind)
 
     def was_overwritten(self, is_stored: Callable[[Record], bool]) -> bool:
-        """Return whether another scheduler has changed the record; if so, call :meth:`save`.
-
-        Unsaved records are not compared.
-        """
+        """Return whether another scheduler has changed the record; if so, call :meth:`save`."""
         with self._writing:
             if not self.is_saved or self.is_removed or is_stored(self.record):
                 return False
@@ -140,7 +133,6 @@ class JobState:
             self.is_removed = True
 
     def folder(self) -> Folder:
-        """Return the output folder, or raise MissingOptionError."""
         return output_folder(self.record.spec, options_of(self.record.spec, self.secrets))
 
     def load_events(self, folder: Folder) -> None:
@@ -150,7 +142,7 @@ class JobState:
 
     @property
     def redact(self) -> Redactor:
-        """Cached redactor of the known storage option values."""
+        """Redactor of all known storage option values, cached."""
         values = known_values(self.record.spec, self.secrets)
         if self._redactor is None or self._redactor[0] != values:
             self._redactor = (values, Redactor(values))
@@ -202,7 +194,7 @@ class JobState:
             self.stopped_for = why
 
     def update_waiting(self, event: Event) -> None:
-        """Update from an event whether the run waits and whether it makes progress."""
+        """Use an event to update whether the run waits or makes progress."""
         kind, topic = event["event"], event.get("topic")
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
@@ -263,7 +255,7 @@ class JobState:
 
     @property
     def explanation(self) -> str:
-        """Explanation why the job waits; empty if the job does not wait."""
+        """Explanation of why the job waits; empty if the job does not wait."""
         if self.reason == "credentials" and (needs := self.needs()):
             return f"it needs the storage options {', '.join(needs)}: supply() their values"
         waiting = self._waiting
@@ -300,7 +292,6 @@ class JobState:
         return row
 
     def status(self) -> dict[str, Any]:
-        """Return the status as plain values, as in ``Job.status``."""
         record, spec, result = self.record, self.record.spec, self.record.result
         asked = None if spec.workers is None else spec.workers.model_dump(mode="json")
         return {
@@ -320,7 +311,6 @@ class JobState:
 
 
 def utc_text(moment: float) -> str:
-    """Format a Unix time as UTC."""
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 

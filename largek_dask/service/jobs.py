@@ -47,10 +47,9 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""Fields that may change when a job is resumed, because they do not affect how a step computes."""
+"""Fields that may change when a job is resumed, because steps do not depend on them."""
 
 MOST_EVENTS = 1_000
-"""Maximum number of events per reply."""
 READERS = 2
 """Number of threads that read events for the page; a store that hangs can block a thread."""
 MOST_NUMBERS = 10_000_000
@@ -122,8 +121,8 @@ class Jobs(Queue):
             records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # Claim the folder only after storing the record, so that a crash leaves no claim of
-                # an unknown job.
+                # Store the record before claiming the folder, so that a crash leaves no orphaned
+                # claim.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
@@ -232,7 +231,6 @@ class Jobs(Queue):
         return {"epoch": self._store_lease.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
-        """Load the events of earlier schedulers if the job's files can be reached."""
         # If the job waits for storage, requests of viewers must not retry reading the storage.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
@@ -250,7 +248,7 @@ class Jobs(Queue):
             if job.state in ENDS:
                 return job.state
             job.change_unsaved(cancel=True)
-            # Another event follows at the end of the job.
+            # This event reports the request; another event follows at the end of the job.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.reset_retries()
@@ -292,7 +290,6 @@ class Jobs(Queue):
         return "Earlier events of this job are being read; charts will follow."
 
     def report(self, job_id: str) -> str:
-        """Return an HTML report about a job's model."""
         from largek_dask.plots.report import make_report
 
         model = self.model(job_id)
@@ -305,7 +302,6 @@ class Jobs(Queue):
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a redactor of the given secrets and of the secrets of all jobs."""
         return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:

@@ -58,13 +58,11 @@ STORE = "the store of a scheduler"
 
 
 def _newest(folder: Folder) -> int:
-    """Return the highest number claimed so far, or 0."""
     found = (CLAIM.fullmatch(name) for name in folder.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """Return the last heartbeat of a claim; empty without a heartbeat."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
@@ -243,15 +241,14 @@ class LeaseRenewer(threading.Thread):
                 self._lost()
                 return
             except Exception as error:
-                # Continue, because the lease is checked before each write. Log only the type of the
-                # error, because the message may contain secrets.
+                # Log only the type of the error, because its message may contain secrets.
                 kind = type(error).__name__
                 logger.warning(
                     "The lease of %s could not be renewed: %s", self._lease.folder.url, kind
                 )
 
     def stop(self) -> None:
-        """End the thread, and release the lease.
+        """End the thread and release the lease.
 
         This method waits for a renewal in progress, so that no heartbeat is written after the
         release or into a folder that is being removed. The wait is limited by the timeouts of

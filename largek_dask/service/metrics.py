@@ -124,7 +124,6 @@ def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:
-    """Return the known metrics of a job, by their names in :data:`JOB_METRICS`."""
     figures, state, began = dict(job.feed.metrics.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0

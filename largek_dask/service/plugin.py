@@ -141,7 +141,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return Jobs(records, self._connect, owner, self._scheduler_file, self._worker_infos)
 
     def _scheduler_file(self, token: int) -> dict[str, Any]:
-        """Return the content of ``scheduler.json`` under the claim ``token``."""
         about = {
             "type": "Scheduler",
             "address": self.scheduler.address,
@@ -343,6 +342,5 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """Return the URL of the default store, in the home folder of the scheduler's user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

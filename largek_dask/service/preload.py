@@ -1,8 +1,8 @@
 """Add the jobs plugin with ``dask scheduler --preload largek_dask.service.preload``.
 
 JupyterLab's Dask extension lists only those dashboard pages whose names begin with ``individual-``.
-Such a page is therefore added, which redirects to the page of jobs. This happens when this module
-is imported, because Dask has already created its pages before it calls ``dask_setup``.
+Therefore, this module adds such a page, which redirects to the page of jobs. The page is added at
+import time, because Dask creates its pages before it calls ``dask_setup``.
 """
 
 from __future__ import annotations

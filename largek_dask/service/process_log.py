@@ -24,7 +24,7 @@ MOST_LINES, MOST_LETTERS = 50, 400
 """Maximum number of stored warnings per process, and of characters per warning."""
 AT_ONCE, PAUSE_SECONDS = 10, 1.0
 """Number of warnings that a worker sends immediately in each period of this many seconds. The last
-of any further warnings are sent at the end of the period."""
+of the remaining warnings are sent at the end of the period."""
 LOGGERS = ("", "distributed")
 """The root logger, and Dask's logger, which does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
@@ -69,7 +69,6 @@ class LastWarnings(logging.Handler):
         self.setFormatter(logging.Formatter(FORMAT))
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.nodes: list[Any] = []
-        """Schedulers and workers in this process."""
         self._n_sent = 0
         self._unsent: deque[str] = deque(maxlen=MOST_LINES)
 

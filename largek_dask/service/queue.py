@@ -43,7 +43,7 @@ TICK_SECONDS = 0.5
 END_SECONDS = 30.0
 """Timeout for the cleanup after a job's last event, in seconds."""
 START_SECONDS = 60.0
-"""Timeout for requests while the scheduler loads its jobs, in seconds."""
+"""Timeout for requests during start-up, in seconds."""
 MOST_FEEDS = 10
 """Number of ended jobs whose events stay in memory; events of older jobs are loaded on request."""
 CHECK_PAUSE = 50.0
@@ -51,7 +51,7 @@ CHECK_PAUSE = 50.0
 
 
 class Queue:
-    """Queue that loads the jobs of a store and starts them in turn, while it holds the store.
+    """Queue of the jobs in a store, while this scheduler holds the store.
 
     The lock ``changed`` guards all state. The event ``loaded`` is set while the jobs are in memory.
     Parameters are described in :class:`largek_dask.service.jobs.Jobs`.
@@ -179,7 +179,6 @@ class Queue:
     # --- jobs -------------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """Return all jobs, without blocking."""
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
@@ -215,7 +214,7 @@ class Queue:
 
     @contextlib.contextmanager
     def exclusively(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Reserve an ended job for one thread, or raise ParameterError with ``otherwise``."""
+        """Reserve an ended job for one thread; if this is impossible, raise ParameterError."""
         job_id = job.record.id
         with self.changed:
             # Also wait until the thread of the job has released the lease and ended.
@@ -257,7 +256,6 @@ class Queue:
     # --- records ----------------------------------------------------------------------------------
 
     def save(self, job: JobState) -> None:
-        """Write the record of a job; if this fails, the write is retried later."""
         job.save(self._store_lease.records.update)
 
     def check_records(self) -> None:
@@ -331,7 +329,6 @@ class Queue:
                 job.emit({"event": "waiting", "run": run, "reason": reason, "message": text})
 
     def due(self) -> list[JobState]:
-        """Return the jobs that should start now."""
         now = time.monotonic()
         jobs = self.jobs()
         waiting = [
@@ -420,7 +417,7 @@ def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
 
 
 class SchedulerWorker(NamedTuple):
-    """Properties of a worker that its scheduler knows."""
+    """Properties of a worker, as known to the scheduler."""
 
     tags: frozenset[str]
     is_able: bool

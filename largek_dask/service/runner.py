@@ -383,7 +383,6 @@ class Runner(threading.Thread):
         self._keep(result)
 
     def _keep(self, result: Result) -> None:
-        """Write the result to the scheduler's record of the job."""
         job = self.job
         job.change_unsaved(result=result, ended=time.time())
         job.save(self._records.update)

@@ -41,7 +41,6 @@ from largek_dask.service.lease import StoreLease
 NAME = "scheduler.json"
 """Name of the file with the scheduler's address, in a store."""
 MOST_BYTES = 1 << 16
-"""Maximum size of ``scheduler.json``, in bytes."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
 """Protocols of Dask addresses; a URL with any other protocol is a file."""
 PROBE_SECONDS = 3.0
@@ -121,8 +120,8 @@ class Finder:
             is_right = False
         if not is_right:
             raise ParameterError(
-                f"{self.place} is not the {NAME} of a scheduler: give this file in its store, or "
-                "its address (tcp://host:8786)."
+                f"{self.place} is not the {NAME} of a scheduler: give the path of this file in the "
+                "store, or the scheduler's address (tcp://host:8786)."
             )
         return about
 
@@ -240,7 +239,7 @@ def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
         try:
             return new_client(address, left if finder.is_file else seconds, security)
         except (TypeError, ValueError) as error:
-            # TypeError: Dask raises it if certificates are missing.
+            # Dask raises TypeError if certificates are missing.
             raise finder.no_answer(error) from None
 
     def limit(error: Exception) -> float | None:

@@ -1,4 +1,4 @@
-"""Convert messages between a scheduler and its clients to plain values and arrays, never pickles.
+"""Encode messages between a scheduler and its clients as plain values and arrays, never pickles.
 
 Errors are sent as class name and text, and are restored only to exception classes of this package
 or of Python.
@@ -60,7 +60,7 @@ def error_of(name: str, message: str, traceback: str | None = None) -> Exception
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception = FailedJobError(f"{name}: {message}")
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
-        # Some exception classes require more arguments than a text.
+        # Some exception classes require more arguments than a message.
         with contextlib.suppress(TypeError):
             found = kind(message)
     if traceback:

@@ -92,7 +92,6 @@ class StorageOption(BaseModel):
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
     """Environment variable with the value, in the process that opens the data."""
     memory: Literal[True] | None = None
-    """Whether the value is kept in memory only."""
 
     @model_validator(mode="after")
     def _one_place(self) -> StorageOption:
@@ -164,7 +163,6 @@ class WorkersSpec(BaseModel):
         return self
 
     def pick(self) -> WorkerSelection:
-        """Create the worker selection of a run."""
         return WorkerSelection(self.min, self.max, self.tags)
 
 
@@ -324,7 +322,7 @@ def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
             if option.env not in os.environ:
                 raise MissingOptionError(
                     f"storage_options[{name!r}]: the scheduler's environment has no variable "
-                    f"{option.env}: start the scheduler with it."
+                    f"{option.env}; set it and restart the scheduler."
                 )
             options[name] = os.environ[option.env]
         elif name in secrets:
@@ -343,6 +341,5 @@ def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
 
 
 def known_values(spec: JobSpec, secrets: Mapping[str, Any]) -> list[Any]:
-    """Return the known values of a job's storage options."""
     names = [option.env for option in spec.storage_options.values() if option.env is not None]
     return [*secrets.values(), *(os.environ[name] for name in names if name in os.environ)]

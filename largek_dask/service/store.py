@@ -118,7 +118,6 @@ class Record:
     id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
     spec: Annotated[JobSpec, PlainValidator(_spec_in)]
     owner: Annotated[str, Field(max_length=200)]
-    """User name, as given by the client."""
     created: Annotated[float, Field(ge=0)]
     """Submission time as Unix time."""
     run: Annotated[int, Field(ge=1)] = 1
@@ -169,7 +168,6 @@ class Records:
             self.lease.check()
 
     def check_writable(self) -> None:
-        """Raise OutputError if the store cannot be written."""
         self._folder.check_writable()
 
     def create(
@@ -193,7 +191,7 @@ class Records:
                 raise
 
     def update(self, record: Record) -> None:
-        """Overwrite the stored record of a job.
+        """Overwrite the record of a job.
 
         If LostJobError is raised, the scheduler that claimed the store may not have loaded the
         change.
@@ -371,5 +369,4 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Return whether a folder contains complete labels."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))

@@ -1,9 +1,9 @@
 """Restrict the host names that the page of jobs accepts, to prevent DNS rebinding.
 
 In a DNS rebinding attack, a web site lets its host name resolve to an address in the viewer's
-network, and can then read a server without a login as if both had the same origin. The browser
-still sends the site's name in the ``Host`` header, so a server that accepts only its own names is
-safe. IP addresses need no check, because they are not resolved.
+network, and can then read pages of a server without a login as if both had the same origin. The
+browser still sends the site's name in the ``Host`` header, so a server that accepts only its own
+names is safe. IP addresses need no check, because they are not resolved.
 """
 
 from __future__ import annotations
@@ -62,7 +62,6 @@ def refusal(host: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Normalize a host name for comparison."""
     return name.strip("[]").rstrip(".").lower()
 
 

@@ -36,14 +36,12 @@ FRESH_SECONDS = 1.5
 MOST_CONTENTS = 64
 """Maximum number of cached responses; the least recently used one is dropped first."""
 TIMEOUT_SECONDS = 20.0
-"""Timeout of content requests, in seconds."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
 """Pattern of job ids and panel names."""
 # BokehJS requires inline styles and icons in data URLs, but no further scripts.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
           "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
-"""Content-Security-Policy of the page."""
 REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
                  "base-uri 'none'; form-action 'none'")  # fmt: skip
 NOT_FOUND = {
@@ -55,8 +53,6 @@ Key = tuple[Any, ...]
 
 
 class Content(NamedTuple):
-    """Response compressed with gzip, and the value from which it was made."""
-
     body: bytes
     value: Mapping[str, Any]
     status: int = 200
@@ -206,7 +202,6 @@ class BaseHandler(web.RequestHandler):
         return value
 
     def sort(self) -> str:
-        """Return the requested sort column, or raise HTTP error 400."""
         sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
             raise web.HTTPError(400, reason=f"sort must be one of {', '.join(render.COLUMNS)}")
@@ -227,7 +222,6 @@ class BaseHandler(web.RequestHandler):
         self.send(content.body, "application/json", content.status)
 
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
-        """Send HTML under a Content-Security-Policy."""
         self.set_header("Content-Security-Policy", policy)
         self.send(render.packed(html), "text/html", status)
 

@@ -94,7 +94,6 @@ def _sort_key(row: Row, name: str) -> Any:
 
 
 def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
-    """Return the title and HTML for the list of jobs."""
     found = selected(rows, sort)
     states = Counter(row["state"] for row in rows)
     summary = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
@@ -170,7 +169,6 @@ def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
-    """Return the tiles for the top of a job's page."""
     status, is_live = view.status, view.state == "running"
     step, share, labelled = view.step_seconds, view.share_done(), view.labelled
     tiles = []
