@@ -26,7 +26,7 @@ class Plot:
     panels : sequence of Panel
     title : str
     marks : sequence of dict
-        Events to mark on axes of time, see ``largek_dask.plots.panels.marks_of``.
+        Events to mark on time axes: see ``largek_dask.plots.panels.marks_of``.
 
     Examples
     --------

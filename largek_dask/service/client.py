@@ -356,7 +356,7 @@ class Service:
         seed : int
             0 by default.
         max_time : float or str, optional
-            Time limit: seconds, or a text such as "6h". Includes waiting for workers.
+            Time limit: seconds, or a text such as "6h". It includes the wait for workers.
         labels : bool
             Whether to write every row's label; true by default.
         storage_options : mapping, optional
@@ -376,8 +376,8 @@ class Service:
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
-            worker), as in :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
-            Gaussians to fit instead, and its ``dither``.
+            worker), as in :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a
+            mixture of Gaussians) and ``dither``, as in :class:`largek_dask.Mixture`.
 
         Returns
         -------

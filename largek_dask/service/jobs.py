@@ -121,8 +121,7 @@ class Jobs(Queue):
             records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # Store the record before claiming the folder, so that a crash leaves no orphaned
-                # claim.
+                # Store the record before the claim, so that a crash leaves no orphaned claim.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
