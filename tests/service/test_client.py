@@ -481,7 +481,7 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(
     assert lost == [], "it has been asked again"
     # Whoever says how long waits no longer than that.
     lost = away(1000, error)
-    with pytest.raises(TimeoutError, match=f"job {job.id}: .* {said}"):
+    with pytest.raises(TimeoutError, match=f"job {job.id} in time: .* {said}"):
         job.wait(timeout=0)
     assert len(lost) == 999
     away(0)
