@@ -1,8 +1,8 @@
-"""Take from shared libraries what only debuggers read; the Dockerfile runs this where it builds.
+"""Strip symbols and debug information from shared libraries; the Dockerfile runs this script.
 
-Wheels ship symbols and debug information: a tenth of all bytes of the image. There are no
-binutils in a Python image, whose ``strip`` would do the same: what the loader maps comes first in a
-file, and what it does not look at is cut off behind it. Run as ``python3 lean.py FOLDER``.
+Symbols and debug information in wheels are a tenth of the image's size. Python images do not
+contain binutils, so this script replaces ``strip``: it cuts off everything behind the segments that
+the loader maps. Usage: ``python3 lean.py FOLDER``.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import sys
 from pathlib import Path
 
 ELF64 = b"\x7fELF\x02\x01"
-"""How a file of 64 bits, little-endian, begins: whatever else there is stays as it is."""
+"""First bytes of a 64-bit little-endian ELF file; other files are not changed."""
 SECTIONS_AT = 40
-"""Where a header says at which byte the table of sections is, which the loader does not need."""
+"""Position in the header of the section table's offset; the loader does not need this table."""
 PROGRAM_HEADER = "<IIQQQQ"
-"""Type, flags, offset, two addresses, and bytes in the file."""
+"""Format of a program header: type, flags, offset, two addresses, and size in the file."""
 
 
 def needed(data: bytes) -> int:
-    """How many bytes of a file its loader maps: the table of segments, and each of them."""
+    """Return the number of bytes that the loader needs: up to the end of the last segment."""
     (table,) = struct.unpack_from("<Q", data, 32)
     size, count = struct.unpack_from("<HH", data, 54)
     ends = [table + size * count]
@@ -31,19 +31,19 @@ def needed(data: bytes) -> int:
 
 
 def stripped(data: bytes) -> bytes:
-    """A file without what comes behind its segments; as it is if nothing does."""
+    """Return the content of a file without any bytes behind its segments."""
     length = needed(data) if data.startswith(ELF64) else len(data)
     if length >= len(data):
         return data
     lean = bytearray(data[:length])
     struct.pack_into("<Q", lean, SECTIONS_AT, 0)
-    # Number of sections, and which of them has their names.
+    # Set the number of sections, and the index of the section names, to 0.
     struct.pack_into("<HH", lean, 60, 0, 0)
     return bytes(lean)
 
 
 def main(folder: str) -> None:
-    """Strip all libraries in a folder, and say what that has saved."""
+    """Strip all libraries in a folder, and print their total size before and after."""
     before = after = 0
     for path in sorted(Path(folder).rglob("*.so*")):
         if path.is_file() and not path.is_symlink():

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Keys and passwords for docker-compose.yml, each in a file of its own, made by openssl:
+# Create the keys and passwords for docker-compose.yml with openssl, each in a separate file:
 #
 #     secrets.sh [DIR]
 #
-# DIR (secrets) has: s3.json, what the store lets in; credentials, the same key as clients read it
-# (AWS_SHARED_CREDENTIALS_FILE); jupyter_token; grafana_password. Nobody else may enter DIR. The files
-# in it may be read by all, as users in containers are not those of this machine. Nothing is replaced.
+# Files in DIR (by default, secrets): s3.json, the key for the store; credentials, the same key for
+# clients (AWS_SHARED_CREDENTIALS_FILE); jupyter_token; grafana_password. Only you can enter DIR, but
+# its files are readable by all users, as containers have other user ids. No file is replaced.
 set -euo pipefail
 umask 077
 
@@ -21,7 +21,7 @@ case ${1-} in
     ;;
 -*) fail "unknown option $1; --help says what there is" ;;
 esac
-[ $# -le 1 ] || fail "one folder only, and here are $#: $*"
+[ $# -le 1 ] || fail "give at most one folder, not $#: $*"
 out=${1-secrets}
 [ ! -e "$out" ] || fail "$out is there already: take it away to have new keys"
 command -v openssl >/dev/null || fail "openssl is needed, and is not here"
@@ -41,7 +41,7 @@ cat >"$out/s3.json" <<END
 END
 printf '[default]\naws_access_key_id = %s\naws_secret_access_key = %s\n' "$key" "$secret" \
     >"$out/credentials"
-# Without an end of line: it would be part of them.
+# Write no newline, because it would become part of the secret.
 for name in jupyter_token grafana_password; do
     printf %s "$(openssl rand -hex 16)" >"$out/$name"
 done

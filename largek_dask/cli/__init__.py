@@ -1,7 +1,7 @@
 """The command line: ``largek demo``, ``fit``, ``submit`` and all other commands.
 
-Imports at the top of command modules are light, so that ``largek --help`` answers at once; each
-command imports other modules when it runs.
+Command modules import only light modules at the top, so that ``largek --help`` starts fast;
+commands import other modules when they run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["main"]
 )
 @click.version_option(__version__, "--version", "-V", prog_name="largek")
 def main() -> None:
-    """Cluster large tables of numbers, here or on a Dask cluster, with the same bits everywhere.
+    """Cluster large tables of numbers, locally or on a Dask cluster, with bit-identical results.
 
     Start with `largek demo`.
     """

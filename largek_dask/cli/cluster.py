@@ -1,4 +1,4 @@
-"""``largek cluster slurm``: run a scheduler and workers as jobs of SLURM."""
+"""``largek cluster slurm``: run a scheduler and workers as SLURM jobs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from largek_dask.cli.common import Command, Group, echo, explicit_parameters, options
 
 PLACEHOLDER = "/shared/me/largek"
-"""Folder that ``--print`` shows if there is no ``--home``."""
+"""Folder used in the output of ``--print`` without ``--home``."""
 SHORTEST = 15 * 60
 """Minimum time limit in seconds; workers end up to nine minutes before the limit."""
 COUNT = click.IntRange(min=1)
@@ -31,15 +31,18 @@ def seconds(value: str) -> int:
 
     time = int(parse_duration(value, "--time"))
     if time < SHORTEST:
-        raise click.BadParameter(f"{value!r} is too short; give at least {SHORTEST} s")
+        raise click.BadParameter(
+            f"a time limit of {value!r} is too short; give at least {SHORTEST} s"
+        )
     return time
 
 
 def folder(value: str) -> str:
-    """Return an absolute path that is valid in scripts and in names of jobs."""
+    """Check that a path is absolute and valid in scripts and job names."""
     if not re.fullmatch(r"/[\w./+@%:=-]*", value):
         raise click.BadParameter(
-            f"{value!r} is not valid: give an absolute path of letters, digits and . _ / + @ : = -"
+            f"{value!r} is not a valid path: give an absolute path of letters, digits "
+            "and . _ / + @ : = -"
         )
     return value.rstrip("/") or value
 
@@ -60,9 +63,10 @@ layout = options(
     _option("cpus", COUNT, "N", "8", "Threads per worker."),
     _option("mem", size, "SIZE", "64G", "Memory per worker."),
     _option("time", seconds, "TIME", "12h",
-            "Time limit of SLURM's jobs, such as 12h; they are requeued after it."),
-    _option("partition", str, "P", None, "Partition; the site's default if not given."),
-    _option("scheduler-partition", str, "P", None, "Another partition for the scheduler."),
+            "Time limit of SLURM jobs, such as 12h; SLURM then requeues the jobs."),
+    _option("partition", str, "P", None, "SLURM partition; by default, the site's default."),
+    _option("scheduler-partition", str, "P", None,
+            "SLURM partition of the scheduler; by default, that of the workers."),
     _option("scheduler-mem", size, "SIZE", "8G",
             "Memory of the scheduler, which needs 4 GB plus two models per running job."),
     _option("scheduler-cpus", COUNT, "N", "2",
@@ -73,9 +77,9 @@ layout = options(
     click.option("--insecure", is_flag=True,
                  help="Do not use TLS: everyone on the network of the nodes can run code as you."),
     click.option("--sbatch", multiple=True, metavar="OPTION",
-                 help="Further option of sbatch, such as --constraint=icelake; may be repeated."),
+                 help="Additional sbatch option, such as --constraint=icelake; may be repeated."),
 )  # fmt: skip
-"""Options that determine the content of the files."""
+"""Options of the SLURM scripts."""
 
 
 @cluster.command(
@@ -87,32 +91,33 @@ layout = options(
     "--home",
     type=folder,
     metavar="DIR",
-    help="Your folder for jobs, logs and kernels, an absolute path that all nodes can access.",
+    help="Folder for jobs, logs and kernels: an absolute path that all nodes can access.",
 )
 @click.option("--submit", is_flag=True, help="Write the files into HOME and submit both jobs.")
-@click.option("--print", "only_print", is_flag=True, help="Print the files, so you can edit them.")
+@click.option("--print", "only_print", is_flag=True, help="Print the files, for editing.")
 @click.option(
     "--scale", type=COUNT, metavar="N", help="Submit or cancel workers until there are N."
 )
 @click.option(
     "--stop",
     is_flag=True,
-    help="Cancel scheduler and workers once jobs have checkpoints; --submit resumes the jobs.",
+    help="Cancel scheduler and workers after jobs write checkpoints; --submit resumes the jobs.",
 )
 @layout
 def slurm(
     home: str | None, submit: bool, only_print: bool, scale: int | None, stop: bool, **given: Any
 ) -> None:
-    """Run a scheduler and its workers as jobs of SLURM.
+    """Run a scheduler and its workers as SLURM jobs.
 
-    They can run for days: SLURM requeues them when they are preempted or reach their time limit,
-    and clustering jobs resume from their last checkpoints, with the same results.
+    The cluster can run for days: SLURM requeues the scheduler and workers after preemption or at
+    the time limit. Clustering jobs then resume from their last checkpoints, with bit-identical
+    results.
     """
     from largek_dask.cli.slurm import Slurm, render
 
     actions = {"submit", "only_print", "scale", "stop"} & set(explicit_parameters())
     if len(actions) != 1:
-        raise click.UsageError("give one of --submit, --print, --scale N and --stop")
+        raise click.UsageError("give exactly one of --submit, --print, --scale N and --stop")
     if only_print:
         texts = render({"home": home or PLACEHOLDER, **given})
         echo({"files": texts}, [f"### {name}\n{text}" for name, text in texts.items()])
@@ -123,10 +128,10 @@ def slurm(
     if submit:
         _submit(queue, {"home": home, **given})
     elif wrong := set(explicit_parameters()) & set(given):
-        raise click.UsageError(f"--{min(wrong).replace('_', '-')} is for --submit or --print")
+        raise click.UsageError(f"--{min(wrong).replace('_', '-')} requires --submit or --print")
     elif scale is not None:
         before, changed = queue.scale(scale)
-        line = f"Jobs of workers: {before} before; submitted or cancelled: {', '.join(changed)}."
+        line = f"Worker jobs before: {before}. Submitted or cancelled: {', '.join(changed)}."
         echo({"before": before, "changed": changed}, [line])
     else:
         stopped = queue.stop()
@@ -140,8 +145,8 @@ def _submit(queue: Any, files: dict[str, Any]) -> None:
     queue.check_empty()
     if files["insecure"]:
         click.echo(
-            "Warning: --insecure: there is no TLS, and Dask has no passwords. Everyone with an "
-            "account on the network of the nodes can run code as you.",
+            "Warning: --insecure disables TLS, and Dask has no passwords. Everyone on the network "
+            "of the nodes can run code as you.",
             err=True,
         )
     else:

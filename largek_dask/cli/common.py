@@ -35,10 +35,10 @@ class Group(click.Group):
     """Group of commands that prints an exception as one line on stderr and sets the exit code."""
 
     sections: Mapping[str, Sequence[click.Command]] = {}
-    """Commands by their heading in the help; without sections the heading is "Commands"."""
+    """Commands by their heading in the help."""
 
     def add_sections(self, sections: Mapping[str, Sequence[click.Command]]) -> None:
-        """Add commands, in the order and under the headings of the help."""
+        """Add commands grouped by their heading in the help."""
         self.sections = sections
         for commands in sections.values():
             for command in commands:
@@ -80,7 +80,7 @@ def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
 
 
 class Command(click.Command):
-    """Command with ``--json``, ``--debug`` and an example in its help."""
+    """Command with options ``--json`` and ``--debug``, and an example in its help."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: bool) -> None:
 
 
 def command(example: str, **more: Any) -> Callable[[Decorated], click.Command]:
-    """Return a decorator that makes a :class:`Command`; its summary is the first help sentence."""
+    """Return a decorator that turns a function into a :class:`Command`."""
     return click.command(cls=Command, example=example, **more)
 
 
@@ -140,9 +140,9 @@ def one_line(error: BaseException) -> str:
 def emit(
     payload: Mapping[str, Any], table: Callable[[], Any] | None = None, *, then: str = ""
 ) -> None:
-    """Print a payload as JSON or, for people, as the result of ``table()``.
+    """Print a payload as JSON, or print the table that ``table()`` returns.
 
-    The default table has the names and values of the payload, and ``then``, a command to run next.
+    By default, the table lists the payload's names and values, and the next command ``then``.
     """
     if wants_json():
         click.echo(json.dumps(payload, default=_plain, allow_nan=False))
@@ -157,7 +157,6 @@ def emit(
 
 
 def _in_words(payload: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield names and values as text."""
     for name, value in payload.items():
         words = "steps" if name == "n_iter" else name.removeprefix("n_").replace("_", " ")
         words = before + words.replace("seconds", "time").replace(" bytes", "")
@@ -190,22 +189,22 @@ def _text(name: str, value: Any) -> str:
 
 
 def echo(payload: Mapping[str, Any], lines: Sequence[str]) -> None:
-    """Print a payload as JSON, or as lines that are not wrapped, so that they can be copied."""
+    """Print a payload as JSON, or print unwrapped lines, which can be copied."""
     click.echo(json.dumps(payload) if wants_json() else "\n".join(lines))
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars and arrays to values for JSON, and anything else to text."""
+    """Convert numpy scalars and arrays to JSON values, and any other value to text."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def key_values(pairs: Iterable[tuple[str, Any]]) -> Any:
-    """Return a rich table of two columns; strings are shown without markup."""
+    """Return a two-column rich table; markup in strings is not interpreted."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    # Leave out blanks at the edges, so that a digest fits in 80 columns.
+    # Omit padding at the edges so that a digest fits into 80 columns.
     table = Table(box=SIMPLE_HEAD, show_header=False, show_edge=False, pad_edge=False)
     table.add_column(style="cyan", no_wrap=True)
     table.add_column(overflow="fold")
@@ -218,7 +217,7 @@ def table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], notes: Sequence[str] = (),
     right: Sequence[str] = (),
 ) -> Any:  # fmt: skip
-    """Return a rich table with notes below; the first column and numbers are not wrapped."""
+    """Return a rich table with notes below it; the first column and numbers are not wrapped."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Group as Together
     from rich.table import Table
@@ -240,15 +239,15 @@ def table(
 
 
 def options(*added: Decorator) -> Decorator:
-    """Return one decorator that adds options in this order."""
+    """Combine option decorators into one, keeping their order."""
     return lambda function: reduce(lambda found, option: option(found), reversed(added), function)
 
 
 def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
-    """Parse settings such as ``("batch_rows=4096", "votes=all")`` to keyword arguments.
+    """Parse settings such as ``("batch_rows=4096", "votes=all")`` into keyword arguments.
 
-    A value is parsed as a Python literal (true, false and none in upper or lower case) if possible,
-    otherwise it is text.
+    Each value is parsed as a Python literal if possible, otherwise used as text; true, false and
+    none may be in lower case.
     """
     words = {"true": True, "false": False, "none": None}
     settings: dict[str, Any] = {}
@@ -256,7 +255,8 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
         name, equals, text = pair.partition("=")
         if not equals or not name.isidentifier():
             raise click.BadParameter(
-                f"{pair!r} is not of the form name=value, e.g. batch_rows=4096", param_hint="--set"
+                f"{pair!r} is not valid: use name=value, for example batch_rows=4096",
+                param_hint="--set",
             )
         try:
             word = text.lower()
@@ -269,7 +269,7 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, Any]:
 option_scheduler = click.option(
     "--scheduler",
     metavar="ADDR",
-    help="Address of a Dask scheduler, or its scheduler.json.  [threads of this process]",
+    help="Address of a Dask scheduler, or its scheduler.json.  [default: this process]",
 )
 option_storage = click.option(
     "--storage-option",
@@ -277,7 +277,7 @@ option_storage = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=lambda _ctx, _option, value: parse_settings(value) or None,
-    help="Option of fsspec for the data's protocol, e.g. anon=True; may be repeated.",
+    help="fsspec option for the data's protocol, e.g. anon=True; may be repeated.",
 )
 option_weight = click.option(
     "--sample-weight", metavar="URL", help="Weights of the rows, one number per row."
@@ -285,10 +285,11 @@ option_weight = click.option(
 option_column = click.option(
     "--column",
     metavar="NAME",
-    help="Array in a store with several (Zarr or HDF5 group, AnnData), or column of a table.",
+    help="Name of the array, if the store has several (a Zarr or HDF5 group, AnnData), or column "
+    "of a table.",
 )
 option_threads = click.option(
-    "--threads", type=click.IntRange(min=1), help="Computing threads.  [all cores]"
+    "--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all cores]"
 )
 option_force = click.option("--force", is_flag=True, help="Replace an existing output.")
 
@@ -321,9 +322,9 @@ def with_data_options(function: Decorated) -> Decorated:
 def output(
     url: str, data: str, storage_options: Mapping[str, Any] | None
 ) -> tuple[str, Mapping[str, Any] | None]:
-    """Return an output's absolute URL, and the data's storage options if both protocols are equal.
+    """Return an output's absolute URL, with the data's storage options if protocols are equal.
 
-    The URL must be absolute, because workers have other working directories.
+    The URL is made absolute because workers have other working directories.
     """
     from fsspec.core import split_protocol
 
@@ -344,7 +345,7 @@ def new_file(name: str, force: bool) -> Path:
 
 
 def model_in(folder: Folder) -> str | None:
-    """Return the URL of a model, given its own URL or that of a job's folder, or None."""
+    """Return the URL of the model in a job's folder, or of a model itself; None if not found."""
     if folder.exists("model.zarr"):
         return f"{folder.url}/model.zarr"
     return folder.url if folder.exists("zarr.json") else None

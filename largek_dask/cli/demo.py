@@ -1,4 +1,4 @@
-"""``largek demo``: learn a codebook of two photographs, a complete example without set-up."""
+"""``largek demo``: a complete example, which learns a codebook of two photographs."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ if TYPE_CHECKING:
     Image = NDArray[np.uint8]
 
 MAX_ITER = 12
-"""Number of steps; further steps reduce the cost by less than a thousandth."""
+"""Number of steps; more steps would reduce the cost by less than 0.1 %."""
 PATCH = 8
-"""Edge of a patch in pixels: a row has 8 · 8 · 3 = 192 features."""
+"""Width and height of a patch in pixels; a row has 8 · 8 · 3 = 192 features."""
 GAP = 1
-"""Number of white pixels between codewords."""
 
 
 @command("largek demo --out largek-demo")
@@ -45,14 +44,14 @@ GAP = 1
     type=click.IntRange(1, 8),
     default=2,
     show_default=True,
-    help="Pixels between patches: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
+    help="Distance of patches in pixels: 1 gives 531,720 rows, 2 gives 133,140, 8 gives 8,480.",
 )
 def demo(out: Path, n_clusters: int, stride: int) -> None:
-    """Cluster patches of two photographs, in one command.
+    """Run a complete example: cluster patches of two photographs.
 
-    Cuts the photographs that scikit-learn ships into 8 × 8 colour patches, stores them as Zarr,
-    compiles kernels, starts a local Dask cluster, learns a codebook, and rebuilds the photographs
-    from it.
+    The command cuts the two sample photographs of scikit-learn into 8 × 8 colour patches, stores
+    the patches as Zarr, compiles kernels, starts a local Dask cluster, learns a codebook, and
+    rebuilds the photographs from the codebook.
     """
     from concurrent.futures import ThreadPoolExecutor
 
@@ -64,7 +63,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
     from largek_dask.estimators.kmeans import KMeans
 
     if out.exists():
-        raise OutputError(f"{out} exists already: choose another --out, or remove it")
+        raise OutputError(f"{out} already exists: choose another --out, or remove it")
     is_shown = not wants_json()
     # Use absolute paths, because workers have other working directories.
     data, saved, labels, picture = (
@@ -73,12 +72,12 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
     )
     images = load_sample_images().images
     table = np.concatenate([patches(image, stride) for image in images])
-    # Four chunks, so that two workers share them evenly.
+    # Write four chunks, so that two workers get equal shares.
     ingest(table, data, chunk_rows=-(-len(table) // 4), progress=False)
     asked: dict[str, Any] = {"max_iter": MAX_ITER, "random_state": 0}
-    # This fit compiles the kernels that workers then load; the fit itself takes half a second.
+    # This short fit compiles the kernels that the workers load later.
     km = KMeans(n_clusters, **asked).fit(data)
-    # Close the cluster in the background, as that takes seconds.
+    # Close the cluster in the background, because closing takes seconds.
     with ThreadPoolExecutor(1) as background:
         client = local_client()
         try:
@@ -107,7 +106,7 @@ def demo(out: Path, n_clusters: int, stride: int) -> None:
 
 
 def local_client() -> Client:
-    """Start a cluster of two workers with one thread each, or one worker if there is one core."""
+    """Start a cluster of two single-threaded workers, or of one worker if there is one core."""
     import logging
 
     import dask.system
@@ -118,10 +117,10 @@ def local_client() -> Client:
         threads_per_worker=1,
         processes=True,
         dashboard_address=":0",
-        # Let workers import this module before the first task.
+        # Workers import this module before their first task.
         preload="largek_dask.passes.cluster",
         set_as_default=False,
-        # Errors that matter are raised; late workers need no report.
+        # Hide Dask's log messages: important errors are raised as exceptions.
         silence_logs=logging.CRITICAL,
     )
 
@@ -129,8 +128,8 @@ def local_client() -> Client:
 def patches(image: Image, stride: int) -> Image:
     """Return the patches of a (height, width, 3) image as (n, 192) rows.
 
-    Their corners lie on a grid of ``stride`` pixels, row by row. Patches overlap if ``stride`` is
-    below ``PATCH``.
+    Patches start every ``stride`` pixels, row by row, and overlap if ``stride`` is less than
+    ``PATCH``.
     """
     import numpy as np
 
@@ -140,10 +139,10 @@ def patches(image: Image, stride: int) -> Image:
 
 
 def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Image, float]:
-    """Return an image rebuilt from the codewords of its :func:`patches`, and its PSNR in dB.
+    """Rebuild an image from the codewords of its :func:`patches`; return image and PSNR in dB.
 
-    Each pixel is the mean of all codewords that cover it. Pixels that no patch covers (fewer than
-    ``stride`` at the right and lower edge) are cut off.
+    Each pixel is the mean of all codewords that cover the pixel. Fewer than ``stride`` pixels at
+    the right and lower edges are covered by no patch and are cut off.
     """
     import numpy as np
 
@@ -152,7 +151,7 @@ def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Ima
     total, cover = np.zeros((height, width, 3)), np.zeros((height, width, 1))
     tiles = codewords.reshape(-1, PATCH, PATCH, 3)
     grid = labels.reshape(rows, columns)
-    # Add one pixel of all patches at a time: these pixels form a slice without duplicates.
+    # Process one pixel position of all patches at a time: no two patches write to the same pixel.
     for i, j in product(range(PATCH), repeat=2):
         down, across = slice(i, height - PATCH + i + 1), slice(j, width - PATCH + j + 1)
         total[down, across][::stride, ::stride] += tiles[grid, i, j]
@@ -163,7 +162,7 @@ def rebuild(codewords: Any, labels: Any, image: Image, stride: int) -> tuple[Ima
 
 
 def mosaic(codewords: Any, counts: Any) -> Image:
-    """Return all (k, 192) codewords on one sheet, ordered by number of rows."""
+    """Draw all (k, 192) codewords on one sheet, ordered by their number of rows."""
     import numpy as np
 
     columns, cell = math.ceil(math.sqrt(len(codewords))), PATCH + GAP
@@ -181,7 +180,7 @@ def draw(
 ) -> list[float]:
     """Draw the codewords and the photographs rebuilt from them; return the PSNR of each photograph.
 
-    Without matplotlib, only a warning is given.
+    If matplotlib is missing, a warning is given instead.
     """
     from largek_dask.errors import MissingDependencyError, ParameterWarning, warn
     from largek_dask.plots.pictures import new_figure

@@ -31,8 +31,8 @@ PACKAGES = ("numpy", "numba", "llvmlite", "dask", "distributed", "zarr", "fsspec
 COMPARED = ("largek_dask", "numpy", "numba", "zarr")
 """Packages compared between client, scheduler and workers, in addition to Dask's own list."""
 MUST_AGREE = ("largek_dask", "numba", "distributed", "dask")
-"""Packages whose versions affect results or the protocol; differences in other packages are only
-noted."""
+"""Packages whose versions affect results or the protocol; differences in other packages cause only
+a note."""
 LOW_MEMORY, LOW_DISK = 1 << 30, 256 << 20
 """Thresholds for free memory and disk space in bytes; not tuned."""
 Level = Literal["ok", "note", "broken"]
@@ -44,7 +44,6 @@ class Finding(NamedTuple):
     level: Level
     text: str
     advice: str = ""
-    """Empty if there is nothing to do."""
 
 
 @command("largek doctor --scheduler tcp://127.0.0.1:8786 --data s3://bucket/x.zarr")
@@ -52,9 +51,9 @@ class Finding(NamedTuple):
 @click.option("--data", metavar="URL", help="Also check this data set.")
 @option_storage
 def doctor(scheduler: str | None, data: str | None, storage_options: dict[str, Any] | None) -> None:
-    """Check this machine, a cluster or a data set, and give advice.
+    """Find problems of this machine, a cluster or a data set.
 
-    Checks versions, threads, memory and disks. The exit code is 1 if something is broken.
+    The command checks versions, threads, memory and disks. The exit code is 1 if a check fails.
     """
     from largek_dask.errors import LargekError
 
@@ -131,22 +130,23 @@ def _memory() -> Iterator[Finding]:
         free = shutil.disk_usage(folder).free
         text = f"{format_bytes(free)} free on disk for {name} ({folder})"
         level: Level = "broken" if free < LOW_DISK else "ok"
-        yield Finding("memory", level, text, "free some, or work elsewhere" * (level != "ok"))
+        yield Finding(
+            "memory", level, text, "free disk space, or use another folder" * (level != "ok")
+        )
 
 
 def check_cluster(client: Client) -> Iterator[Finding]:
-    """Check that there are workers, and that package versions are equal."""
     info = client.scheduler_info(n_workers=-1)
     workers: dict[str, Any] = info["workers"]
     text = f"scheduler at {info['address']}, dashboard {client.dashboard_link}"
     yield Finding("cluster", "ok", text)
     if not workers:
         advice = f"start one: dask worker {info['address']}"
-        yield Finding("cluster", "broken", "no workers: jobs wait for the first one", advice)
+        yield Finding("cluster", "broken", "no workers: jobs wait until one starts", advice)
         return
     threads = sum(worker["nthreads"] for worker in workers.values())
     least = format_bytes(min(worker["memory_limit"] for worker in workers.values()))
-    text = f"{len(workers)} workers, {threads} threads, {least} of memory for the smallest"
+    text = f"{len(workers)} workers with {threads} threads; the smallest has {least} of memory"
     yield Finding("cluster", "ok", text)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -156,11 +156,12 @@ def check_cluster(client: Client) -> Iterator[Finding]:
         level: Level = "broken" if any(f"| {name} " in text for name in MUST_AGREE) else "note"
         yield Finding("versions", level, text, "install the same versions everywhere")
     if not caught:
-        yield Finding("versions", "ok", "the same here, on the scheduler and on every worker")
+        yield Finding(
+            "versions", "ok", "the same versions here, on the scheduler and on all workers"
+        )
 
 
 def check_data(url: str, storage_options: Mapping[str, Any] | None) -> Finding:
-    """Open a data set, and read its first chunk."""
     from largek_dask.data.sources import open_rows
     from largek_dask.errors import LargekError
     from largek_dask.kernels.rows import finite_rows

@@ -28,7 +28,7 @@ def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) ->
     try:
         return int(value)
     except ValueError:
-        raise click.BadParameter(f"{value!r} is neither a number of rows nor 'all'") from None
+        raise click.BadParameter(f"{value!r} is not valid: give a row count or 'all'") from None
 
 
 @command("largek elbow rows.zarr -k 500 --out elbow.png")
@@ -40,15 +40,15 @@ def _sample(_ctx: click.Context, _option: click.Parameter, value: str | None) ->
     default=30,
     show_default=True,
     metavar="K",
-    help="Largest number of clusters to consider.",
+    help="Maximum number of clusters to try.",
 )
 @click.option(
     "--sample",
     metavar="N|all",
     callback=_sample,
-    help="Number of rows to search, or 'all' to evaluate all rows at the end.  [enough for K]",
+    help="Number of sampled rows, or 'all' to also evaluate all rows.  [default: enough for K]",
 )
-@click.option("--out", metavar="PNG", help="Draw the curve into this file.")
+@click.option("--out", metavar="PNG", help="Write a chart of the curve to this file.")
 @option_force
 @option_weight
 @fit_option("normalize")
@@ -69,12 +69,12 @@ def elbow(
     storage_options: dict[str, Any] | None,
     **asked: Any,
 ) -> None:
-    """Suggest a number of clusters, from the whole curve.
+    """Suggest a number of clusters.
 
-    Lists for each number of clusters: the inertia; the agreement between models of two halves of
-    the rows, as adjusted Rand index; and the inertia relative to the lowest possible for a Gaussian
-    of the same spectrum. For up to 50,000 rows and 100 clusters, every number is tried; otherwise
-    fewer.
+    For each number of clusters, the table lists the inertia, the inertia relative to the lower
+    bound for a Gaussian with the same covariance spectrum, and the agreement (adjusted Rand index)
+    of two models fitted to separate halves of the rows. Every number is tried for up to 50,000 rows
+    and 100 clusters, and otherwise a selection of numbers.
     """
     from largek_dask.selection.elbow import suggest_k
 
@@ -100,7 +100,6 @@ def elbow(
 
 
 def _table(payload: dict[str, Any]) -> Any:
-    """Return the figures of all partitions as a table."""
     partitions, notes = payload["partitions"], [payload["words"]]
     if payload["n_searched"] < payload["n_rows"]:
         notes.append(f"Searched {payload['n_searched']:,} of {payload['n_rows']:,} rows.")

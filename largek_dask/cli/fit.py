@@ -1,4 +1,4 @@
-"""``largek fit``: cluster a data set; all output is in one folder."""
+"""``largek fit``: cluster a data set, and write all output to one folder."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 @command("largek fit features.zarr -k 1000 --out run --max-time 30m")
 @click.argument("data")
 @option_clusters(required=True)
-@click.option("--out", metavar="DIR", help="Folder of the job: model, labels, checkpoints, events.")
+@click.option("--out", metavar="DIR", help="Folder for the model, labels, checkpoints and events.")
 @fit_options
 @option_threads
-@click.option("--force", is_flag=True, help="Start again: remove the job in DIR.")
-@click.option("--plan", is_flag=True, help="Only estimate time and memory; computes nothing.")
+@click.option("--force", is_flag=True, help="Start again: remove the previous fit in DIR.")
+@click.option("--plan", is_flag=True, help="Only estimate time and memory; do not fit.")
 @option_scheduler
 @with_data_options
 def fit(
@@ -48,9 +48,9 @@ def fit(
     data_options: DataOptions,
     **given: Any,
 ) -> None:
-    """Cluster DATA (a URL of Zarr, Parquet or npy) into K clusters.
+    """Cluster DATA (a Zarr, Parquet or npy URL) into K clusters.
 
-    Ctrl-C writes a checkpoint; the same command resumes from the last checkpoint.
+    Ctrl-C writes a checkpoint. To resume from the last checkpoint, run the same command again.
     """
     from largek_dask.driver.checkpoint import check_output_folder
     from largek_dask.driver.events import ProgressLine
@@ -61,9 +61,9 @@ def fit(
     from largek_dask.service.store import JOB_FILES
 
     if out is None and not plan:
-        raise click.UsageError("give --out DIR, or --plan to estimate time and memory")
+        raise click.UsageError("give --out DIR to fit, or --plan to estimate time and memory")
     options = FitOptions(**with_algorithm(given))
-    # A plan can be made before the rows are written.
+    # Do not count missing chunks for a plan, because rows may be written later.
     rows = data_options.open(data, sample_weight, count_missing=not plan)
     if plan:
         from largek_dask.cli.plan import machines_of, make_plan

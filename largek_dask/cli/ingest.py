@@ -1,4 +1,4 @@
-"""``largek ingest`` and ``coreset``: write stores that are fast to read."""
+"""``largek ingest`` and ``largek coreset``: write data sets as Zarr stores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from largek_dask.cli.common import (
 
 
 def _names(_context: click.Context, _option: click.Parameter, value: str | None) -> Any:
-    """Split names at commas; double quotes enclose a name that contains a comma."""
+    """Split names at commas; a name that contains a comma must be in double quotes."""
     return None if value is None else next(csv.reader([value])) or [""]
 
 
@@ -34,24 +34,25 @@ def _names(_context: click.Context, _option: click.Parameter, value: str | None)
     "--columns",
     metavar="NAME,...",
     callback=_names,
-    help="Use only these columns, in this order; columns without names have numbers from 0 on.",
+    help="Use only these columns, in this order; unnamed columns are numbered from 0.",
 )
 @click.option("--drop", metavar="NAME,...", callback=_names, help="Exclude these columns.")
 @click.option(
     "--header/--no-header",
     default=None,
-    help="Whether the first line of CSV files names the columns.  [detected]",
+    help="Whether the first line of CSV files contains column names.  [default: detected]",
 )
-@click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows per chunk.  [65,536]")
-@click.option("--dtype", metavar="TYPE", help="Store as this type, e.g. float32.")
-@click.option("--shuffle", type=int, metavar="SEED", help="Store the rows permuted.")
+@click.option("--chunk-rows", type=click.IntRange(min=1), help="Rows per chunk.  [default: 65,536]")
+@click.option("--dtype", metavar="TYPE", help="Data type of the store, e.g. float32.")
+@click.option("--shuffle", type=int, metavar="SEED", help="Store the rows in random order.")
 @option_force
 @with_data_options
 def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **asked: Any) -> None:
-    """Convert CSV, Parquet, npy, HDF5 or svmlight to a fast store.
+    """Convert CSV, Parquet, npy, HDF5 or svmlight to a Zarr store.
 
-    SRC may also be a Zarr array. If SRC is several files, a folder or a pattern, the files must be
-    CSV or Parquet with the same columns. Column names are kept, and models select columns by name.
+    SRC may also be a Zarr array. If SRC is several files, a folder or a pattern, all files must be
+    CSV or Parquet and have the same columns. Column names are stored, and models select columns by
+    name.
     """
     from largek_dask.data.ingest import ingest as write
 
@@ -76,10 +77,15 @@ def ingest(sources: tuple[str, ...], out: str, data_options: DataOptions, **aske
 @click.argument("data")
 @click.argument("out", metavar="OUT.zarr")
 @click.option(
-    "--rows", "n", type=click.IntRange(min=1), required=True, metavar="N", help="Rows to draw."
+    "--rows",
+    "n",
+    type=click.IntRange(min=1),
+    required=True,
+    metavar="N",
+    help="Number of rows to draw.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="S")
-@click.option("--uniform", is_flag=True, help="Draw by weight only: a plain sample.")
+@click.option("--uniform", is_flag=True, help="Draw all rows in proportion to weight only.")
 @option_weight
 @option_force
 @option_scheduler
@@ -95,11 +101,11 @@ def coreset(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Draw a few weighted rows that represent all rows.
+    """Draw a small weighted sample that represents all rows.
 
-    Sums over the drawn rows approximate sums over all rows of DATA. Half of the rows are drawn by
-    weight, half by weight times squared distance to the mean (a lightweight coreset). All commands
-    read OUT with its weights.
+    Weighted sums over the sample approximate sums over all rows of DATA (a lightweight coreset).
+    Half of the rows are drawn in proportion to their weight, and half in proportion to weight times
+    squared distance to the mean. All commands use the weights stored in OUT.
     """
     from largek_dask.algorithms.base import Rng
     from largek_dask.algorithms.starts.coresets import draw_coreset
@@ -110,9 +116,9 @@ def coreset(
     begun = perf_counter()
     rows = data_options.open(data, sample_weight)
     if rows.is_sparse:
-        raise DataError(f"{data} has sparse rows, but a coreset needs dense rows.")
+        raise DataError(f"{data} has sparse rows; a coreset can only be drawn from dense rows.")
     url, storage_options = output(out, data, data_options.storage_options)
-    # Check the output before all rows are read.
+    # Check the output before reading all rows.
     check_output(url, storage_options, force=force)
     with (
         connected(scheduler, data_options.storage_options) as client,

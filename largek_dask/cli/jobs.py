@@ -34,23 +34,19 @@ if TYPE_CHECKING:
     from largek_dask.service.job import Job
 
 UNREACHABLE = 4
-"""Exit code if the scheduler does not answer; the job may still continue."""
+"""Exit code if the scheduler does not answer, although the job may continue."""
 WORKERS = {"workers_min": "min", "workers_max": "max", "tag": "tags"}
-"""Parameters of `submit` that select workers, and their names in a job."""
+"""Parameters of `submit` that select workers, with their field names in a job document."""
 CONNECT_SECONDS = 10.0
-"""Timeout of a connection to a scheduler, in seconds."""
 FOLDER_SECONDS = 2.0
-"""Interval between two reads of the events in a folder, in seconds; not tuned."""
+"""Interval between reads of a folder's events, in seconds; not tuned."""
 ID = re.compile(r"lk-[0-9a-f]+")
-"""Pattern of the job ids that schedulers make."""
 
 
 # --- the scheduler ----------------------------------------------------------------------------
 
 
 class Scheduler(NamedTuple):
-    """Options for connecting to the scheduler that has the jobs."""
-
     address: str
     """Address of the scheduler, or the path or URL of a file that contains the address."""
     storage_options: dict[str, Any] | None
@@ -74,7 +70,7 @@ class Scheduler(NamedTuple):
 
     @contextmanager
     def following(self, job_id: str) -> Iterator[None]:
-        """End the command, but not the job, on Ctrl-C or if the scheduler is lost."""
+        """Exit on Ctrl-C, or if the scheduler is lost; the job continues."""
         from largek_dask.errors import SchedulerAwayError
 
         try:
@@ -88,21 +84,20 @@ class Scheduler(NamedTuple):
             raise click.exceptions.Exit(CANCELLED) from None
 
     def watching(self, job_id: str) -> str:
-        """Return the command that shows a job."""
         return f"largek watch {job_id} --scheduler {self.address}"
 
 
 def on_scheduler(*, follows: bool = False) -> Decorator:
-    """Add ``--scheduler``, ``--storage-option`` and, to follow a job, ``--away``.
+    """Add ``--scheduler`` and ``--storage-option``, and ``--away`` if the command follows a job.
 
-    The options are passed as ``scheduler``.
+    The command receives one :class:`Scheduler`, in the parameter ``scheduler``.
     """
     away = click.option(
         "--away",
         metavar="TIME",
         default="15m",
         show_default=True,
-        help="How long the scheduler may be away, such as 90s; then the exit code is 4.",
+        help="Time to wait for an unreachable scheduler, such as 90s; then exit with code 4.",
     )
     address = click.option(
         "--scheduler",
@@ -111,7 +106,7 @@ def on_scheduler(*, follows: bool = False) -> Decorator:
         required=not follows,
         envvar="DASK_SCHEDULER_ADDRESS",
         show_envvar=True,
-        help="Address of the scheduler that has the jobs, or the scheduler.json in its store.",
+        help="Address of the jobs' scheduler, or the scheduler.json in its store.",
     )
 
     def add(function: Decorated) -> Decorated:
@@ -128,7 +123,7 @@ def on_scheduler(*, follows: bool = False) -> Decorator:
 
 
 OF_SCHEDULER = {"address", "storage_options", "away"}
-"""Parameters of `on_scheduler`."""
+"""Names of the parameters that `on_scheduler` adds."""
 argument_id = click.argument("job_id", metavar="ID")
 
 
@@ -144,11 +139,11 @@ argument_id = click.argument("job_id", metavar="ID")
     "--out",
     "output",
     metavar="URL",
-    help="New folder of the job, which scheduler and workers can access.",
+    help="New folder for the output, which scheduler and workers can access.",
 )
 @fit_options
 @option_column
-@click.option("--name", help="Name that is shown with the id.")
+@click.option("--name", help="Name to show in addition to the id.")
 @click.option("--workers-min", type=int, metavar="N", help="Minimum number of workers.")
 @click.option("--workers-max", type=int, metavar="N", help="Maximum number of workers.")
 @click.option(
@@ -160,13 +155,13 @@ argument_id = click.argument("job_id", metavar="ID")
 @click.option(
     "--resume",
     metavar="ID",
-    help="Resume a job that has ended, with other --max-iter, --tol, --max-time or workers, or one "
-    "that waits for its storage options.",
+    help="Resume a job that has ended, optionally with other --max-iter, --tol, --max-time or "
+    "workers, or a job that waits for storage options.",
 )
 @click.option(
     "--accept-version",
     is_flag=True,
-    help="With --resume: continue the work of another version; bits may differ then.",
+    help="With --resume: continue a job of another version; results may then differ slightly.",
 )
 @click.option("--wait", is_flag=True, help="Watch the job until it has ended.")
 @on_scheduler(follows=True)
@@ -180,15 +175,15 @@ def submit(
 ) -> None:
     """Submit a job to a cluster's scheduler.
 
-    The job clusters DATA (a URL of Zarr, Parquet or npy) into K clusters. Prints the job's id. It
-    continues when this computer is switched off, when workers die, and after a restart of the
+    The job clusters DATA (Zarr, Parquet or npy) into K clusters. The command prints the id of the job.
+    The job continues if this computer is switched off, if workers die, and after a restart of the
     scheduler. Values of --storage-option are kept in memory only; for 'key={"env": "NAME"}' the
-    value is looked up in the scheduler's environment.
+    scheduler reads its environment variable NAME.
     """
     if resume is not None:
         order = _changes()
     elif accept_version:
-        raise click.UsageError("give --resume ID with --accept-version")
+        raise click.UsageError("--accept-version requires --resume ID")
     else:
         order = _new_job(data, given)
         order |= {"data": data, "storage_options": scheduler.storage_options}
@@ -198,7 +193,7 @@ def submit(
         else:
             job = _resume(service, resume, order, scheduler.storage_options, accept_version)
         if not wait:
-            # Print only the id, so that a shell can store it: id=$(largek submit ...).
+            # Print only the id to stdout, so that a shell can store it: id=$(largek submit ...).
             click.echo(json.dumps(job.status(), allow_nan=False) if wants_json() else job.id)
             click.echo(f"Submitted. To watch it: {scheduler.watching(job.id)}", err=True)
             return
@@ -211,7 +206,6 @@ def submit(
 
 
 def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``Service.submit`` for a new job."""
     needed = {"DATA": data, "-k K": given["n_clusters"], "--out": given["output"]}
     if absent := [name for name, value in needed.items() if value is None]:
         raise click.UsageError(f"give {absent[0]}, or --resume ID to resume a job")
@@ -219,7 +213,6 @@ def _new_job(data: str | None, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Collect the parameters of workers in one mapping, if there are any."""
     asked = {name: given.get(option) for option, name in WORKERS.items()}
     workers = {name: value for name, value in asked.items() if value not in (None, ())}
     order = {name: value for name, value in given.items() if name not in WORKERS}
@@ -227,7 +220,7 @@ def _with_workers(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _changes() -> dict[str, Any]:
-    """Return the parameters given with ``--resume``; the service checks which may change."""
+    """Return the parameters to change with ``--resume``; the service checks them."""
     aside = OF_SCHEDULER | {"resume", "accept_version", "wait"}
     return _with_workers(
         {name: value for name, value in explicit_parameters().items() if name not in aside}
@@ -250,12 +243,13 @@ def _resume(
         return service.submit(resume=job, **more, **changes)
     if changes:
         raise ParameterError(
-            f"job {job_id} has not ended: it waits for the storage options {', '.join(needs)}. "
-            "Give only these, with --storage-option"
+            f"job {job_id} waits for the storage options {', '.join(needs)}: give these with "
+            "--storage-option, and no other option"
         )
     if needs := job.supply(storage_options or {}):
         raise ParameterError(
-            f"job {job_id} still waits for the storage options {', '.join(needs)}: give all of them"
+            f"job {job_id} still waits for the storage options {', '.join(needs)}: give all "
+            "of these with --storage-option"
         )
     return job
 
@@ -264,13 +258,17 @@ def _resume(
 
 
 @command("largek jobs --state finished --scheduler tcp://host:8786")
-@click.option("--state", multiple=True, metavar="STATE", help="May be repeated.")
-@click.option("--limit", type=int, default=100, show_default=True, help="Only the newest N jobs.")
+@click.option(
+    "--state", multiple=True, metavar="STATE", help="List only jobs in this state; may be repeated."
+)
+@click.option(
+    "--limit", type=int, default=100, show_default=True, help="Maximum number of jobs to list."
+)
 @on_scheduler()
 def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
     """List jobs of a scheduler.
 
-    By default, lists the newest 100 jobs.
+    By default, the newest 100 jobs are listed.
     """
     from largek_dask.plots.job_text import JOB_COLUMNS, job_row
 
@@ -291,11 +289,11 @@ def jobs(scheduler: Scheduler, state: tuple[str, ...], limit: int) -> None:
 def watch(job_id: str, scheduler: Scheduler) -> None:
     """Watch a job until it has ended.
 
-    Prints its events so far, then further events. For a FOLDER, prints the events of the fit or job
-    that writes it; this needs no scheduler.
+    The command prints all events so far and then new events. For a FOLDER, the events are read from
+    this output folder of a fit or job, without a scheduler.
 
-    Ctrl-C ends this command but not the job. The exit code is 0 if the job has finished, 1 if it
-    has failed, 3 if it was cancelled, and 4 if the scheduler does not answer.
+    Ctrl-C ends this command but not the job. The exit code is 0 for a finished job, 1 for a failed
+    job, 3 for a cancelled job, and 4 if the scheduler does not answer.
     """
     if ID.fullmatch(job_id) is None:
         _watch_folder(job_id, scheduler.storage_options)
@@ -310,7 +308,7 @@ def watch(job_id: str, scheduler: Scheduler) -> None:
 
 
 def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
-    """Print the events in a folder until the fit that writes them has ended."""
+    """Print the events of a fit from its folder until the fit has ended."""
     from largek_dask.driver.event_log import Tail
     from largek_dask.driver.job_view import JobView
     from largek_dask.driver.storage import Folder
@@ -328,7 +326,7 @@ def _watch_folder(url: str, storage_options: dict[str, Any] | None) -> None:
                 else:
                     lines(event)
         except FileNotFoundError as error:
-            raise DataError(f"{error} Give the folder of a fit, or a job's ID.") from None
+            raise DataError(f"{error} Give the folder of a fit, or the ID of a job.") from None
         if view.has_ended:
             return
         time.sleep(FOLDER_SECONDS)
@@ -343,9 +341,9 @@ def _print_events(events: Iterable[Mapping[str, Any]]) -> None:
 @argument_id
 @on_scheduler()
 def cancel(job_id: str, scheduler: Scheduler) -> None:
-    """Cancel a job; its best model so far is kept.
+    """Cancel a job, and keep its best model so far.
 
-    Resume it with submit --resume.
+    To resume the job, use submit --resume.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)
@@ -362,10 +360,11 @@ def cancel(job_id: str, scheduler: Scheduler) -> None:
 @argument_id
 @on_scheduler()
 def logs(job_id: str, scheduler: Scheduler) -> None:
-    """Print the events of a job so far.
+    """Print all events of a job so far.
 
-    Each line has time (UTC), kind and message. Warnings and errors are followed by the traceback
-    and the last warnings in the log of the process, even of a dead worker.
+    Each line shows the time (UTC), kind and message of an event. A warning or error is followed by
+    its traceback and by the last warnings that the affected process logged, even if the process is
+    a dead worker.
     """
     with scheduler.connect() as service:
         job = service.job(job_id)
@@ -385,7 +384,7 @@ def logs(job_id: str, scheduler: Scheduler) -> None:
 def result(job_id: str, scheduler: Scheduler) -> None:
     """Wait for a job and print its result.
 
-    The model and labels are in the job's folder (--out of submit).
+    The model and labels are in the output folder of the job.
     """
     with scheduler.following(job_id), scheduler.connect() as service:
         job = service.job(job_id)
@@ -395,14 +394,14 @@ def result(job_id: str, scheduler: Scheduler) -> None:
 
 
 def _end(status: Mapping[str, Any]) -> None:
-    """Print the result of a job, and exit with its code."""
+    """Print the result of a job; exit if the job did not finish."""
     if wants_json() or status["state"] == "finished":
         emit(status, lambda: result_words(status))
     _exit_like(status)
 
 
 def _exit_like(status: Mapping[str, Any]) -> None:
-    """Exit with the code of a job."""
+    """Exit with an error code if the job has failed or was cancelled."""
     from largek_dask.service.serialization import error_of
 
     if status["state"] == "failed":
@@ -414,7 +413,7 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the result of a finished job as names and texts."""
+    """Return the result of a finished job as texts by name."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL
@@ -435,15 +434,15 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
 @click.option(
     "--older-than",
     metavar="TIME",
-    help="Delete jobs that ended at least this long ago, such as 12h or 30d.",
+    help="Delete jobs that ended at least TIME ago, such as 12h or 30d.",
 )
 @click.option(
     "--state",
     multiple=True,
     type=click.Choice(["finished", "failed", "cancelled"]),
-    help="Only jobs in this state. May be repeated.",
+    help="Delete only jobs in this state; may be repeated.",
 )
-@click.option("--outputs", is_flag=True, help="Delete their models and labels as well.")
+@click.option("--outputs", is_flag=True, help="Also delete models and labels.")
 @on_scheduler()
 def delete(
     job_ids: tuple[str, ...],
@@ -454,16 +453,16 @@ def delete(
 ) -> None:
     """Delete jobs that have ended.
 
-    Deletes their records, checkpoints and events. Stops at the first job that cannot be deleted,
-    for example because it is running; a job that is already deleted is not an error.
+    The command deletes records, checkpoints and events. Deletion stops at the first job that cannot
+    be deleted, for example a running job. A job that is already deleted causes no error.
     """
     from largek_dask.service.job import Job
     from largek_dask.service.store import checked_id
 
     if bool(job_ids) == (older_than is not None):
-        raise click.UsageError("give ID..., or --older-than TIME")
+        raise click.UsageError("give either job IDs or --older-than TIME")
     if job_ids and state:
-        raise click.UsageError("--state needs --older-than")
+        raise click.UsageError("--state requires --older-than")
     with scheduler.connect() as service:
         if older_than is None:
             found: Iterable[Job] = (Job(service, checked_id(name)) for name in job_ids)
@@ -475,7 +474,7 @@ def delete(
                 is_deleted = job.delete(outputs=outputs)
                 rows.append({"id": job.id, "deleted": is_deleted})
         except Exception:
-            # Print the deletions before the error.
+            # Print the completed deletions before the error.
             if rows and not wants_json():
                 emit({"jobs": rows}, lambda: _deletions(rows))
             raise

@@ -12,11 +12,10 @@ from largek_dask.cli.common import Decorator, option_weight, options, parse_sett
 from largek_dask.driver.options import OPTIONS
 
 METAVARS = {"algorithm": "NAME", "init": "NAME", "seconds": "TIME", "bytes": "SIZE"}
-"""Placeholders for values in the help, by the kind of the option."""
+"""Placeholders for option values in the help, by option kind."""
 
 
 def fit_option(name: str, *flags: str, **more: Any) -> Decorator:
-    """Return the command-line option for an option of a fit."""
     option = OPTIONS[name]
     kind: Any = str
     if option.kind == "integer":
@@ -52,12 +51,12 @@ def _options() -> Iterator[Decorator]:
             )
     yield option_weight
     yield click.option(
-        "--labels/--no-labels", default=True, show_default=True, help="Write labels.zarr as well."
+        "--labels/--no-labels", default=True, show_default=True, help="Also write labels.zarr."
     )
 
 
 fit_options = options(*_options())
-"""Options of a fit, except for data, ``-k`` and output."""
+"""Options of a fit, except for its data, ``-k`` and output."""
 
 
 def option_clusters(*, required: bool) -> Decorator:
@@ -65,14 +64,14 @@ def option_clusters(*, required: bool) -> Decorator:
 
 
 def with_algorithm(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace all options that describe the algorithm by one algorithm object."""
+    """Replace the options of the algorithm by one algorithm object."""
     settled = {"settings", "effort"}
     left = {name: value for name, value in given.items() if name not in settled}
     return left | {"algorithm": choose_algorithm(given)}
 
 
 def choose_algorithm(given: Mapping[str, Any]) -> Any:
-    """Make the algorithm object from ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``."""
+    """Create the algorithm from ``--algorithm``, ``--mixture``, ``--effort`` and ``--set``."""
     from largek_dask.algorithms.names import MIXTURES, algorithm_of
     from largek_dask.errors import ParameterError
 
@@ -87,7 +86,7 @@ def choose_algorithm(given: Mapping[str, Any]) -> Any:
     if unknown := sorted(set(settings) - set(known)):
         raise click.BadParameter(
             f"{type(algorithm).__name__} has no parameter {unknown[0]!r}; "
-            f"it has {', '.join(known) or 'none'}",
+            f"valid parameters: {', '.join(known) or 'none'}",
             param_hint="--set",
         )
     return replace(algorithm, **settings)

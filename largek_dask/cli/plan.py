@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 PROBE_ROWS = 4_096
 PROBE_CENTERS = 2_048
-"""Numbers of rows and centres for timing the kernel; its rate hardly changes for larger numbers."""
+"""Numbers of rows and centres for timing the kernel; more rows or centres hardly change the
+rate."""
 
 Plan = dict[str, Any]
-"""Figures of a plan by name: memory in bytes, times in seconds."""
+"""Values of a plan by name; memory is in bytes and time in seconds."""
 
 
 class Machines(NamedTuple):
-    """The computing processes, and their total number of threads."""
+    """Processes that compute a fit, and their total number of threads."""
 
     n_processes: int
     n_threads: int
     available: int
-    """Memory that the smallest process may use, in bytes."""
+    """Memory limit of the smallest process, in bytes."""
     is_local: bool
-    """Whether the driver's process does all computing."""
+    """Whether all computing is done in the driver's process."""
 
 
 def machines_of(threads: int | None, client: Client | None) -> Machines:
-    """Return a description of this process, or of the workers of a cluster."""
     from distributed.system import MEMORY_LIMIT
 
     from largek_dask.passes.local import available_cpus
@@ -49,7 +49,7 @@ def machines_of(threads: int | None, client: Client | None) -> Machines:
 
 
 def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
-    """Return the plan of a fit, after timing the kernel and one read."""
+    """Time the kernel and one read, and return the plan of a fit."""
     from largek_dask.driver.fit import choose_algorithm, problem_of
     from largek_dask.driver.plan import footprint_of
     from largek_dask.kernels.rows import compute_dtype
@@ -90,7 +90,7 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
 def _memory(
     rows: Rows, options: FitOptions, machines: Machines, footprint: Footprint
 ) -> dict[str, Any]:
-    """Estimate the memory of a computing process and of the driver, in bytes."""
+    """Estimate the memory of a worker and of the driver, in bytes."""
     from largek_dask.driver.plan import fit_memory, state_needed
 
     n_processes, n_threads, available, is_local = machines
@@ -98,7 +98,7 @@ def _memory(
     fit = fit_memory(rows, options.n_clusters, footprint)
     process = fit.per_process(n_processes, own_threads, available, options.memory_bytes)
     state = state_needed(rows, options.n_clusters, footprint)
-    # Samples of rows that are already in memory are comparatively small.
+    # Ignore samples of rows that are already in memory, because they are comparatively small.
     is_held = rows.location is not None or footprint.held_rows is not None
     held = footprint.held_bytes if is_held else 0
     memory = process.needed + process.cached + (held + state if is_local else 0)
@@ -119,13 +119,13 @@ def _memory(
 
 
 def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) -> dict[str, Any]:
-    """Return the number of passes and steps in all starts, if no rule stops the fit earlier."""
-    # Statistics need one scan unless they are stored.
+    """Return the maximum numbers of passes and steps of all starts."""
+    # Computing the statistics needs one scan, unless they are stored.
     n_scans = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
     before = n_scans + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)
-    # Steps that are shorter than a pass, or use rows in memory, do not count as passes.
+    # Steps on batches or on rows in memory do not count as passes.
     are_passes = footprint.held_rows is None and footprint.distances is None
     return {
         "passes_before": before,
@@ -137,29 +137,29 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
 
 
 def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
-    """Estimate the seconds of a pass that computes all distances, from rates of this machine."""
+    """Estimate the time of a pass over all distances, from rates measured here."""
     from largek_dask.kernels.rows import compute_dtype
 
     (n, d), k = rows.shape, plan["n_clusters"]
     computing = 2.0 * n * d * k / flops(k, d, compute_dtype(rows.dtype)) / plan["n_threads"]
     reading: float = rows.nbytes / read_rate(rows) / plan["n_processes"]
-    # Computing and reading overlap, so the slower one counts.
+    # Computing and reading overlap, so the pass takes the longer of the two times.
     return {"seconds_compute": computing, "seconds_read": reading,
             "seconds_pass": max(computing, reading * plan["readings_step"])}  # fmt: skip
 
 
 def _driver(plan: Plan) -> str | None:
-    """Describe which work the driver does itself."""
+    """Describe which part of the fit the driver computes, if any."""
     if plan["searches"]:
         return "the whole search"
     if plan["short_steps"]:
         return "the first steps, on samples"
-    return "all steps, on rows that it holds" if plan["rows_step"] < plan["n_rows"] else None
+    return "all steps, on rows in its memory" if plan["rows_step"] < plan["n_rows"] else None
 
 
 @cache
 def flops(n_clusters: int, n_features: int, dtype: Any) -> float:
-    """Time the assignment kernel; return floating-point operations per second on one thread."""
+    """Time the assignment kernel; return the FLOP/s of one thread."""
     import numpy as np
 
     from largek_dask.kernels.distances import nearest, pack_centers
@@ -179,7 +179,7 @@ def read_rate(rows: Rows) -> float:
 
 
 def best_seconds(function: Callable[[], Any]) -> float:
-    """Return the duration of the faster of two calls, after a first call that compiles."""
+    """Call a function to compile it, then time two calls; return the shorter time."""
     from time import perf_counter
 
     function()

@@ -28,7 +28,7 @@ WRITTEN = {
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""Method of a model, and kind of store, for each kind of output."""
+"""Model method and store kind, by kind of output."""
 
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),
@@ -67,12 +67,12 @@ def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
 @click.option(
     "--density",
     is_flag=True,
-    help="For a mixture: write the log density of each row; outliers have the lowest.",
+    help="For a mixture: write the log density of each row, which is low for outliers.",
 )
 @click.option(
     "--proba",
     is_flag=True,
-    help="For a mixture: write probabilities of components above 2^-20, as a sparse (CSR) group in "
+    help="For a mixture: write component probabilities above 2^-20 as a sparse (CSR) matrix in "
     "AnnData's layout.",
 )
 @model_and_data
@@ -88,15 +88,16 @@ def predict(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Write the cluster of each row of DATA, or its density.
+    """Write the cluster or the density of each row of DATA.
 
-    The cluster is the nearest one or, for a mixture, the most likely one. MODEL is the store of a
-    model, or the folder of a fit. The same command resumes a stopped run, except with --proba.
+    Each row is assigned to the nearest cluster or, for a mixture, to the most likely component.
+    MODEL is the URL of a model, or the folder of a fit. If a run was interrupted, the same command
+    resumes it, except with --proba.
     """
     from largek_dask.errors import ParameterError
 
     if density and proba:
-        raise click.UsageError("give either --density or --proba")
+        raise click.UsageError("give only one of --density and --proba")
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
@@ -108,8 +109,8 @@ def predict(
     model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(
-            f"--{what} needs a mixture, but {model_url} is a model of kind {model.kind!r}: fit one "
-            "with --mixture"
+            f"--{what} requires a mixture, but {model_url} is a model of kind {model.kind!r}: fit "
+            "a mixture with --mixture"
         )
     rows = data_options.open(data, ids=ids)
     out, storage_options = output(out, data, data_options.storage_options)
@@ -131,17 +132,18 @@ def predict(
 def score(
     model_url: str, data: str, truth: str | None, scheduler: str | None, data_options: DataOptions
 ) -> None:
-    """Score how well a model fits other data.
+    """Evaluate a model on other data.
 
-    MODEL is the store of a model, or the folder of a fit. A higher score is better: for a model of
-    centres it is minus the sum of squared distances.
+    MODEL is the URL of a model, or the folder of a fit. A higher score is better: for a model of
+    centres, the score is the negative sum of squared distances.
 
-    Also prints scores of the separation of clusters: silhouette (to centres, not between rows; up
-    to 1), Davies-Bouldin (lower is better) and Calinski-Harabasz (higher is better).
+    The command also prints scores of cluster separation: the simplified silhouette (based on
+    distances to centres; at most 1), Davies-Bouldin (lower is better) and Calinski-Harabasz (higher
+    is better).
 
-    With --labels, also prints the agreement of clusters with classes: accuracy (with the best
-    matching), nmi (normalised mutual information), ari (adjusted Rand index) and purity. These
-    exclude rows of class -1 and rows that the model skips.
+    With --labels, the command also prints scores of the agreement between clusters and classes:
+    accuracy (of the best matching), nmi (normalised mutual information), ari (adjusted Rand index)
+    and purity. Rows of class -1 and rows that the model skips are excluded.
     """
     from largek_dask.data.sources import read_integers
     from largek_dask.selection.scores import check_integers
@@ -164,7 +166,7 @@ def score(
 
 
 def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None]:
-    """Return scores of the separation of clusters; None, with a warning, for a single cluster."""
+    """Return scores of cluster separation by name; all are None for a single cluster."""
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.selection.scores import NAMES, separation
 
@@ -176,7 +178,7 @@ def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None
 
 
 def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """Return scores by name; the accuracy is None, with a warning, if its table is too big."""
+    """Return agreement scores by name; accuracy is None if its table would be too large."""
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.selection import scores
 

@@ -1,4 +1,4 @@
-"""``largek report``: write a page about a fit, or its charts, to one file."""
+"""``largek report``: write a report about a fit, or only its charts, to a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from largek_dask.plots.plot_collection import Plot
 
 MOST_WARNINGS = 20
-"""Maximum number of warnings of a fit on its page."""
+"""Maximum number of warnings in a report."""
 PICTURES = (".png", ".svg", ".pdf")
 
 
@@ -24,12 +24,12 @@ PICTURES = (".png", ".svg", ".pdf")
 @click.option(
     "--out",
     metavar="FILE",
-    help="The page (.html), or a picture of the charts (.png, .svg, .pdf).  [RUN-report.html]",
+    help="File to write: .html, or .png, .svg or .pdf for charts only.  [RUN-report.html]",
 )
 @click.option(
     "--every",
     metavar="TIME",
-    help="Update the page after each TIME, such as 30s, until the fit has ended.",
+    help="Update the page at intervals of TIME, such as 30s, until the fit has ended.",
 )
 @option_force
 @option_storage
@@ -40,13 +40,13 @@ def report(
     force: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Write a page about a fit: cost, sizes, centres.
+    """Write an HTML report about a fit: cost, cluster sizes and centres.
 
-    RUN is the folder of a fit or job, or a model. The page is one self-contained HTML file; while
-    the fit runs, it shows the last checkpoint. With --every browsers reload it.
+    RUN is the folder of a fit or job, or a model. The report is one self-contained HTML file;
+    during a fit, the report shows the last checkpoint. With --every, browsers reload the report.
 
-    With --out FILE.png, draws the objective, gain, rows per second, work and cluster sizes, even
-    for a fit without a checkpoint.
+    With --out FILE.png, the command draws the objective, gain, rows per second, work and cluster
+    sizes, even if the fit has no checkpoint.
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
@@ -73,8 +73,8 @@ def report(
             emit({"out": str(path), "bytes": path.stat().st_size, **known})
         elif not goes_on:
             raise DataError(
-                f"{place.url} has neither a model nor a checkpoint: give the folder of a fit, or a "
-                "model.zarr; if the fit has just begun, use --every 30s to wait for its first "
+                f"{place.url} contains neither a model nor a checkpoint: give the folder of a fit, "
+                "or a model.zarr; if the fit has just begun, use --every 30s to wait for the first "
                 "checkpoint"
             )
         if seconds is not None and goes_on:
@@ -82,9 +82,9 @@ def report(
 
 
 def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
-    """Return the model of a folder, notes on its fit, and whether the fit has ended.
+    """Return the model in a folder, warnings of the fit, and whether the fit has ended.
 
-    While the fit runs, this is the model of the last checkpoint, if there is one.
+    During a fit, the last checkpoint provides the model; without a checkpoint, it is None.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.driver.job_view import JobView
@@ -110,7 +110,7 @@ def _model_of(place: Folder) -> tuple[Model | None, list[str], bool]:
 def draw(place: Folder) -> Plot:
     """Return the charts of a job's folder or of a model.
 
-    Events are preferred, because they say more about a fit than its model does.
+    Events are preferred, because they have more details than the history in the model.
     """
     from largek_dask.driver.event_log import JsonLines
     from largek_dask.errors import DataError
@@ -123,8 +123,7 @@ def draw(place: Folder) -> Plot:
         return plot_of_model(load_model(url, storage_options=place.storage_options), events)
     if events is None:
         raise DataError(
-            f"{place.url} has neither model.zarr nor events, so there is nothing to draw: give the "
-            "folder of a fit"
+            f"{place.url} contains neither model.zarr nor events to draw: give the folder of a fit"
         )
     title = place.url.rpartition("/")[2]
     return plot_of(title, {}, events, title)

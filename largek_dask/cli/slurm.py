@@ -1,6 +1,6 @@
 """Write scripts for SLURM, and call ``sbatch``, ``squeue`` and ``scancel``.
 
-Only SLURM records what was submitted; jobs are found by their names, which contain the folder.
+Only SLURM records submitted jobs; jobs are found by name, and each name contains the folder.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from largek_dask.errors import ClusterError, OutputError, ParameterError
 FILES = ("scheduler.sbatch", "workers.sbatch", "step.sh", "site.env.example")
 """Names of the templates, and of the files written from them."""
 INPUTS = ("SLURM_CONF", "SLURM_CLUSTERS")
-"""Environment variables that configure SLURM's programs; its other variables describe a job."""
+"""Environment variables that configure SLURM's commands; other SLURM variables describe a job."""
 REFUSED = "--partition, --sbatch, --cpus, --mem and --time; nothing was submitted"
-"""List of options that sbatch may refuse, for an error message."""
+"""Advice for sbatch errors: a list of options that sbatch may refuse."""
 INSECURE = (
-    "give another --home of your own, or --insecure: without TLS everyone with an account on the "
+    "use another --home that only you can access, or --insecure: without TLS, everyone on the "
     "network of the nodes can run code as you"
 )
 CERTIFICATE = (
@@ -33,11 +33,12 @@ CERTIFICATE = (
     "-days", "3650", "-subj", "/CN=largek",
     "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
 )  # fmt: skip
-"""Arguments of openssl, which must be 3 or newer; SLURM requeues jobs for years."""
+"""Arguments of openssl 3 or newer; certificates are valid for ten years because SLURM may requeue
+jobs for years."""
 
 
 def render(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return the text of each file; ``options`` has sizes in MiB and times in seconds."""
+    """Render the templates of all files; ``options`` has sizes in MiB and times in seconds."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     host = options["dashboard_address"].rpartition(":")[0]
@@ -66,10 +67,10 @@ def write(options: Mapping[str, Any]) -> None:
 
 
 def make_certificate(home: str) -> None:
-    """Make a self-signed certificate in ``home/tls`` unless there is one.
+    """Create a self-signed certificate in ``home/tls`` unless one exists.
 
-    All processes share the certificate. ``home`` becomes accessible to its owner only, because
-    anyone who can read the key can run code as the owner.
+    All processes share the certificate. Only the owner may access ``home``, because anyone who can
+    read the key can run code as the owner.
     """
     tls = Path(home, "tls")
     key = tls / "node.key"
@@ -86,15 +87,15 @@ def make_certificate(home: str) -> None:
             os.chmod(path, 0o600)
         is_open = any(path.stat().st_mode & 0o77 for path in (Path(home), key))
     except (OSError, ClusterError) as error:
-        raise OutputError(f"no certificate can be kept in {tls}: {error}; {INSECURE}") from error
+        raise OutputError(f"cannot write a certificate to {tls}: {error}; {INSECURE}") from error
     if is_open:
         raise OutputError(
-            f"others can read {tls}, because its file system ignores permissions: {INSECURE}"
+            f"other users can read {tls}, because its file system ignores permissions: {INSECURE}"
         )
 
 
 def _settings(tls: Path) -> str:
-    """Return Dask's settings for a certificate in a folder, as JSON, which is valid YAML."""
+    """Return Dask's TLS settings for the certificate in a folder as YAML."""
     pair = {"cert": f"{tls}/node.pem", "key": f"{tls}/node.key"}
     files = {"ca-file": f"{tls}/ca.pem", **dict.fromkeys(("scheduler", "worker", "client"), pair)}
     return json.dumps({"distributed": {"comm": {"require-encryption": True, "tls": files}}})
@@ -102,7 +103,7 @@ def _settings(tls: Path) -> str:
 
 @dataclass(frozen=True)
 class QueuedJob:
-    """A job in the output of ``squeue``, which lists each job of an array separately."""
+    """A job, or one element of a job array, in the output of ``squeue``."""
 
     id: str
     is_scheduler: bool
@@ -110,13 +111,13 @@ class QueuedJob:
 
 
 class Slurm:
-    """SLURM's jobs for one folder, an absolute path."""
+    """The SLURM jobs that use the folder ``home``, an absolute path."""
 
     def __init__(self, home: str) -> None:
         if shutil.which("sbatch") is None:
             raise ClusterError(
-                "there is no sbatch on this machine: run `largek cluster slurm` where you submit "
-                "jobs to SLURM, or use --print"
+                "sbatch is not installed on this machine: run `largek cluster slurm` on a machine "
+                "where you can submit SLURM jobs, or use --print"
             )
         self.home = home
         self.workers = Path(home, "workers.sbatch")
@@ -132,19 +133,18 @@ class Slurm:
         for line in lines:
             job_id, name, state = line.split("|")
             found.append(QueuedJob(job_id, name == scheduler, state))
-        # By the id of the array, then by the index in it.
+        # Sort by array id, then by index in the array.
         return sorted(found, key=lambda job: [int(n) for n in re.findall(r"\d+", job.id)])
 
     def check_empty(self) -> None:
-        """Raise ClusterError if jobs of the folder are in the queue."""
         if there := self.jobs():
             raise ClusterError(
-                f"jobs of {self.home} are already in SLURM's queue, such as {there[0].id}: use "
-                "--scale for another number of workers, or --stop first"
+                f"SLURM's queue already contains jobs of {self.home}, such as {there[0].id}: use "
+                "--scale to change the number of workers, or run --stop first"
             )
 
     def submit(self, options: Mapping[str, Any]) -> tuple[int, int]:
-        """Write the files, submit both jobs or neither, and return their ids."""
+        """Write the files, submit scheduler and workers, and return their ids."""
         write(options)
         for name in ("jobs", "logs", "kernels"):
             os.makedirs(f"{self.home}/{name}", exist_ok=True)
@@ -159,16 +159,16 @@ class Slurm:
             raise
 
     def scale(self, workers: int) -> tuple[int, list[str]]:
-        """Submit or cancel workers until there are ``workers`` of them.
+        """Submit or cancel worker jobs to reach the number ``workers``.
 
-        Returns the earlier number of worker jobs, and the ids of submitted or cancelled jobs.
+        Returns the previous number of worker jobs, and the ids of submitted or cancelled jobs.
         """
         if not self.workers.is_file():
             raise ParameterError(
-                f"there is no {self.workers}: start with `largek cluster slurm --home {self.home} "
-                "--submit`"
+                f"{self.workers} does not exist: first run `largek cluster slurm --home "
+                f"{self.home} --submit`"
             )
-        # A job that is ending may be requeued.
+        # Wait for ending jobs, because SLURM may requeue them.
         there = self._wait_while(lambda job: job.state == "COMPLETING", 60)
         there = [job for job in there if not job.is_scheduler]
         more = workers - len(there)
@@ -180,20 +180,20 @@ class Slurm:
         return len(there), leaving[::-1]
 
     def stop(self) -> list[str]:
-        """Cancel the scheduler, wait for its checkpoints, cancel the workers; return their ids."""
+        """Cancel the scheduler and, after jobs write checkpoints, the workers; return all ids."""
         there = self.jobs()
         schedulers = [job.id for job in there if job.is_scheduler]
         workers = [job.id for job in there if not job.is_scheduler]
         if schedulers:
             _run(["scancel", *schedulers])
-            # SLURM itself kills the scheduler after its KillWait.
+            # After KillWait, SLURM itself kills the scheduler.
             self._wait_while(lambda job: job.is_scheduler, 90)
         if workers:
             _run(["scancel", *workers])
         return schedulers + workers
 
     def _wait_while(self, is_there: Callable[[QueuedJob], bool], timeout: float) -> list[QueuedJob]:
-        """Poll until no job fulfils a condition, for ``timeout`` seconds; return all jobs."""
+        """Wait until no job fulfils a condition, at most ``timeout`` seconds; return all jobs."""
         until = time.monotonic() + timeout
         while any(map(is_there, jobs := self.jobs())) and time.monotonic() < until:
             time.sleep(0.5)
@@ -206,10 +206,10 @@ def _sbatch(arguments: Sequence[str], advice: str = "") -> int:
 
 
 def _run(command: Sequence[str], advice: str = "") -> str:
-    """Run a program and return its output; a ClusterError quotes its error."""
+    """Run a command and return its output; raise ClusterError with its error message."""
     env = dict(os.environ)
     if "SLURM_JOB_ID" in env:
-        # Within a job, sbatch would inherit its settings, such as the number of processors.
+        # Inside a SLURM job, sbatch would inherit settings such as the number of CPUs.
         env = {n: v for n, v in env.items() if n in INPUTS or not n.startswith("SLURM_")}
     try:
         done = subprocess.run(
@@ -217,11 +217,11 @@ def _run(command: Sequence[str], advice: str = "") -> str:
         )
     except OSError as error:
         raise ClusterError(
-            f"{command[0]} cannot be started ({error.strerror or error}): check that it is on PATH"
+            f"cannot start {command[0]} ({error.strerror or error}): check that PATH contains it"
         ) from error
     if done.returncode:
         words = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
         raise ClusterError(
-            f"{command[0]} says: {words}. Check {advice or 'what `squeue --me` lists'}"
+            f"{command[0]} failed: {words}. Check {advice or 'the output of `squeue --me`'}"
         )
     return done.stdout

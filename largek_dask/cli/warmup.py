@@ -17,16 +17,16 @@ from largek_dask.cli.common import command, connected, emit, option_scheduler, o
     "n_clusters",
     type=click.IntRange(min=1),
     metavar="K",
-    help="Maximum number of clusters of later fits; 1,536 and more need more kernels.",
+    help="Maximum number of clusters in later fits; 1,536 or more need additional kernels.",
 )
 @option_storage
 def warmup(
     scheduler: str | None, n_clusters: int | None, storage_options: dict[str, Any] | None
 ) -> None:
-    """Compile usual kernels in advance, here or on all workers.
+    """Compile common kernels in advance, locally or on all workers.
 
-    Use it when you build an image or start a cluster: otherwise the first fit of each kind compiles
-    for some seconds. A second call has nothing to do.
+    Run this command when you build an image or start a cluster: otherwise, the first fit of each
+    kind spends some seconds compiling. Compiled kernels are cached, so later calls return quickly.
     """
     from largek_dask.estimators.warmup import warmup as warm
 

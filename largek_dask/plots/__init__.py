@@ -1,1 +1,1 @@
-"""Charts, reports and texts of a fit."""
+"""Charts, reports and text summaries of fits."""

@@ -1,9 +1,9 @@
-"""Panels drawn by Bokeh, with or without their data.
+"""Draw panels with Bokeh, with or without data.
 
-Each series of a panel has a data source named ``KIND/SERIES``; events have ``KIND/marks``. A page
-requests :func:`item` once and fills these sources by name, as :func:`figure` does in Python.
-Figures contain no code and need only the core bundle of BokehJS, so that pages may forbid inline
-scripts.
+Each series of a panel has a data source named ``KIND/SERIES``; the data source of events is named
+``KIND/marks``. A web page requests :func:`item` once and fills the data sources by name, as
+:func:`figure` does in Python. Figures contain no code and need only the core bundle of BokehJS, so
+pages can forbid inline scripts.
 """
 
 from __future__ import annotations
@@ -37,22 +37,21 @@ from largek_dask.plots.panels import Panel
 from largek_dask.plots.theme import DASHES, MOST_NAMED, THEMES, X_LABELS, Theme
 
 HEIGHT, LEGEND_ROW = 280, 28
-"""Heights of a figure and of a row of its legend, in pixels."""
+"""Height of a figure and of one legend row, in pixels."""
 N_TICKS = 5
-"""Approximate number of ticks on an axis of time."""
+"""Approximate number of ticks on a time axis."""
 LABEL_GAP = 8
-"""Minimum gap between tick labels, in pixels."""
 DAY = 86.4e6
-"""Number of milliseconds in a day."""
+"""Length of a day, in milliseconds."""
 MARKERS = ("circle", "square", "triangle", "diamond", "inverted_triangle", "hex", "plus")
 FORMATS = {"whole": "0,0", "share": "0.[0000]%"}
-"""Bokeh's number format for each kind of number."""
+"""Bokeh number formats, by the value of ``Panel.numbers``."""
 TEMPLATE = ("kind", "y", "x", "style", "numbers", "log", "log_x", "from_zero")
-"""Fields of a panel that its figure depends on."""
+"""Fields of a panel that determine its figure without data."""
 
 
 def key(panel: Panel, theme: str = "light") -> str:
-    """Return a key that is equal for panels with equal results of :func:`item`."""
+    """Return a cache key; panels with the same key have the same :func:`item`."""
     ends = (at for trace in panel.series for at in trace.columns["x"][-1:] if at is not None)
     about = {name: getattr(panel, name) for name in TEMPLATE}
     about |= {
@@ -65,7 +64,7 @@ def key(panel: Panel, theme: str = "light") -> str:
 
 
 def item(panel: Panel, theme: str = "light") -> dict[str, Any] | None:
-    """Return a figure without data, as JSON for ``Bokeh.embed.embed_item``, or None."""
+    """Return an empty figure as JSON for ``Bokeh.embed.embed_item``, or None without series."""
     return _item(panel.kind, key(panel, theme)) if panel.series else None
 
 
@@ -75,7 +74,7 @@ def _item(kind: str, about: str) -> dict[str, Any]:
 
 
 def to_json(found: Model, kind: str) -> dict[str, Any]:
-    """Return a figure as JSON, with ids that do not depend on earlier figures of the process."""
+    """Return a figure as JSON with reproducible ids."""
     known: dict[str, str] = {}
 
     def name(match: re.Match[str]) -> str:
@@ -89,7 +88,7 @@ def to_json(found: Model, kind: str) -> dict[str, Any]:
 def figure(
     panel: Panel, theme: str = "light", marks: Sequence[Mapping[str, Any]] = ()
 ) -> Model:  # fmt: skip
-    """Return a figure with its data, for ``bokeh.io.show``."""
+    """Return a figure with data, for ``bokeh.io.show``."""
     found = _figure(key(panel, theme))
     for trace in panel.series:
         source = found.select_one({"name": f"{panel.kind}/{trace.name}"})
@@ -109,7 +108,6 @@ def _nan(values: Iterable[Any]) -> list[Any]:
 
 
 def _figure(key: str) -> Any:
-    """Return a figure without data."""
     about = json.loads(key)
     kind, style, theme = about["kind"], about["style"], THEMES[about["theme"]]
     names, axis, log = about["names"], about["x"], about["log"] and not about["log_x"]
@@ -124,7 +122,7 @@ def _figure(key: str) -> Any:
         y_axis_label=about["y"],
         y_range=DataRange1d(start=0) if about["from_zero"] and not log else DataRange1d(),
         tools="pan,box_zoom,wheel_zoom,reset",
-        # No tool is active at first, so that scrolling moves the page.
+        # Activate no tool at first, so that the mouse wheel scrolls the page.
         active_drag=None,
         active_scroll=None,
         toolbar_location="above",
@@ -133,7 +131,7 @@ def _figure(key: str) -> Any:
     found.add_tools(SaveTool(filename=f"largek-{kind}"))
     drawn = [_draw(found, f"{kind}/{name}", about["columns"][i], style, theme, i)
              for i, name in enumerate(names)]  # fmt: skip
-    # Marks must not widen the axes.
+    # Fix the axis ranges, because event marks must not widen them.
     for level in (found.x_range, found.y_range):
         level.renderers = [renderer for renderers in drawn for renderer in renderers]
     found.add_tools(_hover([renderers[-1] for renderers in drawn], axis, about["is_long"]))
@@ -160,10 +158,10 @@ def _figure(key: str) -> Any:
 def _draw(
     found: Any, name: str, columns: Sequence[str], style: str, theme: Theme, i: int
 ) -> list[Any]:
-    """Draw a trace without data; return its renderers."""
+    """Draw an empty trace and return its renderers."""
     source = ColumnDataSource({column: [] for column in columns}, name=name)
     color = theme.lines[i % len(theme.lines)]
-    # Tooltips escape the name of a renderer.
+    # Bokeh escapes a renderer's name in tooltips.
     how: dict[str, Any] = {"source": source, "name": name.partition("/")[2]}
     if style == "bars":
         return [found.quad("x", "right", "y", 0, fill_color=color, fill_alpha=0.45,
@@ -178,7 +176,7 @@ def _draw(
 
 
 def _hover(renderers: Sequence[Any], axis: str, is_long: bool) -> HoverTool:
-    """Return a tooltip with name, position and value of a point."""
+    """Return a tooltip that shows the name, position and value of a point."""
     is_time = axis == "elapsed"
     form = ("day %-j %T" if is_long else "%T") if is_time else "0,0.[00]"
     return HoverTool(
@@ -189,7 +187,7 @@ def _hover(renderers: Sequence[Any], axis: str, is_long: bool) -> HoverTool:
 
 
 def _draw_marks(found: Any, kind: str, theme: Theme) -> None:
-    """Draw events as vertical lines, with a tooltip at the lower end."""
+    """Draw events as vertical lines, each with a tooltip at its lower end."""
     data: dict[str, list[Any]] = {"x": [], "span": [], "kind": [], "text": []}
     source = ColumnDataSource(data, name=f"{kind}/marks")
     found.vspan("span", source=source, line_color=theme.quiet, line_dash="dotted")
@@ -222,16 +220,16 @@ def _style(found: Any, theme: Theme, numbers: str, log: bool) -> None:
         else BasicTickFormatter(power_limit_high=6, power_limit_low=-4)
     )
     if numbers == "whole" and not log:
-        # Ticks between whole numbers would have equal labels.
+        # Ticks at fractions would be rounded to equal labels.
         found.yaxis.ticker = BasicTicker(min_interval=1)
 
 
 def _time_formatter(is_long: bool) -> DatetimeTickFormatter:
-    """Return a formatter of hours, minutes and seconds; with the day in a long job."""
+    """Return a formatter of hours, minutes and seconds; for a long job, it also shows days."""
     formats = dict.fromkeys(("seconds", "minsec"), "%T")
     formats |= dict.fromkeys(("minutes", "hourmin", "hours"), "day %-j %R" if is_long else "%T")
     formats |= dict.fromkeys(("days", "months", "years"), "day %-j")
-    # 0 is not the beginning of a day; earlier versions of Bokeh have no such setting.
+    # Times are durations, so ticks need not align with days. Older Bokeh has no such setting.
     scaling = {"boundary_scaling": False} if (
         "boundary_scaling" in DatetimeTickFormatter.properties()) else {}  # fmt: skip
     return DatetimeTickFormatter(microseconds="%T.%f", milliseconds="%T.%3N", **formats, **scaling)

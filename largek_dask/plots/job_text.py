@@ -1,7 +1,7 @@
-"""Format jobs as text: properties, rows of job tables, and figures of events.
+"""Format jobs as text: their properties, rows of job tables, and numbers in events.
 
-Fields that are missing or of the wrong type are shown as a dash. All texts are printable, so that
-they cannot forge lines or control a terminal.
+Fields that are missing or have the wrong type are shown as a dash. Control characters are removed
+from all texts, so that no text can forge lines or control a terminal.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from largek_dask.html_table import html_table
 NONE = "–"
 JOB_COLUMNS = ("job", "name", "state", "k", "step", "objective", "left")
 MOST_TEXT = 400
-"""Maximum number of characters of a text."""
+"""Maximum number of characters in a formatted text."""
 LATEST = 253_402_300_799.0
 """End of the year 9999, in seconds since 1970."""
 
 
 def shown(text: object) -> str:
-    """Return a text as one printable line of limited length."""
+    """Convert a text to one printable line of limited length."""
     words = printable(str(text)[: 2 * MOST_TEXT])
     return words if len(words) <= MOST_TEXT else f"{words[: MOST_TEXT - 1]}…"
 
 
 def iso(seconds: float) -> str | None:
-    """Format seconds since 1970 as ISO time; None if they are outside its range."""
+    """Format a Unix time as ISO 8601; return None outside the supported range."""
     if not 0 < seconds < LATEST:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
 def figure(value: Any, words: Callable[[float], str] = human_count) -> str:
-    """Format a number; a dash for anything else."""
+    """Format a number; return a dash for any other value."""
     return words(value) if is_number(value) else NONE
 
 
@@ -55,7 +55,7 @@ def precise(value: float) -> str:
 
 
 def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Format the figures of a model other than its objective (``Model.fit_figures``)."""
+    """Format the values of ``Model.fit_figures`` in a job's result."""
     return [
         (printable(name).replace("_", " "), figure(value, precise))
         for name, value in _mapping(result.get("figures")).items()
@@ -63,19 +63,19 @@ def figures_in(result: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def compiling_text(event: Event) -> str:
-    """Say that kernels are being compiled, with the time left if it is known."""
+    """Format the progress of kernel compilation, with the time left if known."""
     left = event.get("left_s")
     return compiling_words(left if is_number(left) else None)
 
 
 def _on_sample(event: Event) -> str:
-    """Name the sample for which the cost of a step was computed; empty if it was all rows."""
+    """Describe the sample on which a step's cost was computed; empty for all rows."""
     sample = event.get("sample")
     return f" on a sample of {whole(sample)} rows" if is_number(sample) else ""
 
 
 def shape_of(event: Event) -> str:
-    """Format the shape of the rows from the event "started"."""
+    """Format the shape of the rows given in an event "started"."""
     rows, features = event.get("n_rows"), event.get("n_features")
     chunks = figure(event.get("n_chunks"), whole)
     noun = "chunk" if chunks == "1" else "chunks"
@@ -83,7 +83,7 @@ def shape_of(event: Event) -> str:
 
 
 def facts(view: JobView) -> list[tuple[str, str]]:
-    """Return the known properties of a job as pairs of name and text."""
+    """Return the known properties of a job as (name, text) pairs."""
     s = view.status
     k = figure(s.get("n_clusters"), whole)
     found = [
@@ -113,11 +113,11 @@ def facts(view: JobView) -> list[tuple[str, str]]:
             *([("energy", f"{precise(energy)} per row")]
               if is_number(energy := s.get("energy")) else []),
             ("speed", f"{figure(s.get('rows_per_second'))} rows/s; "
-             f"{figure(s.get('rows'))} rows seen{_moved(s)}"),
+             f"{figure(s.get('rows'))} rows processed{_moved(s)}"),
             *([("time", spent)] if (spent := _time_shares(view)) else []),
-            ("held", f"{figure(s.get('state_bytes'), format_bytes)} of row state, "
+            ("memory", f"{figure(s.get('state_bytes'), format_bytes)} of row state, "
              f"{figure(s.get('cache_bytes'), format_bytes)} of chunks"),
-            *([("again", f"{figure(s.get('retries'))} chunks retried, "
+            *([("repeated", f"{figure(s.get('retries'))} chunks retried, "
              f"{figure(s.get('rebuilt'))} rebuilt, {figure(s.get('evictions'))} evictions")]
              if any(s.get(name) for name in ("retries", "rebuilt", "evictions")) else []),
         ]  # fmt: skip
@@ -137,7 +137,7 @@ def facts(view: JobView) -> list[tuple[str, str]]:
 
 
 def _time_shares(view: JobView) -> str:
-    """Format the shares of threads' time by kind of work; empty if unknown."""
+    """Format the fractions of thread time by kind of work; empty if unknown."""
     known = {kind: spent for kind in KINDS if (spent := view.seconds.get(kind, 0.0)) > 0}
     return ", ".join(f"{kind} {spent / sum(known.values()):.0%}" for kind, spent in known.items())
 
@@ -164,7 +164,6 @@ def left_of(view: JobView) -> str:
 
 
 def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Format a job as a row of :data:`JOB_COLUMNS`."""
     running = status.get("state") == "running"
     result = status.get("result") or {}
     _, value = value_in(result)
@@ -181,7 +180,6 @@ def job_row(status: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def card(view: JobView) -> str:
-    """Format a job as an HTML table for notebooks."""
     known = [("state", view.state), ("name", str(view.status.get("name") or "")), *facts(view)]
     known += [("done", left_of(view)), *(("warning", text) for text in view.warnings)]
     texts: dict[str, str] = {}
@@ -192,7 +190,6 @@ def card(view: JobView) -> str:
 
 
 def card_of_jobs(statuses: Iterable[Mapping[str, Any]], title: str) -> str:
-    """Format a list of jobs as an HTML table for notebooks."""
     rows = [JOB_COLUMNS, *map(job_row, statuses)]
     tags = ["th", *["td"] * (len(rows) - 1)]
     lines = "".join(

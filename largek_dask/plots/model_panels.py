@@ -1,4 +1,4 @@
-"""Panels of a model, and of a curve over the number of clusters."""
+"""Make panels of a model, and of the objective by number of clusters."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from largek_dask.model.suggest_k import SuggestedK
 from largek_dask.plots.panels import Panel, Trace, make_panel, make_trace
 
 DECADES = 100.0
-"""Ratio of objectives from which a logarithmic axis is used."""
+"""Minimum ratio of the largest to the smallest objective for a logarithmic axis."""
 
 
 def title_of(model: Model) -> str:
-    """Return the number of clusters or components, and the shape of the rows if it is known."""
+    """Describe the number of clusters or components and, if known, the shape of the rows."""
     shape = _shape_of(model)
     of = f" of {shape[0]:,} rows × {shape[1]:,}" if shape else f" in {model.n_features:,} columns"
     what = "components" if isinstance(model, MixtureModel) else "clusters"
@@ -33,7 +33,7 @@ def _shape_of(model: Model) -> Sequence[int] | None:
 
 
 def events_of(model: Model) -> list[dict[str, Any]]:
-    """Return events of the fit of a model, from its history and the sizes of its clusters."""
+    """Reconstruct the events of a fit from the model's history and cluster sizes."""
     shape = _shape_of(model)
     n_rows = shape[0] if shape else max((step["rows"] for step in model.history), default=0)
     events: list[dict[str, Any]] = [
@@ -48,7 +48,6 @@ def events_of(model: Model) -> list[dict[str, Any]]:
 
 
 def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = None) -> Panel:
-    """Return the objective by number of clusters, with the suggested number and a lower bound."""
     n_clusters, inertia = found.n_clusters, found.inertia
     curves = {"inertia": inertia}
     if lower_bound is not None:
@@ -79,7 +78,7 @@ def curve_panel(found: SuggestedK, lower_bound: NDArray[np.float64] | None = Non
 
 
 def _suggested(found: SuggestedK) -> list[Trace]:
-    """Return a mark at the suggested number of clusters, or an empty list."""
+    """Return a trace that marks the suggested number of clusters; empty without a suggestion."""
     if found.k is None or found.range is None:
         return []
     least, most = found.range

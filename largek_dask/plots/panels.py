@@ -1,7 +1,7 @@
-"""Panels of a job, made from a :class:`JobView`: data of charts and tables, without any drawing.
+"""Make panels (data of charts and tables) from the :class:`JobView` of a job.
 
-:func:`panels` returns all panels that have something to show. ``plots.figures`` draws them with
-Bokeh, ``plots.pictures`` with matplotlib.
+:func:`panels` returns all panels that have data. ``plots.figures`` draws panels with Bokeh, and
+``plots.pictures`` draws panels with matplotlib.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from largek_dask.plots.job_text import figure, precise, shown, whole
 
 HOUR, TENTH = 3600.0, 0.1
 FINE = 20_000
-"""Number of distinct positions on an axis, more than a screen has pixels."""
+"""Number of distinct positions on an axis; more than a screen has pixels."""
 MOST_POINTS = 128
-"""Maximum number of points of a line, not counting the last point."""
+"""Maximum number of points in a line, not counting the last point."""
 EXTREMES = ("", "last", "lowest", "highest")
-"""Headings of a table of lines."""
+"""Column headings in the table of a line chart."""
 MOST_ROWS = 100
 """Maximum number of rows in a table."""
 
@@ -36,9 +36,9 @@ SHORT: Words = "{:.3g}".format
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A line, bars or points of a panel.
+    """Line, bars or points in a panel.
 
-    ``columns`` holds ``x`` and ``y``, and for bars ``right``, the right edge. All numbers are
+    ``columns`` contains ``x`` and ``y`` and, for bars, the right edges ``right``. All numbers are
     finite; None interrupts the line.
     """
 
@@ -53,17 +53,17 @@ class Panel:
     kind: str
     title: str
     words: str
-    """A sentence with the most important figures, for readers who cannot see the chart."""
+    """Sentence with the most important values, for readers who cannot see the chart."""
     figures: Sequence[tuple[str, str]] = ()
     series: Sequence[Trace] = ()
     x: str = "elapsed"
-    """Horizontal axis: elapsed (ms), clusters or size."""
+    """Quantity on the horizontal axis: elapsed (milliseconds), clusters or size."""
     y: str = ""
     """Label of the vertical axis."""
     style: str = "line"
-    """"line" or "bars"."""
+    """Chart type: "line" or "bars"."""
     numbers: str = ""
-    """Format of the vertical axis: "whole", "share", or plain numbers."""
+    """Number format of the vertical axis: "whole", "share", or empty for plain numbers."""
     log: bool = False
     log_x: bool = False
     from_zero: bool = False
@@ -72,12 +72,11 @@ class Panel:
 
 
 def panels(view: JobView) -> list[Panel]:
-    """Return all panels that have something to show, in display order."""
+    """Return all panels that have data, in display order."""
     return [panel for make in MAKERS if (panel := make(view)) is not None]
 
 
 def marks_of(view: JobView) -> list[dict[str, Any]]:
-    """Return the events that are marked on axes of time, as plain values."""
     return [
         {
             "elapsed": rounded(1e3 * mark.elapsed, 5),
@@ -90,14 +89,14 @@ def marks_of(view: JobView) -> list[dict[str, Any]]:
 
 
 def rounded(value: float | None, digits: int = 4) -> float | int | None:
-    """Round to significant digits, for short JSON; None for a number that is not finite."""
+    """Round to ``digits`` significant digits for compact JSON; return None if not finite."""
     if value is None or not math.isfinite(value):
         return None
     return _short(float(f"{value:.{digits}g}"))
 
 
 def _short(found: float) -> float | int | None:
-    """Convert a whole number to an integer; return None for a number that is not finite."""
+    """Convert a whole number to an integer; return None if the number is not finite."""
     if abs(found) < 1e15:
         return int(found) if found == int(found) else found
     return found if math.isfinite(found) else None
@@ -106,7 +105,7 @@ def _short(found: float) -> float | int | None:
 def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
     """Make a panel whose texts are printable and of limited length.
 
-    By default, ``words`` are made from the figures.
+    By default, ``words`` is made from ``figures``.
     """
     figures = [(name, shown(text)) for name, text in fields.pop("figures", ())]
     rows = [tuple(shown(text) for text in row) for row in fields.pop("rows", ())]
@@ -119,13 +118,12 @@ def make_panel(kind: str, title: str, words: str = "", **fields: Any) -> Panel:
 
 
 def make_trace(name: str, x: Column, y: Column, **columns: Column) -> Trace:
-    """Make a line with a printable name."""
     return Trace(shown(name), {"x": x, "y": y, **columns})
 
 
 def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
     points = series.points()
-    # Thin the points that are too close together.
+    # Keep every ``step``-th point, and the last one.
     step, last = -(-len(points) // MOST_POINTS), len(points) - 1
     points = points[np.unique([*range(0, last, step), last])]
     y = points[:, Y]
@@ -136,7 +134,6 @@ def _line(name: str, series: Series, *, positive: bool = False) -> Trace:
 
 
 def _positions(points: Points, place: int, scale: float = 1.0) -> Column:
-    """Return positions on an axis, rounded to the resolution of the axis."""
     with np.errstate(over="ignore"):
         values = scale * points[:, place]
     known = values[np.isfinite(values)]
@@ -155,11 +152,11 @@ def _column(values: NDArray[np.float64], digits: int = 4) -> Column:
 def _lines(
     view: JobView, names: Mapping[str, str], words: Words = SHORT, *, log: bool = False
 ) -> dict[str, Any]:
-    """Return the fields of a panel for lines, their last values and their table.
+    """Return the fields of a line chart panel: its lines, last values and table.
 
-    ``names`` maps the shown names to names of series.
+    ``names`` maps displayed names to series names.
     """
-    # Omit figures that are always 0.
+    # Omit series that are always 0.
     known = {name: series for name, key in names.items() if (series := view.series.get(key))
              and (series.lowest[Y] or series.highest[Y])}  # fmt: skip
     rows = [_row(name, series, words) for name, series in known.items()]
@@ -173,7 +170,7 @@ def _lines(
 
 
 def _row(name: str, series: Series, words: Words) -> tuple[str, str, str, str]:
-    """Return the name, and the last, lowest and highest value."""
+    """Return a table row: the name, and the last, lowest and highest value."""
     return name, words(series.last[Y]), words(series.lowest[Y]), words(series.highest[Y])
 
 
@@ -181,7 +178,6 @@ def _plain(
     kind: str, title: str, names: Mapping[str, str], y: str, words: Words, *, log: bool = False,
     **look: Any,
 ) -> Callable[[JobView], Panel | None]:  # fmt: skip
-    """Return a function that makes a panel of lines and their table."""
 
     def make(view: JobView) -> Panel | None:
         lines = _lines(view, names, words, log=log)
@@ -207,7 +203,7 @@ def _cost(view: JobView) -> Panel | None:
         f"{objective.of_step[:1].upper()}{objective.of_step[1:]}",
         figures=[("last", precise(last[Y])), (end, precise(best[Y]))],
         series=[_cost_line(line, points) for line, points in drawn.items()],
-        y=f"{objective.of_step} ({objective.unit}){'' if less else ', more is better'}",
+        y=f"{objective.of_step} ({objective.unit}){'' if less else ', higher is better'}",
         columns=("line", "last", end, "points"),
         rows=[
             (
@@ -222,7 +218,7 @@ def _cost(view: JobView) -> Panel | None:
 
 
 def _main_costs(view: JobView) -> list[Series]:
-    """Return the lines of the objective on all rows; if there are none, the lines on samples."""
+    """Return the series of the objective on all rows; if there are none, those on samples."""
     of_all = [series for line, series in view.costs.items() if not line.on_sample]
     return of_all or list(view.costs.values())
 
@@ -242,18 +238,18 @@ def _cost_line(line: CurveKey, points: Points) -> Trace:
 
 
 def _gain(view: JobView) -> Panel | None:
-    names = {"rows that changed": "n_changed", "movement of centres": "shift",
-             "gain of a step": "gain"}  # fmt: skip
+    names = {"rows that changed cluster": "n_changed", "movement of centres": "shift",
+             "gain per step": "gain"}  # fmt: skip
     lines = _lines(view, names, log=True)
     lines["figures"] = [*_gains(view), *lines["figures"]]
     if not lines["figures"]:
         return None
-    return make_panel("gain", "Does it still gain?", y="share, or relative change", **lines)
+    return make_panel("gain", "Convergence", y="fraction, or relative change", **lines)
 
 
 def _gains(view: JobView) -> list[tuple[str, str]]:
-    """Return the relative change of the objective in the last hour and last tenth of the time."""
-    # Of several starts, use the current one.
+    """Return relative changes of the objective in the last hour and last tenth of the run."""
+    # If there are several starts, use the current start.
     series = max(_main_costs(view), key=lambda line: line.last[X], default=None)
     if series is None:
         return []
@@ -275,7 +271,7 @@ def _sizes(view: JobView) -> Panel | None:
     x = [rounded(edge) for edge in edges]
     return make_panel(
         "sizes",
-        "Sizes of clusters",
+        "Cluster sizes",
         figures=[(name, figure(number_in(sizes, key), human_count)) for name, key in names.items()],
         series=[make_trace("clusters", x[:-1], [rounded(n, 6) for n in counts], right=x[1:])],
         x="size",
@@ -284,14 +280,14 @@ def _sizes(view: JobView) -> Panel | None:
         style="bars",
         log_x=True,
         from_zero=True,
-        columns=("weight from", "to", "clusters"),
+        columns=("weight from", "weight to", "clusters"),
         rows=[(figure(a), figure(b), whole(n))
               for a, b, n in zip(edges[:-1], edges[1:], counts, strict=True)],
     )  # fmt: skip
 
 
 def _numbers(values: object) -> list[float]:
-    """Return a list of finite numbers of at least 0; an empty one for anything else."""
+    """Return ``values`` as a list if all are finite and nonnegative, otherwise an empty list."""
     if not isinstance(values, Sequence) or isinstance(values, str | bytes):
         return []
     found = [float(value) for value in values if is_number(value) and value >= 0]
@@ -301,9 +297,9 @@ def _numbers(values: object) -> list[float]:
 MAKERS: tuple[Callable[[JobView], Panel | None], ...] = (
     _cost,
     _gain,
-    _plain("speed", "Rows a second", {"all together": "rows_per_second"}, "rows a second",
+    _plain("speed", "Rows per second", {"all workers": "rows_per_second"}, "rows per second",
            human_count, numbers="whole", from_zero=True),
-    _plain("work", "Work saved", {"of all distances": "distances"}, "share computed",
+    _plain("work", "Distances computed", {"computed": "distances"}, "fraction of all",
            lambda value: f"{100 * value:.3g}%", log=True, numbers="share"),
     _sizes,
 )  # fmt: skip

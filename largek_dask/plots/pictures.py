@@ -1,4 +1,4 @@
-"""Panels drawn by matplotlib, as a figure or as an image of a page; pyplot is not used."""
+"""Draw panels with matplotlib, as one figure or as images in a page, without pyplot."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ if TYPE_CHECKING:
 LIGHT = THEMES["light"]
 DASHES = ("-", "--", "-.")
 WIDTH = 4.8
-"""Width of a chart on a page, in inches, at which text is readable on a phone."""
+"""Width of a chart in a page, in inches; text remains readable on a phone."""
 WORDS_WIDTH = 120
-"""Number of characters per line below a figure."""
+"""Number of characters per line of the text below a figure."""
 
 
 def has_matplotlib() -> bool:
-    """Return whether matplotlib can be imported."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError:
@@ -38,12 +37,11 @@ def has_matplotlib() -> bool:
 
 
 def new_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError(
-            "pictures need matplotlib: pip install 'largek_dask[plots]'"
+            "matplotlib is required to draw charts: pip install 'largek_dask[plots]'"
         ) from error
     return Figure(figsize=(width, height), dpi=120, layout="constrained", facecolor=LIGHT.paper)
 
@@ -56,9 +54,9 @@ def draw(
     n_columns: int = 2,
     words: str = "",
 ) -> Figure:
-    """Draw the panels that have series.
+    """Draw all panels that have series.
 
-    ``marks`` are events on axes of time, and ``words`` a text below the figure.
+    ``marks`` are events to mark on time axes; ``words`` is a text below the figure.
 
     Raises
     ------
@@ -69,7 +67,9 @@ def draw(
     """
     drawn = [panel for panel in panels if panel.series]
     if not drawn:
-        raise DataError("there is nothing to draw: the fit has made no step yet, so wait for one")
+        raise DataError(
+            "there is nothing to draw: the fit has made no step yet; try again after its first step"
+        )
     n_rows = -(-len(drawn) // n_columns)
     figure = new_figure(11, 3.2 * n_rows + 0.4 * bool(title))
     figure.suptitle(title, fontsize=14)
@@ -84,11 +84,11 @@ def draw(
 
 
 def image(panel: Panel, marks: Sequence[Mapping[str, Any]] = ()) -> Markup:
-    """Return a panel as an image that is embedded in a page."""
+    """Return a panel as an image to embed in an HTML page."""
     import matplotlib
 
     file = io.BytesIO()
-    # Equal panels give equal bytes.
+    # Make the SVG of equal panels byte-identical.
     with matplotlib.rc_context({"svg.hashsalt": panel.kind, "font.size": 9}):
         figure = new_figure(WIDTH, 0.45 * WIDTH)
         _draw_panel(figure.add_subplot(), panel, marks)
@@ -114,7 +114,7 @@ def _draw_panel(axes: Axes, panel: Panel, marks: Sequence[Mapping[str, Any]]) ->
             axes.plot(x / size, y, color=color, linestyle=DASHES[i % len(DASHES)], marker=marker,
                       label=trace.name)  # fmt: skip
     if axis == "elapsed":
-        # Marks must not widen the axis.
+        # Restore the axis limits, because event marks must not widen the axis.
         low, high = axes.get_xlim()
         known = (mark[axis] / size for mark in marks if mark["kind"] != "checkpoint")
         for at in known:
@@ -127,7 +127,6 @@ def _draw_panel(axes: Axes, panel: Panel, marks: Sequence[Mapping[str, Any]]) ->
 
 
 def _style(axes: Axes, panel: Panel) -> None:
-    """Set scales, ticks, grid and legend."""
     from matplotlib.ticker import EngFormatter
 
     if panel.log_x:
@@ -135,7 +134,7 @@ def _style(axes: Axes, panel: Panel) -> None:
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
         axes.xaxis.set_minor_formatter("")
     else:
-        # Labels of short times have many digits.
+        # Use few ticks, because labels of short times have many digits.
         axes.locator_params(axis="x", nbins=5)
     if panel.log and any(y is not None for trace in panel.series for y in trace.columns["y"]):
         axes.set_yscale("log")
@@ -153,7 +152,7 @@ def _style(axes: Axes, panel: Panel) -> None:
 
 
 def _unit(places: Sequence[NDArray[np.float64]]) -> tuple[float, str]:
-    """Return the unit of a time axis in milliseconds, and its name."""
+    """Return the unit of a time axis: its length in milliseconds and its name."""
     most = max((float(np.nanmax(x)) for x in places if np.isfinite(x).any()), default=0.0)
     for size, unit in ((3.6e6, "hours"), (6e4, "minutes")):
         if most >= 3 * size:

@@ -1,4 +1,4 @@
-"""The charts of a job or a model, shown in a notebook or drawn as one figure."""
+"""Charts of a job or model, for notebooks and image files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Plot:
-    """Charts of a job or a model; a notebook shows them as images, without any script.
+    """Charts of a job or model; notebooks display the charts as images, without scripts.
 
     Parameters
     ----------
     panels : sequence of Panel
     title : str
     marks : sequence of dict
-        Events to mark on axes of time, see ``largek_dask.plots.panels.marks_of``.
+        Events to mark on time axes: see ``largek_dask.plots.panels.marks_of``.
 
     Examples
     --------
@@ -47,15 +47,15 @@ class Plot:
 
     @property
     def kinds(self) -> list[str]:
-        """Kinds of the panels that have a chart."""
+        """Names of the panels that have a chart."""
         return [panel.kind for panel in self.panels if panel.series]
 
     def figure(self) -> Figure:
-        """Return all charts as one matplotlib figure; ``figure().savefig(path)`` writes it."""
+        """Return all charts as one matplotlib figure; use ``figure().savefig(path)`` to save it."""
         return draw(self.panels, self.title, self.marks)
 
     def bokeh(self, kind: str = "cost", *, theme: str = "light") -> Any:
-        """Return a panel as a Bokeh figure; ``bokeh.io.show`` shows it.
+        """Return one panel as a Bokeh figure, which ``bokeh.io.show`` displays.
 
         Parameters
         ----------
@@ -73,7 +73,9 @@ class Plot:
         for panel in self.panels:
             if panel.kind == kind and panel.series:
                 return figure(panel, theme, marks=self.marks)
-        raise ParameterError(f"there is no panel {kind!r}; choose one of {', '.join(self.kinds)}.")
+        raise ParameterError(
+            f"kind={kind!r} is not a panel of this plot; choose one of {', '.join(self.kinds)}."
+        )
 
     def _repr_html_(self) -> str:
         sections = [section(panel, panel.words) for panel in self.panels]
@@ -86,16 +88,16 @@ class Plot:
 def plot_of(
     job_id: str, status: Mapping[str, Any], events: Iterable[Event], title: str | None = None
 ) -> Plot:
-    """Return the charts of a job, from its status and its events so far."""
+    """Make the charts of a job from its status and its events so far."""
     view = JobView().update_all(events)
     view.set_status({"id": job_id, **status})
     return Plot(panels(view), view.title if title is None else title, marks_of(view))
 
 
 def plot_of_model(model: Model, events: Iterable[Event] | None = None) -> Plot:
-    """Return the charts of a model, from the events of its fit or from its history."""
+    """Make the charts of a model from its fit's events or, by default, from its history."""
     known = events_of(model)
-    # The history may have less than the events, and the events may lack sizes.
+    # Combine both sources: the history may lack steps, and the events may lack cluster sizes.
     status, fit_events = (
         ({}, known) if events is None else ({"state": "finished"}, [*known[-1:], *events])
     )

@@ -1,4 +1,4 @@
-"""HTML from Jinja templates, which escape all text. Pages load no other files."""
+"""Render HTML from Jinja templates. All text is escaped, and pages load no other files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from largek_dask.plots.panels import Panel
 from largek_dask.plots.pictures import has_matplotlib, image
 
 Section = dict[str, Any]
-"""Values for a section of ``templates/report.html``."""
+"""Template values for one section of ``templates/report.html``."""
 
 
 @cache
@@ -30,17 +30,16 @@ def _environment() -> Environment:
 
 
 def _printable(value: object) -> object:
-    """Replace control characters in text; markup is already safe."""
+    """Replace control characters in text; leave markup unchanged, because it is already safe."""
     return value if hasattr(value, "__html__") else printable(value)
 
 
 def render(template: str, **values: Any) -> str:
-    """Render a template of ``plots/templates``."""
     return _environment().get_template(template).render(**values)
 
 
 def section(panel: Panel, lead: str) -> Section:
-    """Return a section with a chart and its table, which is folded."""
+    """Return a section with a chart and a collapsible table."""
     table = (panel.columns, panel.rows, panel.columns[:1])
     return {"title": panel.title, "lead": lead, "panel": panel, "summary": "The figures",
             "table": table if panel.rows else None}  # fmt: skip

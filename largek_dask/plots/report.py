@@ -1,4 +1,4 @@
-"""A page about a model, in one file: the course of its fit, and its clusters."""
+"""Write a self-contained HTML report about a model: its fit and its clusters."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from largek_dask.plots.render import Section, render, section
 MOST_LISTED = 50
 """Maximum number of clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8
-"""Maximum number of features and of clusters in the table of centres."""
+"""Maximum numbers of features and clusters in the table of centres."""
 MOST_TEXT = 400
-"""Maximum number of characters of a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A page about a model; a notebook shows it.
+    """HTML report about a model, which notebooks display.
 
     Examples
     --------
@@ -42,11 +41,11 @@ class Report:
 
     title: str
     content: Mapping[str, Any] = field(repr=False)
-    """The values for the template."""
+    """Values for the template."""
 
     @property
     def html(self) -> str:
-        """The whole page; without matplotlib, it has only tables."""
+        """The complete HTML page; without matplotlib, the page has tables but no charts."""
         return render("report.html", title=self.title, is_page=True, **self.content)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -81,9 +80,9 @@ class Report:
 def make_report(
     model: Model, warnings: Sequence[str] = (), reload_seconds: float | None = None
 ) -> Report:
-    """Make the page of a model; ``warnings`` are the warnings of its fit.
+    """Make the report of a model; ``warnings`` are the warnings of its fit.
 
-    A browser reloads the page after ``reload_seconds``.
+    If ``reload_seconds`` is given, browsers reload the page after this time.
     """
     charts = {panel.kind: panel for panel in panels(JobView().update_all(events_of(model)))}
     found = (_cost(model, charts), _path(model), _sizes(model, charts), _features(model))
@@ -110,14 +109,14 @@ def _head(model: Model) -> dict[str, Any]:
         tiles["time"] = human_seconds(known["seconds"]).replace(" ", "\u00a0")
     if "stop_reason" in known:
         tiles["stopped"] = str(known["stop_reason"]).replace("_", " ")
-    return {"tiles": tiles, "lead": [f"a model of the kind {model.kind}"]}
+    return {"tiles": tiles, "lead": [f"model kind: {model.kind}"]}
 
 
 def _cost(model: Model, charts: Mapping[str, Panel]) -> Section:
     of_step, history = model.objective.of_step, model.history
     title = f"{of_step[:1].upper()}{of_step[1:]} against time"
     if "cost" not in charts:
-        return {"title": title, "lead": "The model holds no history of its fit."}
+        return {"title": title, "lead": "The model contains no history of its fit."}
     lead = f"{len(history):,} steps in {human_seconds(history[-1]['seconds'])}."
     return {**section(charts["cost"], lead), "title": title}
 
@@ -144,12 +143,12 @@ def _sizes(model: Model, charts: Mapping[str, Panel]) -> Section:
         "panel": panel,
         "pairs": None if panel is None else {"heading": "", "values": dict(panel.figures)},
         "summary": "All clusters" if is_all else f"The largest {len(order)} clusters",
-        "table": (("cluster", "weight of its rows", "share"), rows, ()),
+        "table": (("cluster", "weight of rows", "fraction"), rows, ()),
     }
 
 
 def _features(model: Model) -> Section | None:
-    """Return a table of the centres of the largest clusters, by feature."""
+    """Return a table of the largest clusters' centres, with one row per feature."""
     centers, counts = model._cluster_centers(), model.counts
     if centers is None or not counts.sum() > 0:
         return None
@@ -158,7 +157,7 @@ def _features(model: Model) -> Section | None:
     mean = shares @ values
     spread = np.sqrt(shares @ np.square(values - mean))
     z = np.divide(values - mean, spread, out=np.zeros_like(values), where=spread > 0)
-    # Features in which one of these clusters is farthest from the mean come first.
+    # Sort features by the largest distance of a cluster centre to the mean.
     order = np.argsort(-np.abs(z[largest]).max(axis=0), kind="stable")[:MOST_FEATURES]
     names = model.feature_names
     rows = [
@@ -167,12 +166,12 @@ def _features(model: Model) -> Section | None:
         for f in order
     ]  # fmt: skip
     which = f"the largest {len(largest)} of {len(counts):,} clusters"
-    some = f", {len(order)} of {len(mean):,} features: those with the largest distances"
+    some = f", for the {len(order)} of {len(mean):,} features with the largest distances"
     return {
         "title": "Centres by feature",
         "lead": f"Means of {which if len(largest) < len(counts) else 'all clusters'}"
         f"{some if len(order) < len(mean) else ''}. In parentheses: the distance to the "
-        "overall mean, in standard deviations between the centres.",
+        "overall mean, in standard deviations of the centres.",
         "table": (("feature", *(f"cluster {j}" for j in largest)), rows, ("feature",)),
     }
 
@@ -190,12 +189,11 @@ def _cut(text: str, most: int) -> str:
 
 
 def _number(value: float) -> str:
-    """Format a number with seven digits, or with all digits before the point."""
+    """Format a number with seven significant digits, or more if its integer part is longer."""
     return f"{value:,.0f}" if 1e6 <= abs(value) < 1e15 else f"{value:,.7g}"
 
 
 def _flat(values: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each nested value."""
     for name, value in values.items():
         path = f"{before}{str(name).replace('_', ' ')}"
         if isinstance(value, Mapping) and value:

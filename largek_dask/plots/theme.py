@@ -1,7 +1,7 @@
-"""Colours, dashes and axis names of charts, in a light and a dark theme.
+"""Colours, dash patterns and axis labels of charts, with a light and a dark theme.
 
-Lines differ in dashes, marks and lightness as well as in colour, so that readers who do not see
-colours can distinguish them.
+Lines differ in dash pattern, marker and lightness as well as in colour, so that colour-blind
+readers can distinguish the lines.
 """
 
 from __future__ import annotations
@@ -11,18 +11,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Theme:
-    """Colours of a chart, as hexadecimal numbers."""
+    """Colours of a chart, as hexadecimal codes."""
 
     paper: str
-    """Background."""
+    """Colour of the background."""
     ink: str
-    """Text and marks."""
+    """Colour of text and marks."""
     quiet: str
-    """Axes and their numbers."""
+    """Colour of axes and tick labels."""
     rule: str
-    """Grid."""
+    """Colour of grid lines."""
     lines: tuple[str, ...]
-    """Lines, of different lightness, with a contrast of at least 3:1 to the background."""
+    """Colours of lines; they differ in lightness and have a contrast of at least 3:1 with the
+    background."""
 
 
 THEMES = {
@@ -31,10 +32,10 @@ THEMES = {
     "dark": Theme("#14181d", "#e5e9ee", "#a0abb8", "#343c46",
                   ("#82b4ff", "#ffb171", "#d6f5e3", "#c46bd0", "#a0abb8", "#ff6f66")),
 }  # fmt: skip
-"""Themes by name; the colours are those of ``templates/style.css``."""
+"""Themes by name, with the same colours as ``templates/style.css``."""
 DASHES = ("solid", "dashed", "dotted", "dotdash", "dashdot", "solid")
-"""Dashes of lines, by Bokeh's names."""
-X_LABELS = {"elapsed": "time used", "clusters": "clusters", "size": "weight of a cluster's rows"}
-"""Labels of horizontal axes; for any other axis, its name is the label."""
+"""Bokeh names of the dash patterns of lines."""
+X_LABELS = {"elapsed": "elapsed time", "clusters": "clusters", "size": "weight of a cluster's rows"}
+"""Labels of horizontal axes, by quantity; any other quantity is its own label."""
 MOST_NAMED = 10
-"""Maximum number of lines in a legend."""
+"""Maximum number of lines named in a legend."""

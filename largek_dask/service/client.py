@@ -1,4 +1,4 @@
-"""Submit jobs to a scheduler and find them again."""
+"""Connect to a scheduler, submit jobs and find existing jobs."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ from largek_dask.version import __version__
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS = 90.0
-"""Minimum timeout of a request without retries: the scheduler may be loading its jobs."""
+"""Minimum timeout in seconds of a request without retries, as the scheduler may be loading jobs."""
 PAUSE_SECONDS = 0.5
 REPORT_SECONDS = 10.0
-"""Waiting time for a scheduler after which a warning is logged."""
+"""Waiting time after which a warning about the scheduler is logged, in seconds."""
 RECONNECT_SECONDS = 5.0
 SILENT_SECONDS = 10.0
-"""Timeout of a request, after which the scheduler's file is read again; doubles per retry."""
+"""Timeout of a request before the scheduler's file is read again, in seconds; doubles per retry."""
 MODEL_SECONDS = 60.0
 
 
@@ -104,7 +104,8 @@ def connect(
     if isinstance(scheduler, Client):
         if scheduler.asynchronous:
             raise ParameterError(
-                "connect() got an asynchronous client; make it with asynchronous=False."
+                "connect() does not accept an asynchronous client; create the client with "
+                "asynchronous=False."
             )
         return Service(scheduler, None, store, seconds)
     finder = Finder(scheduler, storage_options)
@@ -117,14 +118,14 @@ def connect(
 
 
 class Service:
-    """Connection to a scheduler that runs jobs; made by :func:`connect`."""
+    """Connection to a scheduler that runs jobs, returned by :func:`connect`."""
 
     def __init__(
         self, client: Client, finder: Finder | None, store: str | None, away: float
     ) -> None:
         self.client = client
         self._finder = finder
-        """None if the client belongs to the caller."""
+        """None if the caller created the client."""
         self._away_seconds = away
         self._lock = threading.Lock()
         self._closed = False
@@ -154,7 +155,7 @@ class Service:
         if hello["version"] != __version__:
             warn(
                 f"the scheduler has largek_dask {hello['version']} and this process "
-                f"{__version__}: install the same version, as either may refuse jobs of the other.",
+                f"{__version__}: install one version, because each may refuse the other's jobs.",
                 VersionMismatchWarning,
             )
 
@@ -173,7 +174,7 @@ class Service:
     # --- requests ---------------------------------------------------------------------------------
 
     def ask(self, operation: str, **arguments: Any) -> Any:
-        """Send one request to the scheduler, which may execute it even if no answer arrives.
+        """Send one request; the scheduler may execute it even if no answer arrives.
 
         Raises
         ------
@@ -192,25 +193,25 @@ class Service:
         except (OSError, SchedulerAwayError) as error:
             text = str(self._away_error(error)).rstrip(".")
             raise SchedulerAwayError(
-                f"{text}. The request ({operation}) may still be executed: see jobs() before you "
-                "repeat it."
+                f"{text}. The request ({operation}) may still be executed: check jobs() before you "
+                "repeat the request."
             ) from None
         return _value_of(found)
 
     def _check_open(self) -> None:
         if self._closed:
             raise ClusterError(
-                f"this service of {self._where} is closed, while its jobs continue: connect() "
+                f"the connection to {self._where} is closed; its jobs continue. Call connect() "
                 "again."
             )
         if self._finder is None:
             require_open(self.client)
 
     def _reconnect(self, in_doubt: bool = False) -> None:
-        """Reconnect our own client if it has lost its scheduler.
+        """Reconnect the client that this service owns if it has lost its scheduler.
 
-        ``in_doubt``: the connected scheduler has not answered or has no jobs, so that another
-        scheduler may have them.
+        ``in_doubt`` is true if another scheduler may have the jobs, because the connected one did
+        not answer or has no jobs.
         """
         finder = self._finder
         if finder is None:
@@ -235,7 +236,7 @@ class Service:
             callback_timeout=seconds,
         )
         if isinstance(found, Mapping) and "away" in found:
-            raise SchedulerAwayError(f"{found['away']}; its jobs continue then.")
+            raise SchedulerAwayError(f"{found['away']}; its jobs continue once it is back.")
         if not isinstance(found, Mapping) or not {"answer", "arrays", "error"} & set(found):
             raise _NoServiceError
         return found
@@ -243,10 +244,10 @@ class Service:
     def ask_with_retry(
         self, operation: str, *, within: float | None = None, **arguments: Any
     ) -> Any:
-        """Send a request that is safe to repeat, retrying while the scheduler is away.
+        """Send a request that is safe to repeat, with retries while the scheduler is unreachable.
 
-        Any reply, even a refusal, ends the retries. One warning is logged. Waits at most ``within``
-        seconds, and at most ``away``.
+        Retries end at any reply, even a refusal, and after ``within`` or ``away``, whichever is
+        shorter. One warning is logged.
 
         Raises
         ------
@@ -265,7 +266,7 @@ class Service:
             self._check_open()
             try:
                 self._reconnect(in_doubt)
-                # A stopped scheduler never replies, so each try has a timeout.
+                # Each attempt has a timeout, because a stopped scheduler never replies.
                 left = max(longest - (time.monotonic() - begun), SILENT_SECONDS)
                 found = self._answer(operation, arguments, min(silent, left))
             except TimeoutError:
@@ -280,7 +281,7 @@ class Service:
         def limit(error: Exception) -> float | None:
             if isinstance(error, OSError | SchedulerAwayError | OtherSchedulerError):
                 return longest
-            # Other errors may be due to a lost connection.
+            # Re-raise other errors unless a lost connection may be the cause.
             is_lost = isinstance(error, LargekError | RuntimeError) and not self._closed
             return longest if is_lost and self.client.status != "running" else None
 
@@ -317,7 +318,7 @@ class Service:
             return finder.no_answer(error)
         return SchedulerAwayError(
             f"the scheduler at {self._where} "
-            f"{'has no jobs any more' if is_bare else 'does not answer'}: check that it runs "
+            f"{'no longer has jobs' if is_bare else 'does not answer'}: check that it runs "
             "there. Its jobs continue once it is back with their store."
         )
 
@@ -341,7 +342,7 @@ class Service:
         workers: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> Job:
-        """Submit a job after checking its data and resources, or resume one that has ended.
+        """Submit a new job after checking its data and resources, or resume an ended job.
 
         Parameters
         ----------
@@ -355,7 +356,7 @@ class Service:
         seed : int
             0 by default.
         max_time : float or str, optional
-            Time limit: seconds, or a text such as "6h". Includes waiting for workers.
+            Time limit: seconds, or a text such as "6h". It includes the wait for workers.
         labels : bool
             Whether to write every row's label; true by default.
         storage_options : mapping, optional
@@ -364,19 +365,20 @@ class Service:
             the job waits for :meth:`Job.supply`.
         name : str, optional
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` change.
+            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
+            change.
         accept_version : bool
-            With ``resume``, whether this version may continue the work of another one. The model's
-            provenance names both.
+            With ``resume``, whether this version may continue a job of another version. The model's
+            provenance lists all versions.
         workers : mapping, optional
             Workers to use, such as ``{"min": 2, "max": 8, "tags": ["bigmem"]}``: minimum (default
             1) and maximum number, and required tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
-            ``column`` (that holds the rows, as in ``open_rows``), ``empty_clusters``,
-            ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
-            worker), as in :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
-            Gaussians to fit instead, and its ``dither``.
+            ``column`` (that contains the rows, as in ``open_rows``), ``empty_clusters``,
+            ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a worker), as in
+            :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a mixture of
+            Gaussians) and ``dither``, as in :class:`largek_dask.Mixture`.
 
         Returns
         -------
@@ -396,7 +398,7 @@ class Service:
         if resume is not None:
             if algorithm is not None or effort is not None:
                 raise ParameterError(
-                    "resume= keeps the algorithm of the job: leave out algorithm and effort."
+                    "a resumed job keeps its algorithm: leave out algorithm and effort."
                 )
             job_id = resume.id if isinstance(resume, Job) else checked_id(resume)
             asked = {"job_id": job_id, "changes": changes, "accept_version": bool(accept_version)}
@@ -413,7 +415,7 @@ class Service:
         older_than: float | str | None = None,
         limit: int | None = 100,
     ) -> JobList:
-        """List jobs of the scheduler, by default the newest hundred.
+        """List jobs of the scheduler; by default, the newest 100 jobs.
 
         Parameters
         ----------
@@ -440,7 +442,7 @@ class Service:
 
     @without_causes
     def job(self, job_id: str) -> Job:
-        """Return a job by its id, or raise JobNotFoundError."""
+        """Return the job with this id, or raise JobNotFoundError."""
         job = Job(self, checked_id(job_id))
         job.status()
         return job
@@ -450,7 +452,7 @@ class Service:
 
 
 class JobList(list[Job]):
-    """List of jobs; made by :meth:`Service.jobs`.
+    """List of jobs, returned by :meth:`Service.jobs`.
 
     Attributes
     ----------
@@ -470,14 +472,14 @@ class JobList(list[Job]):
 
 
 def _value_of(found: Mapping[str, Any]) -> Any:
-    """Return the value of a reply, or raise its error; the message of a model is not decoded."""
+    """Return the value in a reply, or raise the error in it; a model is returned undecoded."""
     if "error" in found:
         raise error_of(found["error"], found["message"])
     return json.loads(found["answer"]) if "answer" in found else found
 
 
 class _NoServiceError(SchedulerAwayError):
-    """The scheduler does not know the request."""
+    """Error for a scheduler that has no handler for requests."""
 
 
 def this_user() -> str:
@@ -485,12 +487,12 @@ def this_user() -> str:
         name = getpass.getuser()
     except (OSError, KeyError):
         name = ""
-    # The environment may hold any text.
+    # Environment variables may contain any text.
     return printable(name).strip()[:200].strip() or "unknown"
 
 
 def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document of an algorithm, given by name or as an object."""
+    """Convert the name of an algorithm, or an algorithm object, to a document."""
     algorithm = "auto" if algorithm is None else algorithm
     if effort is not None:
         check_choice("effort", effort, EFFORTS)
@@ -502,12 +504,12 @@ def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[
 
 
 def _fields(**given: Any) -> dict[str, Any]:
-    """Return the given fields of a job, converted to plain values."""
+    """Convert the given fields of a job to plain values."""
     for name, value in given.items():
         if isinstance(value, np.ndarray | list | tuple):
             raise ParameterError(
                 f"{name} of a job cannot be an array: use KMeans(client=...) or "
-                "Mixture(client=...), which take one."
+                "Mixture(client=...), which accept arrays."
             )
     if given["max_time"] is not None:
         given["max_time"] = parse_duration(given["max_time"], "max_time")
@@ -517,7 +519,7 @@ def _fields(**given: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert numpy scalars to Python's, and paths to text."""
+    """Convert numpy scalars to Python numbers, and paths to text."""
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "__fspath__"):

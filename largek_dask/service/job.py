@@ -39,17 +39,18 @@ if TYPE_CHECKING:
     from largek_dask.service.client import Service
 
 LEAST_PAUSE, MOST_PAUSE, GROWTH = 0.05, 1.0, 1.5
-"""Interval between two polls of a job in seconds; it grows by a factor while nothing is new."""
+"""Minimum and maximum interval between polls of a job, in seconds, and growth factor per poll
+without new events."""
 STATUS_SECONDS = 1.0
-"""Minimum time between two requests for the status of a watched job."""
+"""Minimum interval between status requests for a watched job, in seconds."""
 STEP_SECONDS = 10.0
-"""Minimum time between two lines of steps."""
+"""Minimum interval between printed steps, in seconds."""
 QUIET = ("step", "sizes")
-"""Kinds of events that are not shown one by one."""
+"""Kinds of frequent events, which are not all printed."""
 
 
 class Job:
-    """A job on a scheduler; made by :meth:`Service.submit` and :meth:`Service.job`.
+    """A job on a scheduler, returned by :meth:`Service.submit` and :meth:`Service.job`.
 
     Attributes
     ----------
@@ -66,21 +67,21 @@ class Job:
         Returns
         -------
         dict
-            Always: ``state`` (queued, waiting, running, finished, failed, cancelled), ``reason``
-            for waiting (storage, workers, memory, credentials, version), ``note`` (the reason as
-            text), ``needs`` (storage options to be supplied), the submitted fields (``mixture``
-            only for a mixture; ``workers_asked`` only if workers were chosen), and ``versions`` of
-            this package that have computed the job.
+            These fields are always present: ``state`` (queued, waiting, running, finished, failed
+            or cancelled), ``reason`` for waiting (storage, workers, memory, credentials or
+            version), ``note`` (the reason as text), ``needs`` (storage options to supply), the
+            submitted fields (``mixture`` only for a mixture; ``workers_asked`` only if workers were
+            selected), and ``versions`` of this package that have computed the job.
 
-            Once the job has run on this scheduler: ``n_rows``, ``step`` (with several starts also
-            ``start``, from 0, and ``starts``), ``cost`` (for a mixture also ``energy``),
-            ``rows_per_second``, ``elapsed`` and ``eta_s`` (seconds), sums over its steps (``rows``,
-            ``bytes``, ``retries``, ``rebuilt``, ``evictions``, ``seconds`` by kind), current
-            ``state_bytes`` and ``cache_bytes``, addresses of its ``workers``, ``progress`` of the
-            pass (chunks ``done`` of ``n_chunks``; None in a short pass), ``sizes`` of clusters, and
-            ``last_event`` (time of the last event, UTC).
+            Further fields are present once the job has run on this scheduler: ``n_rows``; ``step``;
+            with several starts, ``start`` (from 0) and ``starts``; ``cost``; for a mixture,
+            ``energy``; ``rows_per_second``; ``elapsed`` and ``eta_s`` in seconds; the sums over all
+            steps ``rows``, ``bytes``, ``retries``, ``rebuilt``, ``evictions`` and ``seconds`` by
+            kind; the current ``state_bytes`` and ``cache_bytes``; the addresses of ``workers``; the
+            ``progress`` of the pass (chunks ``done`` of ``n_chunks``; None in a short pass); the
+            cluster ``sizes``; and ``last_event``, the time of the last event (UTC).
 
-            In the end: ``result`` and ``ended`` (time, UTC).
+            After the end of the job: ``result``, and the end time ``ended`` (UTC).
         """
         return self._status()
 
@@ -92,7 +93,7 @@ class Job:
 
     @property
     def state(self) -> str:
-        """State of the job: see :meth:`status`."""
+        """State of the job, as in :meth:`status`."""
         return str(self.status()["state"])
 
     def done(self) -> bool:
@@ -100,7 +101,7 @@ class Job:
         return self.state in ENDS
 
     def events(self, *, follow: bool = True) -> Iterator[dict[str, Any]]:
-        """Yield all events so far, then further ones until the job has ended.
+        """Yield all events so far, then new events until the job has ended.
 
         Parameters
         ----------
@@ -110,9 +111,9 @@ class Job:
         Yields
         ------
         dict
-            ``event`` (its kind), ``time`` (UTC), and the fields of its kind. Kinds are those of
-            ``largek_dask.driver.events``, and queued, running, waiting, labels, interrupted,
-            cancelling, finished, failed, cancelled.
+            An event: ``event`` (its kind), ``time`` (UTC), and the fields of this kind. The kinds
+            are those of ``largek_dask.driver.events``, and queued, running, waiting, labels,
+            interrupted, cancelling, finished, failed and cancelled.
         """
         return (event for event in self._news(follow) if event is not None)
 
@@ -121,7 +122,7 @@ class Job:
         epoch: str | None = None
         n, pause = 0, LEAST_PAUSE
         seen: set[int] = set()
-        # Another scheduler numbers events from the start, and repeats earlier ones.
+        # A new scheduler renumbers events from 0, so skip events that were already yielded.
         while True:
             found = self._service.ask_with_retry("news", job_id=self.id, n=n)
             if found["epoch"] != epoch:
@@ -145,9 +146,9 @@ class Job:
             yield None
 
     def watch(self, stream: TextIO | None = None) -> str:
-        """Print the events so far, then further ones until the job has ended.
+        """Print all events so far, then new events until the job has ended.
 
-        Ctrl-C ends only the watching; the job continues.
+        Ctrl-C ends this method but not the job.
 
         Parameters
         ----------
@@ -162,13 +163,13 @@ class Job:
         Raises
         ------
         SchedulerAwayError
-            The scheduler has been away for longer than ``away`` of :func:`connect`; the job
-            continues when it is back.
+            The scheduler has been unreachable for longer than ``away`` of :func:`connect`; the job
+            continues when the scheduler is back.
         """
         view, asked_at = JobView(self._status()), time.monotonic()
         show = EventPrinter(view, stream)
         try:
-            # Dask's log would break up the lines.
+            # Hide Dask's log messages, which would interrupt the output.
             with silence_logging_cmgr(logging.CRITICAL):
                 for event in self._news(follow=True):
                     if event is not None:
@@ -186,15 +187,16 @@ class Job:
     def plot(self) -> Plot:
         """Return charts of all events so far: see :class:`Plot`.
 
-        A notebook shows them; ``plot().figure().savefig("job.png")`` writes a picture.
+        Notebooks display the charts; use ``plot().figure().savefig("job.png")`` to save them as an
+        image.
         """
         return plot_of(self.id, self.status(), self.events(follow=False))
 
     def logs(self) -> list[str]:
-        """Return all events so far as lines of text: time (UTC), kind and text.
+        """Return all events so far as lines with time (UTC), kind and text.
 
-        Warnings and errors are followed by indented lines: the traceback, and the last warnings in
-        the log of the process. ``client.get_worker_logs()`` has the complete logs of workers.
+        Each warning or error is followed by indented lines with its traceback and the last warnings
+        logged by its process. For complete worker logs, use ``client.get_worker_logs()``.
         """
         objective = objective_in(self.status())
         return [
@@ -210,29 +212,33 @@ class Job:
         Raises
         ------
         TimeoutError
-            The job has not ended, or the scheduler did not answer; the job continues.
+            The job has not ended in time, or the scheduler did not answer; the job continues.
         SchedulerAwayError
-            The scheduler has been away for longer than ``away`` of :func:`connect`.
+            The scheduler has been unreachable for longer than ``away`` of :func:`connect`.
         """
         until = None if timeout is None else time.monotonic() + parse_duration(timeout, "timeout")
         pause = LEAST_PAUSE
         while (state := self._state_by(until)) not in ENDS:
             left = pause if until is None else min(pause, until - time.monotonic())
             if left <= 0:
-                raise TimeoutError(f"job {self.id} is {state}; it continues.")
+                raise TimeoutError(
+                    f"job {self.id} is still {state} after the timeout; the job continues."
+                )
             time.sleep(left)
             pause = min(GROWTH * pause, MOST_PAUSE)
         return state
 
     def _state_by(self, until: float | None) -> str:
-        """Return the state; retry until ``until`` (monotonic time) while the scheduler is away."""
+        """Return the state; retry until the monotonic time ``until`` if there is no answer."""
         left = None if until is None else max(0.0, until - time.monotonic())
         try:
             return str(self._status(left)["state"])
         except SchedulerAwayError as error:
             if until is None or time.monotonic() < until:
                 raise
-            raise TimeoutError(f"job {self.id}: no status in time: {error}") from None
+            raise TimeoutError(
+                f"the scheduler did not send the status of job {self.id} in time: {error}"
+            ) from None
 
     @without_causes
     def result(self, timeout: float | str | None = None) -> Model:
@@ -241,7 +247,7 @@ class Job:
         Raises
         ------
         TimeoutError
-            The job has not ended; it continues.
+            The job has not ended in time, and continues.
         CancelledJobError
             The job was cancelled; :meth:`model` may return the best model so far.
         Exception
@@ -250,8 +256,8 @@ class Job:
         state = self.wait(timeout)
         if state == "cancelled":
             raise CancelledJobError(
-                f"job {self.id} was cancelled: model() returns the best model so far, if there is "
-                "one; submit(resume=...) resumes the job."
+                f"job {self.id} was cancelled: use model() for the best model so far, if there is "
+                "one, or submit(resume=...) to resume the job."
             )
         status = self.status()
         if state == "failed":
@@ -271,18 +277,18 @@ class Job:
         return model_of(self._service.ask_with_retry("model", job_id=self.id))
 
     def cancel(self) -> None:
-        """Ask the job to end; its best model so far is kept."""
+        """Request the job to end; its best model so far is kept."""
         self._service.ask_with_retry("cancel", job_id=self.id)
 
     def supply(self, storage_options: Mapping[str, Any]) -> list[str]:
-        """Supply values of storage options kept in memory only; return the missing names."""
+        """Supply storage options that are kept in memory only; return the names still missing."""
         found: list[str] = self._service.ask_with_retry(
             "supply", job_id=self.id, secrets=dict(storage_options)
         )
         return found
 
     def delete(self, *, outputs: bool = False) -> bool:
-        """Delete a job that has ended: its record, checkpoints and events.
+        """Delete the record, checkpoints and events of a job that has ended.
 
         Parameters
         ----------
@@ -292,7 +298,7 @@ class Job:
         Returns
         -------
         bool
-            False if it had been deleted already.
+            False if the job was already deleted.
 
         Raises
         ------
@@ -316,7 +322,7 @@ class Job:
 
 
 def line_of(event: Event, objective: Objective = INERTIA) -> str:
-    """Format an event as one line: time (UTC), kind and text."""
+    """Format an event as one line with time (UTC), kind and text."""
     when = str(event.get("time") or "")[:23].replace("T", " ")
     kind = str(event.get("event"))
     if kind == "step":
@@ -337,7 +343,6 @@ def origin_of(event: Event) -> list[str]:
 
 
 def _fields(event: Event) -> str:
-    """Format the numbers and texts of an event as ``name=value``."""
     known = ("event", "time", "n", "job")
     values = {name: value for name, value in event.items() if name not in known}
     return ", ".join(
@@ -388,7 +393,7 @@ class EventPrinter:
         self._waits = ""
 
     def __call__(self, event: Event | None) -> None:
-        """Print an event; None stands for a pause without events."""
+        """Print an event; None means a pause without events."""
         kind = None if event is None else event.get("event")
         if kind == "step":
             self._step = event

@@ -1,4 +1,4 @@
-"""State of a job on its scheduler: record, recent events, and run or reason to wait."""
+"""State of a job on its scheduler: its record, recent events, and current run."""
 
 from __future__ import annotations
 
@@ -37,13 +37,12 @@ STATES = (*ACTIVE, *ENDS)
 Why = Literal["cancel", "shutdown", "lost"]
 Reason = Literal["storage", "workers", "credentials", "version", "memory"]
 WAITS: dict[str, Reason] = {"waiting": "workers", "storage": "storage"}
-"""Reason why a running fit waits, for each topic of its warnings."""
+"""Reason for which a running fit waits, by topic of its warning."""
 MOST_UNWRITTEN = 1_000
-"""Maximum number of events that the next run will write; older ones are dropped."""
+"""Maximum number of unwritten events that wait for the next run; older events are dropped."""
 CONTINUES = ("workers", "retry", "back")
-"""Topics of warnings from a fit that is not waiting."""
+"""Topics of warnings which show that a fit no longer waits."""
 LISTED_FIGURES = ("step", "cost", "share", "rows_per_second", "eta_s")
-"""Figures that a list of jobs shows for a running job."""
 
 
 class Waiting(NamedTuple):
@@ -54,49 +53,46 @@ class Waiting(NamedTuple):
 class JobState:
     """State of a job on this scheduler.
 
-    ``secrets`` are values of storage options that are kept in memory only. ``is_new``: no other
-    scheduler has run the job.
+    ``secrets`` are values of storage options that are kept in memory only. ``is_new`` means that no
+    other scheduler has run the job.
     """
 
     def __init__(self, record: Record, secrets: Mapping[str, Any], is_new: bool) -> None:
         self.record = record
         self.is_saved = True
-        """Whether the stored record is up to date."""
         self.is_removed = False
-        """Whether the record has been removed, so that it must not be written again."""
         self.secrets = dict(secrets)
         self._redactor: tuple[list[Any], Redactor] | None = None
-        """Known values of the job's storage options, and their redactor."""
         self.feed = Feed(record.id, is_new)
         self.running = False
         self.began: float | None = None
-        """Start time of the current run in seconds since 1970; None after its first step."""
+        """Start of the current run as Unix time; None after the first step."""
         self.note = ""
-        """Reason why the job does not start, such as another scheduler holding it."""
+        """Reason why the job does not start, for example because another scheduler holds it."""
         self.waiting: Waiting | None = None
         self.shortage: Waiting | None = None
         self.reserved_memory: ProcessMemory | None = None
-        """Memory that the running job takes on each worker; None if unknown."""
+        """Memory that the running job uses on each worker; None if unknown."""
         self.not_before = 0.0
-        """Earliest time of the next attempt (``time.monotonic``)."""
+        """Earliest time of the next attempt, by ``time.monotonic``."""
         self.tries = 0
-        """Number of successive attempts that made no progress and ended in waiting."""
+        """Number of consecutive attempts without progress that ended in waiting."""
         self.waiting_since = 0.0
-        """End of the first of these attempts (``time.monotonic``)."""
+        """End of the first attempt counted in ``tries``, by ``time.monotonic``."""
         self._farthest: tuple[float, ...] = ()
         self.has_run = not is_new
-        """Whether data and output have existed, so that waiting for them makes sense."""
+        """Whether data and output have existed before, so that the job should wait for them."""
         self.lease: Lease | None = None
-        """The last lease, which may not have been released because of an error."""
+        """The last lease, which an error may have left unreleased."""
         self.claimant: Claimant | None = None
         self._unwritten: deque[Event] = deque(maxlen=MOST_UNWRITTEN)
         self.stopped_for: Why | None = None
-        """Reason for which the run was asked to end."""
+        """Reason of the first request to stop the run; None without a request."""
         self._writing = threading.Lock()
         self._lock = threading.Lock()
 
     def change(self, save: Callable[[Record], object], **changes: Any) -> None:
-        """Write the record with changed fields, then apply the changes."""
+        """Write the record with changed fields, then apply the changes in memory."""
         with self._writing:
             save(changed := replace(self.record, **changes))
             with self._lock:
@@ -104,28 +100,25 @@ class JobState:
                 self.is_saved = self.record == changed
 
     def change_unsaved(self, **changes: Any) -> None:
-        """Change fields of the record at once; the caller then calls :meth:`save`."""
+        """Change fields of the record in memory; the caller must then call :meth:`save`."""
         with self._lock:
             self.record, self.is_saved = replace(self.record, **changes), False
 
     def save(self, save: Callable[[Record], object]) -> None:
-        """Write the record if it has changed; log a failure."""
+        """Write the record if it has changed; log an error if this fails."""
         try:
             with self._writing:
                 while not self.is_saved and not self.is_removed:
                     save(record := self.record)
                     with self._lock:
-                        # Changes made during the write are written in the next round.
+                        # Changes made during the write are written in the next iteration.
                         self.is_saved = record is self.record
-        except Exception as error:  # drivers raise errors of their own kinds
+        except Exception as error:  # storage drivers raise their own types of errors
             kind = type(error).__name__
-            logger.warning("The record of %s cannot be written yet: %s", self.record.id, kind)
+            logger.warning("The record of job %s cannot be written yet: %s", self.record.id, kind)
 
     def was_overwritten(self, is_stored: Callable[[Record], bool]) -> bool:
-        """Return whether another scheduler has changed the record; if so, call :meth:`save`.
-
-        A record that is not yet saved is not compared.
-        """
+        """Return whether another scheduler has changed the record; if so, call :meth:`save`."""
         with self._writing:
             if not self.is_saved or self.is_removed or is_stored(self.record):
                 return False
@@ -134,23 +127,22 @@ class JobState:
             return True
 
     def remove_record(self, remove: Callable[[], object]) -> None:
-        """Remove the record for good: no later :meth:`save` writes it again."""
+        """Remove the record; later calls of :meth:`save` do not write it again."""
         with self._writing:
             remove()
             self.is_removed = True
 
     def folder(self) -> Folder:
-        """Return the output folder, or raise MissingOptionError."""
         return output_folder(self.record.spec, options_of(self.record.spec, self.secrets))
 
     def load_events(self, folder: Folder) -> None:
-        """Load the last events of earlier schedulers from the job's folder."""
+        """Load the last events that earlier schedulers wrote to the job's folder."""
         if not self.feed.is_loaded:
             self.feed.load(JsonLines.last(folder, MOST_EVENTS, MOST_BYTES))
 
     @property
     def redact(self) -> Redactor:
-        """Redactor of the known values of storage options; cached."""
+        """Redactor of all known storage option values, cached."""
         values = known_values(self.record.spec, self.secrets)
         if self._redactor is None or self._redactor[0] != values:
             self._redactor = (values, Redactor(values))
@@ -180,29 +172,29 @@ class JobState:
 
     @property
     def ended(self) -> float:
-        """End of the job in seconds since 1970; if unknown, the time of its submission."""
+        """End of the job as Unix time; the time of submission if unknown."""
         return self.record.created if self.record.ended is None else self.record.ended
 
     def needs(self) -> list[str]:
-        """Return the storage options that a client has to supply before the job can run."""
+        """Return the names of storage options that a client must supply before the job can run."""
         return missing(self.record.spec, self.secrets)
 
     def supply(self, secrets: Mapping[str, Any]) -> None:
-        """Set storage options that are kept in memory only; on an error, set none."""
+        """Set storage options that are kept in memory only; set all or, on an error, none."""
         if unknown := sorted(set(secrets) - set(self.record.spec.in_memory)):
             raise ParameterError(
-                f"job {self.record.id} has no storage option {unknown[0]!r}: give those that its "
-                "status names as needs."
+                f"job {self.record.id} does not need the storage option {unknown[0]!r}: supply the "
+                "options listed under needs in its status."
             )
         self.secrets = {**self.secrets, **secrets}
 
     def ask_to_stop(self, why: Why) -> None:
-        """Stop the run at the next chunk; the first reason counts."""
+        """Request the run to stop at its next chunk; later requests do not change the reason."""
         if self.stopped_for is None:
             self.stopped_for = why
 
     def update_waiting(self, event: Event) -> None:
-        """Record whether the run waits and whether it makes progress, from an event."""
+        """Use an event to update whether the run waits or makes progress."""
         kind, topic = event["event"], event.get("topic")
         if kind == "warning" and topic in WAITS:
             self.waiting = Waiting(WAITS[topic], str(event["message"]))
@@ -221,7 +213,7 @@ class JobState:
             self._farthest, self.tries = at, 0
 
     def postpone(self, reason: Reason, text: str) -> float:
-        """Postpone the next attempt, longer each time; return the seconds waited so far."""
+        """Postpone the next attempt with exponential backoff; return the seconds waited so far."""
         now = time.monotonic()
         if not self.tries:
             self.waiting_since = now
@@ -233,11 +225,11 @@ class JobState:
         return now - self.waiting_since
 
     def reset_retries(self) -> None:
-        """Retry at once, because what the job waits for may have been provided."""
+        """Retry immediately, because the missing resource may now be available."""
         self.tries, self.not_before = 0, 0.0
 
     def emit(self, event: Event) -> None:
-        """Add an event while no run is writing; the next run writes it to the job's folder."""
+        """Add an event outside a run; the next run writes the event to the job's folder."""
         stamp = datetime.now(UTC).isoformat(timespec="milliseconds")
         stamped = {"time": stamp, **event}
         with self._lock:
@@ -245,7 +237,7 @@ class JobState:
         self.feed(stamped)
 
     def unwritten(self) -> Iterator[Event]:
-        """Yield the events that are not yet in a file, and forget them."""
+        """Remove and yield the events that are not yet written to a file."""
         while True:
             with self._lock:
                 if not self._unwritten:
@@ -263,14 +255,14 @@ class JobState:
 
     @property
     def explanation(self) -> str:
-        """Explanation of what the job waits for; empty if it does not wait."""
+        """Explanation of why the job waits; empty if the job does not wait."""
         if self.reason == "credentials" and (needs := self.needs()):
-            return f"it needs values of the storage options {', '.join(needs)}: supply() them"
+            return f"it needs the storage options {', '.join(needs)}: supply() their values"
         waiting = self._waiting
         return self.note if waiting is None else waiting.text
 
     def about(self) -> dict[str, Any]:
-        """Return the fields that are in both a list of jobs and a status."""
+        """Return the fields common to a list of jobs and a status."""
         record, spec = self.record, self.record.spec
         return {
             "id": record.id,
@@ -287,7 +279,7 @@ class JobState:
         }
 
     def row(self) -> dict[str, Any]:
-        """Return the fields for a list of jobs, which may contain thousands of jobs."""
+        """Return the fields for a list of jobs; these are few because a list may be long."""
         row, result = self.about(), self.record.result
         if result is not None:
             _, value = value_in(vars(result))
@@ -300,7 +292,6 @@ class JobState:
         return row
 
     def status(self) -> dict[str, Any]:
-        """Return the status as plain values: see ``Job.status``."""
         record, spec, result = self.record, self.record.spec, self.record.result
         asked = None if spec.workers is None else spec.workers.model_dump(mode="json")
         return {
@@ -320,16 +311,15 @@ class JobState:
 
 
 def utc_text(moment: float) -> str:
-    """Format seconds since 1970 as UTC."""
     return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
 
 
 MOST_EVENTS, MOST_BYTES = 5_000, 4_000_000
-"""Maximum number of events in memory, and of bytes read; the job's folder has older events."""
+"""Maximum number of events in memory and of bytes read; older events remain in the job's folder."""
 
 
 class JobMetrics(NamedTuple):
-    """Figures of a job as of its last event; replaced as a whole, so readers need no lock."""
+    """Metrics of a job after its last event; replaced as a whole, so readers need no lock."""
 
     at: float = 0.0
     figures: Mapping[str, float] = MappingProxyType({})
@@ -337,10 +327,10 @@ class JobMetrics(NamedTuple):
 
 
 class Feed:
-    """The events of one job, numbered; a sink (see ``driver.events``).
+    """Event sink (see ``driver.events``) that numbers and stores the events of one job.
 
-    Events are kept as text, which takes half the memory of mappings. ``metrics`` has figures for
-    callers that must not block, and ``view`` has the state that the events describe. If ``is_new``,
+    Events are stored as text, which takes half the memory of mappings. ``metrics`` can be read
+    without blocking, and ``view`` is the state that results from the events. ``is_new`` means that
     there are no earlier events to :meth:`load`.
     """
 
@@ -372,7 +362,7 @@ class Feed:
         self._texts.append(json.dumps(numbered, separators=(",", ":")).encode())
 
     def load(self, events: Iterable[Event]) -> None:
-        """Insert the events of earlier schedulers before all others, once."""
+        """Insert the events of earlier schedulers before all others; later calls do nothing."""
         with self._lock:
             if self.is_loaded:
                 return
@@ -388,7 +378,7 @@ class Feed:
                 self._last = str(every[-1].get("time") or "") or None
 
     def unload(self) -> None:
-        """Drop the events and series of a job that has ended; its folder has them."""
+        """Drop the events and series of an ended job; the job's folder still has the events."""
         with self._lock:
             self._texts.clear()
             self._next = 0
@@ -400,7 +390,7 @@ class Feed:
             return copy.deepcopy(self.view)
 
     def since(self, n: int, most: int = 1_000) -> list[dict[str, Any]]:
-        """Return at most ``most`` events, from number ``n`` or from the first event in memory."""
+        """Return at most ``most`` events, from number ``n`` or the first event in memory."""
         with self._lock:
             begin = max(0, n - (self._next - len(self._texts)))
             end = min(begin + most, len(self._texts))
@@ -408,14 +398,14 @@ class Feed:
         return [json.loads(text) for text in texts]
 
     def worth(self, seconds: float) -> int:
-        """Return the number of workers for which the longest step so far takes ``seconds``.
+        """Return the number of workers with which the longest step so far would take ``seconds``.
 
-        At least 1, and at most the number of chunks.
+        The result is at least 1 and at most the number of chunks.
         """
         with self._lock:
             return max(1, min(self.view.n_chunks, math.ceil(self.view.most_work / seconds)))
 
     def figures(self) -> dict[str, Any]:
-        """Return figures of the last step, and sums: see ``Job.status``."""
+        """Return values of the last step and sums over all steps, as in ``Job.status``."""
         with self._lock:
             return {**self.view.figures(), "last_event": self._last, "n_events": self._next}

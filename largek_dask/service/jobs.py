@@ -1,4 +1,4 @@
-"""Operations of a scheduler on its jobs: submit, list, cancel, delete."""
+"""Operations on the jobs of a scheduler: submit, list, cancel, delete."""
 
 from __future__ import annotations
 
@@ -47,23 +47,22 @@ if TYPE_CHECKING:
     from distributed import Client
 
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
-"""Fields that may change when a job is resumed; they do not affect the bits of results."""
+"""Fields that may change when a job is resumed, because steps do not depend on them."""
 
 MOST_EVENTS = 1_000
-"""Maximum number of events per reply."""
 READERS = 2
-"""Number of threads that read events for the page; a store that hangs blocks one of them."""
+"""Number of threads that read events for the page; a store that hangs can block a thread."""
 MOST_NUMBERS = 10_000_000
-"""Maximum number of coordinates of a model for which the scheduler makes a report."""
+"""Maximum number of coordinates in a model for a report by the scheduler."""
 
 
 class Jobs(Queue):
-    """The jobs of one scheduler, and the operations for its clients, which may block.
+    """The jobs of one scheduler, with the operations that clients can call; these may block.
 
-    ``connect`` returns the client of the computing cluster (None for threads of this process), and
-    ``workers`` returns the workers of the cluster (None if unknown). ``owner`` is the name and
-    location of this scheduler, for claims. ``scheduler_file`` returns the content of the store's
-    ``scheduler.json`` for the number of a claim.
+    ``connect`` returns the client of the cluster that computes, or None to compute in threads of
+    this process. ``workers`` returns the workers of the cluster, or None if unknown. ``owner`` is
+    the name and location of this scheduler, written into claims. ``scheduler_file`` returns the
+    content of ``scheduler.json`` under a claim number.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Jobs(Queue):
         self._reading: dict[str, Future[None]] = {}
 
     def close(self, seconds: float) -> list[str]:
-        """Let every job write its checkpoint and stop, to be resumed by a later scheduler.
+        """Let all jobs write checkpoints and stop, so that a later scheduler can resume them.
 
         Returns the names of jobs that have not stopped after ``seconds``.
         """
@@ -89,29 +88,31 @@ class Jobs(Queue):
         return super().close(seconds)
 
     def workers_wanted(self, seconds: float) -> int:
-        """Return the number of workers that jobs can use if a step should take ``seconds``.
+        """Return the number of workers needed for steps that take about ``seconds``.
 
-        Counts running jobs, and jobs that wait only for workers.
+        The number includes workers for running jobs, and for jobs that wait only for workers.
         """
-        # Called on the scheduler's event loop, so without the lock.
+        # Do not lock: this method runs on the scheduler's event loop.
         return sum(_usable_workers(job, seconds) for job in self.jobs())
 
     # --- operations of clients --------------------------------------------------------------------
 
     def hello(self) -> dict[str, str]:
-        """Return the version and the store once this scheduler has loaded its jobs."""
+        """Wait until this scheduler has loaded its jobs; return its version and store."""
         self.wait_until_ready()
         return {"version": __version__, "store": self._store_lease.records.url}
 
     def submit(self, document: str, secrets: Mapping[str, Any], owner: str) -> str:
-        """Check and store a new job, and return its id; after an error nothing has been written.
+        """Check and store a new job, and return its id; if this fails, nothing is written.
 
         ``document`` is the JSON of a ``JobSpec``; ``secrets`` are the values of its storage options
         that are kept in memory only.
         """
         spec, secrets = JobSpec.parse(document), dict(secrets)
         if absent := missing(spec, secrets):
-            raise ParameterError(f"storage_options lacks values: supply {', '.join(absent)}.")
+            raise ParameterError(
+                f"values of these storage_options are missing: {', '.join(absent)}; supply them."
+            )
         options, owner = options_of(spec, secrets), printable(owner)[:200]
         self.wait_until_ready()
         try:
@@ -120,7 +121,7 @@ class Jobs(Queue):
             records = self._store_lease.records
             record = records.create(spec, owner, time.time(), takes)
             try:
-                # Claim the folder after the record exists, so that a crash leaves no unknown owner.
+                # Store the record before the claim, so that a crash leaves no orphaned claim.
                 reserve(output_folder(spec, options), record.id, self._owner)
             except BaseException:
                 records.remove(record.id)
@@ -128,7 +129,7 @@ class Jobs(Queue):
         except Exception as error:
             raise _without_secrets(error, Redactor(options)) from None
         job = JobState(record, secrets, True)
-        # Emit this before the job can start, so that it is the first event.
+        # Emit "queued" before the job can start, so that this is the first event.
         job.emit({"event": "queued", "run": record.run, "owner": owner})
         self.add(job, records)
         return record.id
@@ -140,16 +141,16 @@ class Jobs(Queue):
         secrets: Mapping[str, Any],
         accept_version: bool = False,
     ) -> str:
-        """Resume a job that has ended, with other stop rules if given.
+        """Resume a job that has ended, optionally with other stop rules.
 
-        ``changes`` may have the fields in ``CHANGEABLE``. With ``accept_version``, this version may
-        continue the computation of another version.
+        ``changes`` may contain the fields in ``CHANGEABLE``. With ``accept_version``, this version
+        may continue a job that another version computed.
         """
         job = self.find(job_id)
         for name in changes:
             if name not in CHANGEABLE:
                 raise ParameterError(
-                    f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}: submit a "
+                    f"{name} of a job cannot be changed, only {', '.join(CHANGEABLE)}; submit a "
                     "new job instead."
                 )
         with self.exclusively(job, "resumed", "wait until it has ended"):
@@ -170,7 +171,7 @@ class Jobs(Queue):
                 result=None,
                 ended=None,
             )
-            # The job can start once this thread releases it.
+            # The job can start only after this thread releases it.
             job.emit({"event": "queued", "run": run, "owner": job.record.owner})
         return job_id
 
@@ -193,10 +194,11 @@ class Jobs(Queue):
         older_than: float | None = None,
         limit: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Return rows of jobs, oldest first.
+        """List jobs as rows, oldest first.
 
-        Only jobs in one of the states ``state``, and that ended at least ``older_than`` seconds
-        ago, if these are given. Of these jobs, the newest ``limit`` are returned.
+        If given, ``state`` selects jobs in one of these states, ``older_than`` selects jobs that
+        ended at least this many seconds ago, and ``limit`` selects the newest of the remaining
+        jobs.
         """
         self.wait_until_ready()
         before = math.inf if older_than is None else time.time() - older_than
@@ -216,20 +218,19 @@ class Jobs(Queue):
         return job.feed.since(n, most)
 
     def news(self, job_id: str, n: int) -> dict[str, Any]:
-        """Return events from number ``n`` on, and whether more may follow.
+        """Return the events that start at number ``n``, and whether more may follow.
 
-        ``epoch`` identifies the period in which this scheduler holds the store: when it changes,
-        events are numbered from the start.
+        ``epoch`` identifies the period in which this scheduler holds the store. In a new epoch,
+        events are numbered from 0 again.
         """
         job = self.find(job_id)
-        # The run may still emit events after its end.
+        # The thread of the job may still emit events after the job has ended.
         is_over = job.state in ENDS and not job.running
         events = self.events(job_id, n, MOST_EVENTS)
         return {"epoch": self._store_lease.epoch, "events": events, "is_over": is_over}
 
     def _recall(self, job: JobState) -> None:
-        """Load events from before this scheduler's start if the job's files can be reached."""
-        # Requests of viewers do not retry storage for which the job waits.
+        # If the job waits for storage, requests of viewers must not retry reading the storage.
         if not job.feed.is_loaded and job.reason in (None, "workers", "memory"):
             folder = job.folder()
             is_own = claimed_for(folder) in (None, job.record.id)
@@ -237,16 +238,16 @@ class Jobs(Queue):
             self.unload_feeds([job])
 
     def cancel(self, job_id: str, who: str | None = None) -> str:
-        """Ask a job to end, even across a restart of the scheduler; return the state of the job.
+        """Request a job to end, even across a restart of the scheduler; return the job's state.
 
-        ``who`` is the origin of the request, for the event; None for clients, which are known.
+        ``who`` is the origin of the request recorded in the event; None for requests of clients.
         """
         job = self.find(job_id)
         with self.changed:
             if job.state in ENDS:
                 return job.state
             job.change_unsaved(cancel=True)
-            # The end of the job gives another event.
+            # This event reports the request; another event follows at the end of the job.
             origin = {} if who is None else {"who": who}
             job.emit({"event": "cancelling", "run": job.record.run, **origin})
             job.reset_retries()
@@ -254,54 +255,52 @@ class Jobs(Queue):
                 job.ask_to_stop("cancel")
             state = job.state
             self.changed.notify_all()
-        # The job ends even if the store cannot be written.
+        # The job is cancelled even if this write fails.
         self.save(job)
         return state
 
     # --- the page ---------------------------------------------------------------------------------
 
     def view(self, job_id: str) -> tuple[JobView, str]:
-        """Return a copy of a job's view, and a sentence on missing events, which may be empty.
+        """Return a copy of a job's view, and a message about missing events, which may be empty.
 
-        Earlier events are missing after a restart of the scheduler, and for jobs that ended long
-        ago. A thread then loads them from the job's folder.
+        After a restart of the scheduler, and for jobs that ended long ago, events are not in
+        memory. A thread then loads the events from the job's folder.
         """
         job = self.find(job_id)
         status = job.status()
-        # The folder cannot be reached while storage options are missing.
+        # Without its storage options, the folder cannot be reached.
         lack = "" if job.feed.is_loaded or status["needs"] else self._read(job)
         view = job.feed.copy_view()
         view.set_status(status)
         return view, lack
 
     def _read(self, job: JobState) -> str:
-        """Let a thread load a job's earlier events; return why they are missing until then."""
+        """Start loading a job's earlier events; return the reason why they are missing."""
         reading = self._reading.get(job.record.id)
         if reading is None:
             self._reading[job.record.id] = self._readers.submit(self._recall, job)
         elif reading.done():
-            # The next viewer starts another read.
+            # Allow the next viewer to start another read.
             del self._reading[job.record.id]
             if (error := reading.exception()) is not None:
                 text = job.redact(f"{type(error).__name__}: {error}")
-                return f"Its earlier events cannot be read: {text}"
-        return "Its earlier events are being read; charts follow."
+                return f"Earlier events of this job cannot be read: {text}"
+        return "Earlier events of this job are being read; charts will follow."
 
     def report(self, job_id: str) -> str:
-        """Return the report of a job's model as HTML."""
         from largek_dask.plots.report import make_report
 
         model = self.model(job_id)
         if model.n_clusters * model.n_features > MOST_NUMBERS:
             output = printable(self.find(job_id).record.spec.output)
             raise ParameterError(
-                f"the model of job {job_id} has more than {MOST_NUMBERS:,} coordinates: make its "
-                f"report on your machine, with `largek report {output}`."
+                f"the model of job {job_id} has more than {MOST_NUMBERS:,} coordinates: make the "
+                f"report on your machine with `largek report {output}`."
             )
         return make_report(model).html
 
     def redactor(self, secrets: Any) -> Redactor:
-        """Return a redactor of the given secrets and the secrets of all jobs."""
         return Redactor.joined([Redactor(secrets), *(job.redact for job in self.jobs())])
 
     def model(self, job_id: str) -> Model:
@@ -317,10 +316,10 @@ class Jobs(Queue):
         try:
             model = load_model(folder.sub(MODEL))
         except ModelFormatError as error:
-            # The model is torn, or was removed by hand or by an interrupted deletion.
+            # The model is incomplete, or was removed manually or by an interrupted deletion.
             if job.record.result is not None and job.record.result.digest is not None:
                 raise ModelFormatError(
-                    f"{error} Use submit(resume={job_id!r}) to compute it again."
+                    f"{error} Use submit(resume={job_id!r}) to compute the model again."
                 ) from None
             raise NoModelError(
                 f"job {job_id} is {job.state} and has no model yet: wait for its first checkpoint.",
@@ -329,7 +328,7 @@ class Jobs(Queue):
         result = job.record.result
         if result is not None and result.digest not in (None, model.digest()):
             raise OutputError(
-                f"{folder.url}/{MODEL} is not the model that job {job_id} has written: its digest "
+                f"{folder.url}/{MODEL} is not the model that job {job_id} wrote: its digest "
                 f"is {model.digest()}, not {result.digest}."
             )
         return model
@@ -339,7 +338,7 @@ class Jobs(Queue):
     def check(self, spec: JobSpec, options: dict[str, Any]) -> FitMemory:
         """Check data, parameters, memory, output and workers; return the memory of the fit."""
         client = self._connect()
-        # Missing chunks are counted and reported when the job runs.
+        # Do not count missing chunks here: the job counts and reports them.
         rows = open_rows(
             spec.data,
             sample_weight=spec.sample_weight,
@@ -354,13 +353,13 @@ class Jobs(Queue):
         memory = worker_memory(spec, takes, None if workers is None else WorkerPool(workers))
         if (why := why_never_fits(memory)) is not None:
             raise NotEnoughMemoryError(
-                f"the job can never run on these workers: {why}. Ask for fewer clusters or a "
-                "smaller memory_limit, or use fewer threads or more memory per worker."
+                f"the job can never run on these workers: {why}. Use fewer clusters, a smaller "
+                "memory_limit, fewer threads per worker or more memory per worker."
             )
         folder = output_folder(spec, options)
         folder.check_writable()
         if (job_id := claimed_for(folder)) is not None:
-            raise OutputError(f"{folder.url} is the output of job {job_id}: choose another.")
+            raise OutputError(f"{folder.url} is the output of job {job_id}: choose another output.")
         advice = "Choose another output, or resume its job with submit(resume=id)."
         check_output_folder(folder, advice, may_be_begun=False)
         needed = space_needed(

@@ -1,17 +1,19 @@
 """Leases of schedulers on jobs and stores: the highest claim holds the lease.
 
-A job's folder has ``claims/000001.json``, ``claims/000002.json``, …, each created exclusively, so
-that each number belongs to one scheduler. The holder of the highest number writes the job, with the
-number as fencing token. A claim names its job, so that no other job is written into this folder;
-the first claim is made when a job is submitted, and released at once. The holder renews the lease
-by heartbeats, which change ``claims/000002.beat``. A scheduler that sees the same heartbeat for
-longer than ``service.patience-seconds``, by its own clock, may claim the next number. The former
-holder has then lost the job; it notices this before its next write, and stops. The lease of a store
-works in the same way.
+The claims on a job are the files ``claims/000001.json``, ``claims/000002.json``, … in its folder.
+Each file is created exclusively, so each number belongs to one scheduler. Only the holder of the
+highest number writes to the folder, with the number as fencing token. Each claim contains the id of
+the job, so that no other job is written to the same folder. The first claim is made when a job is
+submitted, and is released immediately.
 
-A process that is suspended between that check and the write may have lost the job meanwhile. So
-files that are published once must be created exclusively (``Folder.create``), and all other files
-must be written under the token.
+The holder renews its lease by heartbeats, which change ``claims/000002.beat``. A scheduler that
+sees no new heartbeat for longer than ``service.patience-seconds``, by its own clock, may claim the
+next number. The former holder has then lost the job: it notices the loss before its next write, and
+stops. The lease of a store works in the same way.
+
+A process may be suspended between checking its lease and writing a file, and may lose the job in
+between. Therefore, files that are published once must be created exclusively (``Folder.create``),
+and all other files must be written under the token.
 """
 
 from __future__ import annotations
@@ -50,19 +52,17 @@ CLAIM = re.compile(r"(\d{6,12})\.json")
 SMALL = 4_096
 RELEASED = b"released"
 REMEMBERED = 20
-"""Number of earlier claims whose owners count as former owners."""
+"""Number of earlier claims to read for the list of former owners."""
 STORE = "the store of a scheduler"
-"""Name in place of a job in the claims of a store."""
+"""Job name used in the claims of a store."""
 
 
 def _newest(folder: Folder) -> int:
-    """Return the highest number claimed so far, or 0."""
     found = (CLAIM.fullmatch(name) for name in folder.names())
     return max((int(match[1]) for match in found if match), default=0)
 
 
 def _beat(folder: Folder, number: int) -> bytes:
-    """Return the last heartbeat of a claim; empty if there is none."""
     try:
         return folder.read(f"{number:06d}.beat", limit=SMALL)
     except (FileNotFoundError, DamagedError):
@@ -70,7 +70,7 @@ def _beat(folder: Folder, number: int) -> bytes:
 
 
 def _claim_field(claims: Folder, number: int, name: Literal["job", "owner"]) -> str | None:
-    """Return a field of a claim; None after a kill, or if an earlier version did not write it."""
+    """Return a field of a claim; None if the claim is incomplete or lacks the field."""
     try:
         document = json.loads(claims.read(f"{number:06d}.json", limit=SMALL))
     except (FileNotFoundError, DamagedError, ValueError, RecursionError):
@@ -83,7 +83,7 @@ def _claim_field(claims: Folder, number: int, name: Literal["job", "owner"]) -> 
 
 
 def claimed_for(folder: Folder) -> str | None:
-    """Return the job that has claimed a folder; None if no claim names a job."""
+    """Return the id of the job that has claimed a folder; None if no claim names a job."""
     claims = folder.sub("claims")
     number = _newest(claims)
     return _claim_field(claims, number, "job") if number else None
@@ -98,30 +98,30 @@ def check_job(folder: Folder, job: str) -> None:
 
 
 def reserve(folder: Folder, job: str, owner: str) -> None:
-    """Claim a folder for a new job, or raise OutputError if another job has claimed it."""
+    """Claim a folder for a new job; raise OutputError if another job has claimed it."""
     try:
         lease = Claimant(folder, job, owner, 0.0).claim()
     except ParameterError as error:
         raise OutputError(str(error)) from None
     if lease is None:
         raise OutputError(
-            f"{folder.url} has just become the output of another job: choose another folder."
+            f"{folder.url} was just claimed as the output of another job: choose another folder."
         )
     lease.release()
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to write a job, until another scheduler claims it."""
+    """Right to write to the folder of a job until another scheduler claims the job."""
 
     folder: Folder
     token: int
     owner: str
     taken_from: str | None = None
-    """Former owner if its lease timed out without being released, else None."""
+    """Former owner whose lease timed out without a release, or None."""
 
     def check(self) -> None:
-        """Check the lease; call this before every write.
+        """Check that the lease is still held; call this before every write.
 
         Raises LostJobError if another scheduler has claimed the job, and FileNotFoundError if its
         folder is gone.
@@ -141,28 +141,28 @@ class Lease:
         self._beat(uuid.uuid4().hex.encode())
 
     def _beat(self, sign: bytes) -> None:
-        """Write a heartbeat, which need not survive a power failure."""
+        """Write a heartbeat; heartbeats need not survive a power failure."""
         self.folder.publish(f"{self.token:06d}.beat", sign, is_durable=False)
 
     def earlier_owners(self) -> frozenset[str]:
-        """Return the owners of earlier claims, as far as they can be read."""
+        """Return the owners of the earlier claims that can be read."""
         earlier = range(max(1, self.token - REMEMBERED), self.token)
         found = {_claim_field(self.folder, number, "owner") for number in earlier}
         return frozenset(owner for owner in found if owner is not None) - {self.owner}
 
     def release(self) -> None:
-        """Let any scheduler claim the job at once."""
+        """Release the lease, so that any scheduler can claim the job immediately."""
         with contextlib.suppress(LostJobError):
             self.check()
             self._beat(RELEASED)
 
 
 class Claimant:
-    """A scheduler that tries to claim a job, or a store (``job`` is then ``STORE``).
+    """Scheduler that tries to claim a job or, if ``job`` is ``STORE``, a store.
 
-    ``owner`` is the name of this scheduler, for messages of schedulers that lose the lease.
-    ``patience`` is the timeout of a holder's heartbeats in seconds, by ``clock``, which must be
-    monotonic. There is no such wait for ``former_owners``, who have lost their store.
+    ``owner`` is the name of this scheduler, shown in messages of other schedulers. ``patience`` is
+    the timeout for the heartbeats of a holder, in seconds of the monotonic ``clock``. Leases of
+    ``former_owners``, who have lost their store, can be claimed without this timeout.
     """
 
     def __init__(
@@ -184,10 +184,10 @@ class Claimant:
         self._seen: tuple[int, bytes] = (0, b"")
         self._since = clock()
         self.holder = ""
-        """Owner of the lease, once one of its heartbeats has been seen."""
+        """Owner of the lease; empty until a new heartbeat has been seen."""
 
     def claim(self) -> Lease | None:
-        """Return the lease if the job is free or its holder's heartbeats have timed out, else None.
+        """Return a lease if the job is free or its holder has timed out; otherwise return None.
 
         Raises ParameterError if the folder belongs to another job.
         """
@@ -210,7 +210,7 @@ class Claimant:
         claim = {"format": 1, "job": self._job, "owner": self._owner, "claimed": uuid.uuid4().hex}
         document = json.dumps(claim).encode()
         name = f"{token:06d}.json"
-        # After a retry, the claim may exist because the first attempt has written it.
+        # If storage retries the request, the first attempt may already have written this claim.
         if not self._folder.create(name, document) and self._folder.read(name) != document:
             check_job(self._job_folder, self._job)
             return None
@@ -218,13 +218,13 @@ class Claimant:
         try:
             lease.renew()
         except LostJobError:
-            # If a write takes longer than the patience, even the first heartbeat is too late.
+            # The write took longer than the timeout, so another scheduler has claimed the job.
             return None
         return lease
 
 
 class LeaseRenewer(threading.Thread):
-    """Thread that renews a lease, and calls ``lost`` once if it is lost."""
+    """Thread that renews a lease, and calls ``lost`` if another scheduler has taken it."""
 
     def __init__(self, lease: Lease, lost: Callable[[], None]) -> None:
         super().__init__(name=f"largek-keeper-{lease.token}", daemon=True)
@@ -241,16 +241,18 @@ class LeaseRenewer(threading.Thread):
                 self._lost()
                 return
             except Exception as error:
-                # Continuing is safe, as the lease is checked before each write. The message may
-                # contain secrets, so only the type of the error is logged.
+                # Log only the type of the error, because its message may contain secrets.
                 kind = type(error).__name__
-                logger.warning("The lease of %s was not renewed: %s", self._lease.folder.url, kind)
+                logger.warning(
+                    "The lease of %s could not be renewed: %s", self._lease.folder.url, kind
+                )
 
     def stop(self) -> None:
-        """End the thread, and release the lease.
+        """End the thread and release the lease.
 
-        Waits for a renewal in progress: its heartbeat must not be written after the release, nor
-        into a folder that is being removed. Calls of object stores have timeouts (``data.stores``).
+        This method waits for a renewal in progress, so that no heartbeat is written after the
+        release or into a folder that is being removed. The wait is limited by the timeouts of
+        object stores (``data.stores``).
         """
         self._ended_run.set()
         self.join()
@@ -259,22 +261,22 @@ class LeaseRenewer(threading.Thread):
 
 
 class StoreLease:
-    """The lease of one scheduler on a store, from waiting for the lease to losing it.
+    """Lease of a scheduler on a store, which may be awaited, held or lost.
 
-    ``records`` check the lease before every write. ``holder`` is the other scheduler that has the
-    store, if known. ``epoch`` changes each time the store is claimed. All attributes are changed
-    while holding ``changed``.
+    ``records`` checks the lease before every write. ``holder`` is the other scheduler that has the
+    store, or empty if unknown. ``epoch`` changes whenever the store is claimed. The lock
+    ``changed`` is held while attributes change.
     """
 
     def __init__(self, records: Records, owner: str, changed: threading.Condition) -> None:
         beat = float(config.get("service.beat-seconds"))
         patience = float(config.get("service.patience-seconds"))
-        # The factor of two ensures that one late heartbeat does not cause a timeout.
+        # With a factor of two, one late heartbeat does not cause a timeout.
         if not patience >= 2.0 * beat:
             raise ParameterError(
                 f"largek.service.patience-seconds ({patience:g}) must be at least twice "
                 f"largek.service.beat-seconds ({beat:g}) on all schedulers of a store; otherwise "
-                "one that is alive may lose its jobs to another."
+                "another scheduler may take over jobs from a scheduler that is alive."
             )
         self.records = records
         self.holder = ""
@@ -287,13 +289,13 @@ class StoreLease:
 
     @property
     def is_held(self) -> bool:
-        """True if this scheduler holds the lease of its store, as far as it knows."""
+        """True if this scheduler believes that it holds the lease of its store."""
         return self._renewer is not None
 
     def claim(self, lost: Callable[[], None]) -> None:
-        """Claim the store, unless another scheduler has it.
+        """Claim the store unless another scheduler holds it.
 
-        ``lost`` is called, while holding ``changed``, once another scheduler has claimed the store.
+        When another scheduler claims the store, ``lost`` is called with the lock ``changed`` held.
         """
         if self._claimant is None:
             patience = float(config.get("service.patience-seconds"))
@@ -326,7 +328,7 @@ class StoreLease:
             self._changed.notify_all()
 
     def refusal(self) -> ClusterError:
-        """Return the error that names the scheduler to connect to instead."""
+        """Make the error for clients, which names the scheduler to connect to instead."""
         if not self.holder:
             return ClusterError(
                 f"the jobs in {self.records.url} cannot be read at the moment: try again later."
@@ -338,11 +340,11 @@ class StoreLease:
         )
 
     def stop_claiming(self) -> None:
-        """Stop claiming the store; a lease is kept until :meth:`release`."""
+        """Stop trying to claim the store; keep a lease that is held until :meth:`release`."""
         with self._changed:
             self._is_over = True
 
     def release(self) -> None:
-        """Let another scheduler claim the store at once."""
+        """Release the lease, so that another scheduler can claim the store immediately."""
         if (renewer := self._renewer) is not None:
             renewer.stop()

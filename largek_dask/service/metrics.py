@@ -1,7 +1,7 @@
-"""Prometheus metrics of jobs, on the page ``/metrics`` of the scheduler.
+"""Prometheus metrics of jobs, served at ``/metrics`` on the scheduler.
 
-Metrics are collected on the scheduler's event loop, so nothing here blocks on a lock. This module
-needs ``prometheus-client`` (extra ``metrics``).
+Metrics are collected on the scheduler's event loop, so this module must not wait for locks. It
+requires ``prometheus-client`` (extra ``metrics``).
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ if TYPE_CHECKING:
 
 MOST_NAME = 64
 MOST_JOBS, ENDED_SECONDS = 100, 600.0
-"""Maximum number of jobs, and time for which an ended job can be scraped, in seconds."""
-# Exported as largek_job_<name>, such as largek_job_cost.
+"""Maximum number of jobs to export, and time for which ended jobs are exported, in seconds."""
+# Names are exported with the prefix largek_job_, for example largek_job_cost.
 JOB_METRICS: dict[str, tuple[str, str]] = {
-    "ended": ("gauge", "1 when the job has ended; absent before."),
-    "failed": ("gauge", "1 when the job has failed; absent otherwise."),
+    "ended": ("gauge", "1 if the job has ended; otherwise absent."),
+    "failed": ("gauge", "1 if the job has failed; otherwise absent."),
     "before_first_step_seconds": (
         "gauge",
-        "Time of the run in progress before its first step; absent after it.",
+        "Time since the start of the current run; absent after its first step.",
     ),
-    "cost": ("gauge", "The objective after the last step."),
-    "steps": ("counter", "Steps, including repeated ones."),
-    "rows": ("counter", "Rows processed by steps."),
-    "bytes": ("counter", "Bytes read or moved."),
-    "retries": ("counter", "Chunks that were retried."),
-    "rebuilt": ("counter", "Chunks whose row state was rebuilt."),
-    "evictions": ("counter", "Chunks whose row state was evicted for lack of memory."),
-    "state_bytes": ("gauge", "Row state held by workers."),
-    "eta_seconds": ("gauge", "Maximum time left; absent if unknown."),
-    "last_event_timestamp_seconds": ("gauge", "Time of the last event."),
-    "workers": ("gauge", "Workers; 0 if the scheduler computes."),
+    "cost": ("gauge", "Objective after the last step."),
+    "steps": ("counter", "Number of steps, including repeated steps."),
+    "rows": ("counter", "Number of rows processed by steps."),
+    "bytes": ("counter", "Number of bytes read or moved."),
+    "retries": ("counter", "Number of chunks that were retried."),
+    "rebuilt": ("counter", "Number of chunks whose row state was rebuilt."),
+    "evictions": ("counter", "Number of chunks whose row state was evicted for lack of memory."),
+    "state_bytes": ("gauge", "Size of the row state on workers, in bytes."),
+    "eta_seconds": ("gauge", "Upper bound of the time left; absent if unknown."),
+    "last_event_timestamp_seconds": ("gauge", "Unix time of the last event."),
+    "workers": ("gauge", "Number of workers in use; 0 if the scheduler computes."),
 }
-"""Kind and description of each metric of a job. Prometheus appends ``_total`` to counters."""
-SECONDS = "Seconds of work by kind, summed over threads; total is wall time."
+"""Type and description of each job metric. Prometheus appends ``_total`` to counters."""
+SECONDS = "Seconds of work by kind, summed over threads; the kind total is wall time."
 
 
 class JobsCollector:
@@ -77,7 +77,7 @@ class JobsCollector:
             JobsCollector.newest = None
 
     def describe(self) -> Iterable[Metric]:
-        """Return an empty list, so that registering does not collect all figures."""
+        """Return an empty list, so that registration does not collect metrics."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -115,7 +115,7 @@ def _family(name: str, kind: str, says: str, labels: tuple[str, ...]) -> Any:
 
 
 def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
-    """Return running jobs, then jobs that ended recently; the latest first in both groups."""
+    """Return running jobs, then recently ended jobs, each with the latest first."""
     latest = sorted(jobs, key=lambda job: job.feed.metrics.at, reverse=True)
     running = [job for job in latest if job.running and job.state not in ENDS]
     since = now - ENDED_SECONDS
@@ -124,7 +124,6 @@ def shown(jobs: Iterable[JobState], now: float) -> list[JobState]:
 
 
 def _figures(job: JobState, now: float) -> dict[str, float]:
-    """Return the known figures of a job by their names in :data:`JOB_METRICS`."""
     figures, state, began = dict(job.feed.metrics.figures), job.state, job.began
     if state in ENDS:
         figures["ended"] = 1.0

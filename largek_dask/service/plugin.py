@@ -1,7 +1,8 @@
 """Scheduler plugin that runs jobs and answers clients.
 
-Slow work runs in threads, and the Dask client of the jobs has its own event loop. So the
-scheduler's loop is never blocked; it packs arrays only for a model that a client requests.
+Slow work runs in threads, and the Dask client of the jobs has its own event loop, so that the
+scheduler's event loop is not blocked. The scheduler's loop serializes arrays only if a client
+requests a model.
 """
 
 from __future__ import annotations
@@ -52,31 +53,32 @@ logger = logging.getLogger(__name__)
 
 HANDLER = "largek"
 TARGET = "adaptive_target"
-"""Name of the handler that Dask's ``Adaptive`` calls."""
+"""Name of the scheduler handler that Dask's ``Adaptive`` calls."""
 ANSWERING_THREADS = 32
 MOST_OF_A_JOB, HANGS_SECONDS = 8, 5.0
-"""Maximum number of concurrent requests for files of a job, once the first has taken this many
-seconds."""
+"""Maximum number of concurrent requests for a job's files while the oldest request has taken longer
+than this many seconds."""
 OPERATIONS = {
     "submit": "submit",
     **dict.fromkeys(("resume", "delete", "model", "news"), "files"),
     **dict.fromkeys(("hello", "listed", "status", "cancel", "supply"), "answer"),
 }
-"""Methods of ``Jobs`` that clients may call, with the thread pool that executes each.
+"""Methods of ``Jobs`` that clients may call, and the thread pool that executes each method.
 
-Pools are separate because a submit waits for all workers, and other methods for a job's files.
+There are several pools because ``submit`` may wait for workers, and other methods may wait for
+files of a job.
 """
 MOST_ARGUMENTS = 8 << 20
-"""Maximum characters of a request; a job document of 1 MB is longer as nested JSON."""
+"""Maximum length of a request, in characters; nested JSON makes a 1 MB job document longer."""
 MOST_SECRETS = 64 << 10
-"""Maximum characters of all secrets of a request, since every text is searched for each secret."""
+"""Maximum total length of a request's secrets, because every text is searched for each secret."""
 
 
 class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no types
     """Run clustering jobs on a Dask scheduler.
 
-    Register it with ``client.register_plugin(JobsPlugin(store=...))``, or start the scheduler with
-    ``dask scheduler --preload largek_dask.service.preload``.
+    To use the plugin, call ``client.register_plugin(JobsPlugin(store=...))``, or start the
+    scheduler with ``dask scheduler --preload largek_dask.service.preload``.
 
     Parameters
     ----------
@@ -96,12 +98,12 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self.storage_options = dict(storage_options or {})
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._file_requests: dict[str, list[float]] = {}
-        """Start times of requests in progress, by the job whose files they read."""
+        """Start times of the current requests for files, by job id."""
         self._has_begun = False
         self._page: Page | None = None
 
     async def start(self, scheduler: Any) -> None:
-        """Start the jobs; called by Dask with the running scheduler."""
+        """Start the jobs; Dask calls this with the running scheduler."""
         self.scheduler = scheduler
         self._loop = asyncio.get_running_loop()
         self._pools = {
@@ -118,8 +120,8 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         try:
             self._jobs = await self._in_pool("answer", self._open, url, owner)
         except LargekError as error:
-            # Log one clear line before Dask's traceback of a hundred lines.
-            logger.error("largek cannot run jobs in %s: %s", url, error)
+            # Log one clear line, because Dask's traceback that follows is very long.
+            logger.error("largek cannot run jobs from the store %s: %s", url, error)
             raise
         self._has_begun = True
         self.store = url
@@ -131,7 +133,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         self._page = add_page(scheduler, self._jobs)
         self._metrics = JobsCollector(self._jobs.jobs)
         self._metrics.register()
-        logger.info("largek keeps its jobs in %s", url)
+        logger.info("largek stores its jobs in %s", url)
 
     def _open(self, url: str, owner: str) -> Jobs:
         records = Records(Folder(url, self.storage_options))
@@ -139,7 +141,6 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return Jobs(records, self._connect, owner, self._scheduler_file, self._worker_infos)
 
     def _scheduler_file(self, token: int) -> dict[str, Any]:
-        """Return the content of ``scheduler.json`` under the claim ``token``."""
         about = {
             "type": "Scheduler",
             "address": self.scheduler.address,
@@ -153,7 +154,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return {"format": 1, **{name: value for name, value in about.items() if value is not None}}
 
     async def before_close(self) -> None:
-        """Let jobs write their checkpoints; called by Dask before it shuts down."""
+        """Let jobs write their checkpoints; Dask calls this before the scheduler closes."""
         for pool in self._pools.values():
             pool.shutdown(wait=False)
         if not self._has_begun:
@@ -164,7 +165,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         if self._page is not None:
             self._page.close()
         seconds = float(config.get("service.shutdown-seconds"))
-        # Do not use a pool, whose threads may all be waiting.
+        # Use a new thread, because all threads of the pools may be waiting.
         for name in await asyncio.to_thread(self._jobs.close, seconds):
             logger.warning("%s did not stop in time; it will resume from a checkpoint", name)
         self._metrics.close()
@@ -175,7 +176,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     # --- from threads -----------------------------------------------------------------------------
 
     def _worker_infos(self) -> list[SchedulerWorker]:
-        # Copying the table is atomic.
+        # Copy the table first: this is atomic, so no lock is needed.
         workers = tuple(dict.values(self.scheduler.workers))
         return [
             SchedulerWorker(
@@ -188,7 +189,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         ]
 
     def _connect(self) -> Client:
-        """Return the client of all jobs, whose event loop runs in its own thread."""
+        """Return the client shared by all jobs; its event loop runs in a separate thread."""
         with self._client_lock:
             if self._client is None or self._client.status not in ("running", "connecting"):
                 self._client = Client(
@@ -210,8 +211,9 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
     def _adaptive_target(self, target_duration: Any = None) -> int:
         """Return the number of workers for ``cluster.adapt()``.
 
-        Dask counts tasks, and a job has one task per worker. So Dask would never request more
-        workers, and would retire workers that wait for the end of a pass.
+        Dask's own target depends on the number of tasks, but a job has only one task per worker.
+        Dask would never request more workers, and would retire workers that wait for the end of a
+        pass.
         """
         usual = self._dask_target(target_duration=target_duration)
         duration = target_duration or dask.config.get("distributed.adaptive.target-duration")
@@ -219,7 +221,7 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
         return int(max(usual, wanted))
 
     async def _answer(self, operation: str, arguments: str = "{}") -> dict[str, Any]:
-        """Answer a client's request; texts are JSON, and errors are returned as texts."""
+        """Answer a client's request: parse its JSON arguments, and return errors as text."""
         pool = OPERATIONS.get(operation, "answer")
         answer: dict[str, Any] = await self._in_pool(pool, self._do, operation, arguments)
         return answer
@@ -246,14 +248,14 @@ class JobsPlugin(SchedulerPlugin):  # type: ignore[misc]  # distributed has no t
             redact = self._jobs.redactor(secrets)
             if not isinstance(error, LargekError | OSError):
                 text = redact("".join(traceback.format_exception(error)))
-                # Indented, so that no text can forge a line of the log.
+                # Indent the text, so that it cannot forge a line of the log.
                 shown = textwrap.indent(text, "    ", lambda line: True)
                 logger.error("largek %s failed:\n%s", operation, shown)
             return {"error": type(error).__name__, "message": redact(str(error))}
 
     @contextlib.contextmanager
     def _limited(self, job_id: Any) -> Iterator[None]:
-        """Limit the requests for files of one job, so that its folder cannot block all threads.
+        """Limit concurrent requests for a job's files, so that one job cannot block all threads.
 
         Raises OutputError if many requests are in progress and the first has not been answered.
         """
@@ -280,7 +282,7 @@ def read_arguments(arguments: str) -> dict[str, Any]:
     """Parse the arguments of a request after checking its size."""
     if len(arguments) > MOST_ARGUMENTS:
         raise ParameterError(
-            f"a request has {len(arguments):,} characters: at most {MOST_ARGUMENTS:,} are allowed."
+            f"a request has {len(arguments):,} characters; at most {MOST_ARGUMENTS:,} are allowed."
         )
     given: dict[str, Any] = dict(json.loads(arguments))
     if len(json.dumps(given.get("secrets"))) > MOST_SECRETS:
@@ -291,12 +293,12 @@ def read_arguments(arguments: str) -> dict[str, Any]:
 
 
 def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
-    """Add the page of jobs to a scheduler's dashboard; return None if there is no dashboard.
+    """Add the page of jobs to a scheduler's dashboard; return None without a dashboard.
 
-    Errors are only logged, because jobs matter more than their page.
+    Errors are only logged, because jobs can run without the page.
     """
     application: Any = getattr(scheduler, "http_application", None)
-    # Dask stores the prefix of all paths only here.
+    # Only these applications know the URL prefix of Dask's pages.
     pages = [one for one in getattr(application, "applications", ()) if hasattr(one, "prefix")]
     if not pages or not config.get("observe.dashboard"):
         return None
@@ -310,15 +312,15 @@ def add_page(scheduler: Any, jobs: Jobs) -> Page | None:
         hosts = Hosts(partial(dashboard_of, scheduler))
         return Page(application, pages[0].prefix, jobs, hosts, navigation, actions=actions)
     except Exception:
-        logger.exception("The page of jobs cannot be added; jobs run without it")
+        logger.exception("The page of jobs cannot be added; jobs run without the page")
         return None
 
 
 def dashboard_of(scheduler: Any) -> str | None:
-    """Return the URL of a scheduler's dashboard, or None."""
+    """Return the URL of a scheduler's dashboard; None without a dashboard."""
     if not getattr(scheduler, "http_server", None):
         return None
-    # Replace a wildcard address, which other machines cannot reach.
+    # Replace a wildcard address, because other machines cannot connect to it.
     host = scheduler.http_server.address
     if host in ("0.0.0.0", "::", ""):
         host = get_address_host(scheduler.address)
@@ -326,7 +328,7 @@ def dashboard_of(scheduler: Any) -> str | None:
 
 
 def driver_security(security: Security) -> Security:
-    """Return certificates for the jobs' client; by default those of the scheduler."""
+    """Return the certificates of the jobs' client, by default the scheduler's certificates."""
     if not security.require_encryption and security.tls_ca_file is None:
         return security
     own = security.get_tls_config_for_role("scheduler")
@@ -340,6 +342,5 @@ def driver_security(security: Security) -> Security:
 
 
 def default_store() -> str:
-    """Return the URL of a store in the home folder of the scheduler's user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join("~", ".local", "state")
     return os.path.join(os.path.expanduser(base), "largek", "store")

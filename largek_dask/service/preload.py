@@ -1,8 +1,8 @@
-"""Run jobs on a scheduler: ``dask scheduler --preload largek_dask.service.preload``.
+"""Add the jobs plugin with ``dask scheduler --preload largek_dask.service.preload``.
 
-JupyterLab's Dask extension lists Bokeh documents of the dashboard whose names begin with
-``individual-``. So one such document redirects to the page of jobs. It is added when this module is
-imported, because Dask has already made its pages when it calls ``dask_setup``.
+JupyterLab's Dask extension lists only those dashboard pages whose names begin with ``individual-``.
+Therefore, this module adds such a page, which redirects to the page of jobs. The page is added at
+import time, because Dask creates its pages before it calls ``dask_setup``.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if config.get("observe.dashboard"):
 @click.option(
     "--largek-store",
     metavar="URL",
-    help="Folder where jobs are stored, so that a restarted scheduler continues them.",
+    help="Folder for jobs, from which a restarted scheduler resumes them.",
 )
 def dask_setup(scheduler: Any, largek_store: str | None) -> None:
-    """Add the plugin; called by Dask with the scheduler that is starting."""
+    """Add the plugin; Dask calls this with the scheduler that is starting."""
     scheduler.add_plugin(JobsPlugin(largek_store))

@@ -1,7 +1,8 @@
-"""Name the job in log lines, and keep the last warnings of each process for its events.
+"""Add job ids to log lines, and store the last warnings of each process for error reports.
 
-The log of a worker is lost when the worker dies. So each worker sends its warnings to the scheduler
-as Dask events, and jobs add the last warnings to their own events about this worker.
+The log of a worker is lost when the worker dies. Therefore, each worker sends its warnings to the
+scheduler as Dask events, and jobs add the last warnings of a worker to their own events about this
+worker.
 """
 
 from __future__ import annotations
@@ -18,19 +19,19 @@ from largek_dask.redaction import redacted_line
 from largek_dask.version import __version__
 
 TOPIC = "largek-warnings"
-"""Topic of these Dask events; each event has the address of a worker and lines of its log."""
+"""Topic of Dask events with warnings; each event contains a worker's address and log lines."""
 MOST_LINES, MOST_LETTERS = 50, 400
-"""Maximum number of warnings kept per process, and of characters per warning."""
+"""Maximum number of stored warnings per process, and of characters per warning."""
 AT_ONCE, PAUSE_SECONDS = 10, 1.0
-"""Number of warnings that a worker sends at once in a period of this many seconds. At the end of
-the period it sends the last of the remaining warnings."""
+"""Number of warnings that a worker sends immediately in each period of this many seconds. The last
+of the remaining warnings are sent at the end of the period."""
 LOGGERS = ("", "distributed")
 """The root logger, and Dask's logger, which does not propagate to the root."""
 FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 
 class JobFilter(logging.Filter):
-    """Prefix log lines of a job with its id, and redact its secrets.
+    """Add the job id to log lines of a job, and redact the job's secrets.
 
     Examples
     --------
@@ -47,7 +48,7 @@ class JobFilter(logging.Filter):
             record.job_id = job_id
             record.msg, record.args = redacted_line(f"[{job_id}] {_message_of(record)}"), ()
             if record.exc_info:
-                # Formatters use this text instead of formatting the exception.
+                # If exc_text is set, formatters do not format the exception themselves.
                 text = logging.Formatter().formatException(record.exc_info)
                 record.exc_text = redacted_line(text)
         return True
@@ -61,14 +62,13 @@ def _message_of(record: logging.LogRecord) -> str:
 
 
 class LastWarnings(logging.Handler):
-    """Keep the last warnings and errors of this process, from all libraries."""
+    """Store the last warnings and errors of this process, from all libraries."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self.setFormatter(logging.Formatter(FORMAT))
         self.lines: deque[str] = deque(maxlen=MOST_LINES)
         self.nodes: list[Any] = []
-        """Schedulers and workers of this process."""
         self._n_sent = 0
         self._unsent: deque[str] = deque(maxlen=MOST_LINES)
 
@@ -107,13 +107,13 @@ _here.addFilter(_filter)
 
 
 def watch(node: Any) -> None:
-    """Keep the last warnings of this process, and show lines of all libraries in Dask's logs.
+    """Store this process's last warnings, and add log lines of all libraries to Dask's logs.
 
-    ``node`` is a scheduler or worker; its ``get_logs`` returns these lines as well.
+    ``node`` is a scheduler or worker; afterwards, ``node.get_logs`` returns lines of all libraries.
     """
     root = logging.getLogger()
     if not root.handlers and logging.lastResort is not None:
-        # Without any handler Python uses lastResort; adding another handler would disable it.
+        # Python uses lastResort only if there is no other handler, so add it explicitly.
         root.addHandler(logging.lastResort)
     if (shown := getattr(node, "_deque_handler", None)) is not None:
         root.addHandler(shown)
@@ -126,7 +126,7 @@ def watch(node: Any) -> None:
 
 
 def unwatch(node: Any) -> None:
-    """Undo :func:`watch`; after the last node, restore the logging of the process."""
+    """Undo :func:`watch`; for the last node, also restore the logging of the process."""
     root = logging.getLogger()
     _here.nodes = [other for other in _here.nodes if other is not node]
     if (shown := getattr(node, "_deque_handler", None)) is not None:
@@ -139,7 +139,7 @@ def unwatch(node: Any) -> None:
 
 
 def last_warnings(worker: str | None = None) -> list[str]:
-    """Return the last warnings of a worker, even of a dead one, or else of this process."""
+    """Return the last warnings of a worker, even a dead one, or by default of this process."""
     if worker is None:
         return list(_here.lines)
     events = [
@@ -148,7 +148,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
         if hasattr(node, "get_events")
         for _, event in node.get_events(TOPIC)
     ]
-    # Validate each event, because any client may have sent it.
+    # Validate each event, because any client can send events.
     lines = [
         str(line)[:MOST_LETTERS]
         for event in events
@@ -159,7 +159,7 @@ def last_warnings(worker: str | None = None) -> list[str]:
 
 
 class WatchPlugin(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
-    """Watch the log of every worker, including workers that join later."""
+    """Worker plugin that watches the logs of all workers, including workers that join later."""
 
     name = f"largek-watch-{__version__}"
     idempotent = True

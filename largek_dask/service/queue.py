@@ -1,4 +1,4 @@
-"""Queue of the jobs in a store: load, start (first come, first served) and delete them."""
+"""Queue that loads, starts (first come, first served) and deletes the jobs of a store."""
 
 from __future__ import annotations
 
@@ -41,21 +41,20 @@ logger = logging.getLogger(__name__)
 
 TICK_SECONDS = 0.5
 END_SECONDS = 30.0
-"""Timeout of the cleanup that follows a job's last event, in seconds."""
+"""Timeout for the cleanup after a job's last event, in seconds."""
 START_SECONDS = 60.0
-"""Timeout of requests to a scheduler that is starting, in seconds."""
+"""Timeout for requests during start-up, in seconds."""
 MOST_FEEDS = 10
-"""Number of ended jobs whose events are kept in memory; events of other jobs are loaded on
-request."""
+"""Number of ended jobs whose events stay in memory; events of older jobs are loaded on request."""
 CHECK_PAUSE = 50.0
-"""Pause between two checks of all records, as a multiple of the duration of a check."""
+"""Pause between checks of all records, as a multiple of the duration of a check."""
 
 
 class Queue:
-    """The jobs of a store while this scheduler holds it, started in turn.
+    """Queue of the jobs in a store, while this scheduler holds the store.
 
-    ``changed`` guards all state. ``loaded`` is set while the jobs are in memory. For other
-    parameters see :class:`largek_dask.service.jobs.Jobs`.
+    The lock ``changed`` guards all state. The event ``loaded`` is set while the jobs are in memory.
+    Parameters are described in :class:`largek_dask.service.jobs.Jobs`.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Queue:
         self._stamps: dict[str, int] = {}
         self._unreadable: frozenset[str] = frozenset()
         self._busy: dict[str, str] = {}
-        """Jobs that a thread holds exclusively, with the operation as a participle ("deleted")."""
+        """Current exclusive operation by job id, as a participle such as "deleted"."""
         self._workers_seen: WorkerPool | None = None
         self._runners: set[Runner] = set()
         self._closing = False
@@ -96,7 +95,7 @@ class Queue:
             thread.start()
 
     def close(self, seconds: float) -> list[str]:
-        """Start no more jobs, ask running jobs to stop, and release the store.
+        """Start no more jobs, stop running jobs, and release the store.
 
         Returns the names of jobs that have not stopped after ``seconds``.
         """
@@ -109,7 +108,7 @@ class Queue:
         return [runner.name for runner in runners if runner.is_alive()]
 
     def stop(self) -> list[Runner]:
-        """Start no more jobs, ask running jobs to stop, and return their runners."""
+        """Start no more jobs, request running jobs to stop, and return their threads."""
         with self.changed:
             self._store_lease.stop_claiming()
             self._closing = True
@@ -120,14 +119,14 @@ class Queue:
             return list(self._runners)
 
     def _repeat(self, turn: Callable[[], None], seconds: Callable[[], float], words: str) -> None:
-        """Call ``turn`` periodically until the queue is closed; log each new failure once."""
+        """Call ``turn`` periodically until the queue is closed; log each new error once."""
         trouble = ""
         while not self._closing:
             try:
                 turn()
                 trouble = ""
             except Exception as error:
-                # No error may end this thread, because all jobs depend on it.
+                # Catch all errors, because all jobs depend on this thread.
                 records = self._store_lease.records
                 if (reason := records.reason(error)) != trouble:
                     logger.warning(words, records.url, reason)
@@ -139,7 +138,7 @@ class Queue:
     # --- the store --------------------------------------------------------------------------------
 
     def acquire(self) -> None:
-        """Claim the store and load its jobs, unless they are loaded or another scheduler has it."""
+        """Claim the store and load its jobs, unless another scheduler holds the store."""
         if not self._store_lease.is_held:
             self._store_lease.claim(self._drop_jobs)
         if self._store_lease.is_held and not self.loaded.is_set():
@@ -154,7 +153,7 @@ class Queue:
 
     def _load(self) -> None:
         records = self._store_lease.records
-        # Take the stamps first, so that later writes are noticed.
+        # Take the stamps before reading, so that later writes are noticed.
         stamps = records.stamps()
         with handle_warnings(lambda message, _: logger.warning(message)):
             found = records.all()
@@ -180,16 +179,15 @@ class Queue:
     # --- jobs -------------------------------------------------------------------------------------
 
     def jobs(self) -> tuple[JobState, ...]:
-        """Return all jobs, without blocking."""
         return tuple(self._jobs.values())
 
     def free(self) -> tuple[JobState, ...]:
-        """Return the jobs that no thread holds exclusively, without blocking."""
+        """Return the jobs that are not reserved for a thread, without blocking."""
         busy = tuple(self._busy)
         return tuple(job for job in self.jobs() if job.record.id not in busy)
 
     def unload_feeds(self, busy: Collection[JobState]) -> None:
-        """Drop the events of ended jobs, except for the last jobs and ``busy`` jobs."""
+        """Drop the events of ended jobs, except for the latest jobs and for jobs in ``busy``."""
         loaded = [job for job in self.jobs() if job.feed.is_loaded and job.state in ENDS]
         for job in loaded[:-MOST_FEEDS]:
             if job not in busy:
@@ -202,13 +200,13 @@ class Queue:
         with self.changed:
             if job_id not in self._jobs:
                 raise JobNotFoundError(
-                    f"there is no job {job_id}; the latest jobs: "
+                    f"there is no job {job_id}; the latest jobs are: "
                     f"{', '.join(list(self._jobs)[-5:]) or 'none'}."
                 )
             return self._jobs[job_id]
 
     def add(self, job: JobState, records: Records) -> None:
-        """Add a stored job, unless another scheduler has claimed the store since."""
+        """Add a stored job, unless another scheduler has claimed the store in the meantime."""
         with self.changed:
             if self.loaded.is_set() and self._store_lease.records is records:
                 self._jobs[job.record.id] = job
@@ -216,17 +214,17 @@ class Queue:
 
     @contextlib.contextmanager
     def exclusively(self, job: JobState, what: str, otherwise: str) -> Iterator[None]:
-        """Hold an ended job for one thread, or raise ParameterError with advice ``otherwise``."""
+        """Reserve an ended job for one thread; if this is impossible, raise ParameterError."""
         job_id = job.record.id
         with self.changed:
-            # The thread of the job must have ended as well, after releasing the lease.
+            # Also wait until the thread of the job has released the lease and ended.
             if job.state in ENDS:
                 self.changed.wait_for(lambda: not job.running, END_SECONDS)
             if doing := self._busy.get(job_id):
-                raise ParameterError(f"job {job_id} is being {doing}: try again afterwards.")
+                raise ParameterError(f"job {job_id} is being {doing}; try again later.")
             if self._jobs.get(job_id) is not job:
                 raise JobNotFoundError(
-                    f"job {job_id} has been deleted: see jobs() for existing ones."
+                    f"job {job_id} has been deleted; jobs() lists the existing jobs."
                 )
             if job.state not in ENDS or job.running:
                 raise ParameterError(f"job {job_id} is {job.state}: {otherwise}.")
@@ -239,10 +237,11 @@ class Queue:
                 self.changed.notify_all()
 
     def delete(self, job_id: str, outputs: bool = True) -> None:
-        """Delete a job that has ended: its record, checkpoints and events.
+        """Delete the record, checkpoints and events of a job that has ended.
 
-        With ``outputs``, delete its model and labels as well. After an interrupted deletion the job
-        still exists and can be deleted again. Values of storage options are needed.
+        With ``outputs``, the model and labels are deleted as well. After an interrupted deletion,
+        the job still exists and can be deleted again. Deletion requires the values of all storage
+        options.
         """
         job = self.find(job_id)
         with self.exclusively(job, "deleted", "cancel it first"):
@@ -257,15 +256,13 @@ class Queue:
     # --- records ----------------------------------------------------------------------------------
 
     def save(self, job: JobState) -> None:
-        """Write the record of a job; a failed write is retried later."""
         job.save(self._store_lease.records.update)
 
     def check_records(self) -> None:
-        """Ensure that the store has the records that this scheduler has written, and no others.
+        """Ensure that the store contains exactly the records that this scheduler has written.
 
-        A scheduler that lost the store may have been suspended between checking its lease and
-        writing. Its late record would restore a deleted job, or undo later changes, at the next
-        load.
+        A former scheduler may have been suspended between checking its lease and writing a record.
+        At the next load, such a late record would restore a deleted job or undo later changes.
         """
         records = self._store_lease.records
         stamps = records.stamps()
@@ -277,25 +274,25 @@ class Queue:
                 is_none = job is None and job_id not in self._unreadable
             if job is not None and job.was_overwritten(records.is_stored):
                 logger.warning(
-                    "The record of %s was overwritten by a scheduler that has lost the store; it "
-                    "is restored", job_id,
+                    "A scheduler that had lost the store overwrote the record of job %s; the "
+                    "record is restored", job_id,
                 )  # fmt: skip
                 self.save(job)
             elif is_none and not records.is_new(job_id) and records.quarantine(job_id):
                 logger.warning(
-                    "The record of %s is from a scheduler that has lost the store %s; it is moved "
-                    "to late/", job_id, records.url,
+                    "The record of job %s is from a scheduler that had lost the store %s; the "
+                    "record is moved to late/", job_id, records.url,
                 )  # fmt: skip
         self._stamps = stamps
 
     def _maintain_records(self) -> None:
-        """Write records that could not be written before, and check all others."""
+        """Retry writing unsaved records, and check all stored records."""
         if not self.loaded.is_set():
             return
         for job in self.jobs():
             if not job.is_saved:
                 self.save(job)
-        # Check often, because the next scheduler would load a late record as a job.
+        # Check often, because the next scheduler would load a late record as a valid job.
         if (begun := time.monotonic()) >= self._next_check:
             self.check_records()
             now = time.monotonic()
@@ -313,26 +310,25 @@ class Queue:
         with self.changed:
             if self.loaded.is_set() and not self._closing:
                 self._update_shortages()
-                # Repeat, because another job may start in place of one that could not.
+                # Repeat, because if a job could not be started, another one may start instead.
                 while jobs := self.due():
                     for job in jobs:
                         self._start_job(job)
 
     def _update_shortages(self) -> None:
-        """Record for each job that has not begun why the workers are insufficient."""
+        """Update the shortage of workers for each job that has not begun."""
         waiting = [job for job in self.free() if job.state in ACTIVE and not job.running]
         workers = self._workers() if waiting else None
         self._workers_seen = None if workers is None else WorkerPool(workers)
         for job in waiting:
             before, job.shortage = job.shortage, _shortage_of(job, self._workers_seen)
             if before is None and job.shortage is not None and job.feed.is_loaded:
-                # Emit one event, even if the number of workers changes.
+                # Emit only one event per shortage, even if the number of workers changes.
                 reason, text = job.shortage
                 run = job.record.run
                 job.emit({"event": "waiting", "run": run, "reason": reason, "message": text})
 
     def due(self) -> list[JobState]:
-        """Return the jobs to begin now."""
         now = time.monotonic()
         jobs = self.jobs()
         waiting = [
@@ -341,7 +337,7 @@ class Queue:
             if job.state in ACTIVE and now >= job.not_before and not job.running
             if job.record.cancel or not job.needs()
         ]
-        # Jobs to be cancelled start even if the maximum number of jobs is running.
+        # Start cancelled jobs, which end at once, even if the maximum number of jobs is running.
         chosen = [job for job in waiting if job.record.cancel]
         waiting = [job for job in waiting if not (job.record.cancel or job.shortage)]
         free = int(config.get("service.concurrent-jobs")) - sum(job.running for job in jobs)
@@ -354,9 +350,9 @@ class Queue:
         return worker_memory(job.record.spec, job.record.takes, self._workers_seen)
 
     def _fitting(self, in_turn: Iterable[JobState], jobs: Iterable[JobState]) -> Iterator[JobState]:
-        """Yield the jobs, in turn, that fit into the workers' memory in addition to running jobs.
+        """Yield the next jobs that fit into the workers' memory in addition to running jobs.
 
-        No job overtakes one that does not fit, which might otherwise wait forever.
+        Jobs do not overtake a job that does not fit, which could otherwise wait forever.
         """
         running = [job.reserved_memory for job in jobs if job.running]
         for job in in_turn:
@@ -369,7 +365,7 @@ class Queue:
 
     def _start_job(self, job: JobState) -> None:
         job.begin()
-        # A running job keeps this memory, even if workers change.
+        # Keep this reservation while the job runs, even if workers change.
         job.reserved_memory = self._memory_of(job)
         records = self._store_lease.records
         runner = Runner(job, records, self._owner, self._connect, lambda: self._ended_run(runner))
@@ -377,7 +373,7 @@ class Queue:
         try:
             runner.start()
         except Exception as error:
-            # For example, no thread is available now.
+            # Starting failed, for example because no thread is available.
             self._runners.discard(runner)
             job.running = False
             job.not_before = time.monotonic() + float(config.get("service.beat-seconds"))
@@ -387,25 +383,25 @@ class Queue:
         with self.changed:
             self._runners.discard(runner)
             self.changed.notify_all()
-            # Keep the events of jobs that still have a runner and may emit more.
+            # Keep the events of jobs whose thread still runs and may emit more events.
             self.unload_feeds([other.job for other in self._runners])
 
 
 def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
-    """Return a job's files in its folder, in the order of their deletion."""
+    """Return the files of a job in its folder, in order of deletion."""
     if claimed_for(folder) not in (None, job.record.id):
-        # The job failed because its folder belongs to another job.
+        # Delete no files, because the folder belongs to another job.
         return []
     found = set(folder.names())
     if not outputs:
-        # Incomplete labels are useless.
+        # Also delete incomplete labels, which are useless.
         is_whole = UNFINISHED_LABELS not in found
         found -= {MODEL, LABELS} if is_whole else {MODEL}
     return [name for name in JOB_FILES if name in found]
 
 
 def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
-    """Return why workers are insufficient for a job; None if they suffice or are unknown."""
+    """Return why the workers are insufficient for a job; None if they suffice or are unknown."""
     if cluster is None:
         return None
     spec = job.record.spec
@@ -421,24 +417,24 @@ def _shortage_of(job: JobState, cluster: WorkerPool | None) -> Waiting | None:
 
 
 class SchedulerWorker(NamedTuple):
-    """A worker, as its scheduler knows it."""
+    """Properties of a worker, as known to the scheduler."""
 
     tags: frozenset[str]
     is_able: bool
     n_threads: int = 1
     memory_limit: int = 0
-    """Memory limit in bytes; 0 for no limit."""
+    """Memory limit in bytes; 0 means no limit."""
 
 
 class WorkerPool:
-    """The workers of a cluster, and their resources for each set of tags."""
+    """Workers of a cluster, with a cached summary of their resources per set of tags."""
 
     def __init__(self, workers: Collection[SchedulerWorker]) -> None:
         self.workers = workers
         self.allowed = cache(self._allowed)
 
     def _allowed(self, tags: frozenset[str]) -> tuple[int, int, int]:
-        """Return number, most threads and least memory (0: no limit) of workers with these tags."""
+        """Return the number, maximum threads and minimum memory of workers with these tags."""
         found = [worker for worker in self.workers if tags.issubset(worker.tags)]
         threads = max((worker.n_threads for worker in found), default=1)
         return (
@@ -451,7 +447,7 @@ class WorkerPool:
 def worker_memory(
     spec: JobSpec, takes: FitMemory | None, cluster: WorkerPool | None
 ) -> ProcessMemory | None:
-    """Return the memory of a job on the smallest worker it may use; None if unknown."""
+    """Return the memory that a job needs on the smallest of its workers; None if unknown."""
     if takes is None or cluster is None:
         return None
     asked = spec.workers
@@ -460,27 +456,27 @@ def worker_memory(
         return None
     if asked is not None and asked.max is not None:
         n = min(n, asked.max)
-    # Documents of earlier versions may say 0.
+    # Documents of earlier versions may contain 0.
     limit = None if spec.memory_limit is None else max(1, spec.memory_limit)
     return takes.per_process(n, threads, memory, limit)
 
 
 def why_never_fits(memory: ProcessMemory | None) -> str | None:
-    """Return why a job would not fit even without other jobs; None if it may fit."""
+    """Return why a job can never fit into the workers' memory; None if it may fit."""
     if memory is None or memory.needed <= memory.available:
         return None
     return (
-        f"it needs {format_bytes(memory.needed)} per worker (model and sums "
+        f"the job needs {format_bytes(memory.needed)} per worker (model and sums "
         f"{format_bytes(memory.model)}, chunks {format_bytes(memory.chunks)}, row state "
-        f"{format_bytes(memory.row_state)}), and the smallest that it may use has "
+        f"{format_bytes(memory.row_state)}), but the smallest allowed worker has "
         f"{format_bytes(memory.available)}"
     )
 
 
 def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | None]) -> str | None:
-    """Return why a job has to wait for the memory of running jobs; None if it need not wait.
+    """Return why a job must wait until running jobs free memory; None if it need not wait.
 
-    ``running`` has the memory of each running job, or None if it is unknown.
+    ``running`` contains the memory of each running job, or None if unknown.
     """
     others = [one for one in running if one is not None]
     if memory is None or not others:
@@ -491,7 +487,7 @@ def why_wait(memory: ProcessMemory | None, running: Iterable[ProcessMemory | Non
     if taken + memory.needed + cache <= memory.available:
         return None
     return (
-        f"per worker, {count_of(len(others), 'running job')} take {format_bytes(taken)}, this one "
-        f"needs {format_bytes(memory.needed)} and the cache of chunks {format_bytes(cache)}, and "
-        f"the smallest that it may use has {format_bytes(memory.available)}"
+        f"per worker, {count_of(len(others), 'running job')} take {format_bytes(taken)}, this job "
+        f"needs {format_bytes(memory.needed)} and the chunk cache {format_bytes(cache)}, but the "
+        f"smallest allowed worker has {format_bytes(memory.available)}"
     )

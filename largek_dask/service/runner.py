@@ -69,9 +69,9 @@ LONGEST_TRACEBACK = 1 << 16
 
 
 class Runner(threading.Thread):
-    """Thread that claims a job, runs it to its end, and publishes the result.
+    """Thread that claims a job, runs the job to its end, and publishes the result.
 
-    ``job.begin()`` has been called. ``done`` is called at the very end, in any case.
+    The caller must call ``job.begin()`` first. ``done`` is always called when the thread ends.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Runner(threading.Thread):
         self._redact = job.redact
         hide_in_logs(self._redact)
         self._failed_on: str | None = None
-        """Address of the worker on which the run failed, or None."""
+        """Address of the worker on which the run failed; None if unknown."""
         self._sinks: list[Callable[[Event], object]] = [self._feed]
 
     def run(self) -> None:
-        """Run the job; an error becomes its result unless a retry may succeed."""
+        """Run the job; after an error, postpone or end it."""
         job = self.job
         with working_for(job.record.id):
             try:
@@ -111,9 +111,9 @@ class Runner(threading.Thread):
     # --- temporary errors -------------------------------------------------------------------------
 
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
-        """Return the reason to wait after an error; None if waiting would not help.
+        """Return the reason for which to wait after an error; None if waiting would not help.
 
-        ``was_there``: the missing file has existed, although this job has not run.
+        ``was_there`` means that the missing file has existed, even if this job has not run.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):
@@ -124,12 +124,13 @@ class Runner(threading.Thread):
         return "storage" if kind == "away" or (kind == "lacking" and has_run) else None
 
     def _postpone(self, error: Exception) -> None:
-        """Postpone the job, or end it if it cannot succeed or has waited too long.
+        """Postpone the job, or end the job if it cannot succeed or has waited too long.
 
-        If it ends, only the scheduler's records have the result, as the output cannot be written.
+        If the job ends, only the scheduler's record contains the result, because the output cannot
+        be written.
         """
         job = self.job
-        # The error concerns the output, which existed when the job was submitted.
+        # The output existed when the job was submitted, so wait if it is missing.
         reason = self._reason_to_wait(error, was_there=True)
         if reason is None:
             self._keep(self._failure(error, 0))
@@ -171,13 +172,13 @@ class Runner(threading.Thread):
     def _attempt(self, folder: Folder, options: Mapping[str, Any]) -> None:
         job = self.job
         if job.lease is not None:
-            # Release the lease, so that a later attempt need not wait for a timeout.
+            # Release the lease of an earlier attempt, to avoid waiting for its timeout.
             job.lease.release()
         check_job(folder, job.record.id)
         job.load_events(folder)
         result = read_result(folder, job.record.id, job.record.run)
         if result is not None:
-            # The job ended while this scheduler was away, or on another scheduler.
+            # The job has ended on another scheduler, or before this scheduler could record it.
             self._keep(result)
             return
         if job.claimant is None:
@@ -187,7 +188,7 @@ class Runner(threading.Thread):
         with at("claim"):
             lease = job.claimant.claim()
         if lease is None:
-            self._leave("another scheduler holds it, or did so a moment ago")
+            self._leave("another scheduler holds this job, or held it a moment ago")
             return
         job.claimant, job.lease = None, lease
         renewer = LeaseRenewer(lease, lambda: job.ask_to_stop("lost"))
@@ -199,7 +200,7 @@ class Runner(threading.Thread):
         finally:
             renewer.stop()
         if job.stopped_for == "lost" and job.record.result is None:
-            self._leave("another scheduler has taken it over")
+            self._leave("another scheduler has taken over this job")
 
     def _leave(self, why: str) -> None:
         self.job.note, self.job.waiting = why, None
@@ -233,15 +234,15 @@ class Runner(threading.Thread):
                 log.close()
             except (LargekError, OSError) as error:
                 text = self._redact(str(error))
-                logger.warning("Not all events of %s are in its folder: %s", folder.url, text)
+                logger.warning("Not all events could be written to %s: %s", folder.url, text)
 
     def _writer(self, log: JsonLines) -> Callable[[Event], None]:
-        """Return a sink that writes events; a failed write does not end the job."""
+        """Return a sink that writes events; write errors are logged and do not end the job."""
         failed = False
 
         def write(event: Event) -> None:
             nonlocal failed
-            # Write events first that were emitted without a log.
+            # First write events that were emitted while no run was writing.
             for each in (*self.job.unwritten(), event):
                 try:
                     log(self._redact(_with_log(each)))
@@ -257,15 +258,15 @@ class Runner(threading.Thread):
         return write
 
     def _outcome(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
-        """Run the fit and return its result; None if the fit will be continued later."""
+        """Run the fit and return its result; None if the fit continues later."""
         job = self.job
         if job.record.cancel:
             return self._result_of_checkpoint(folder, lease)
         if (versions := job.record.versions)[-1] != __version__:
             error = VersionMismatchError(
                 f"the job was computed by largek_dask {versions[-1]}, and this is {__version__}: "
-                "bits may differ if it continues; accept that with submit(resume=id, "
-                "accept_version=True)"
+                "results may differ slightly if the job continues; to accept this, use "
+                "submit(resume=id, accept_version=True)"
             )
             return self._failure(error, lease.token)
         try:
@@ -274,7 +275,7 @@ class Runner(threading.Thread):
             raise
         except NoModelError as error:
             if error.reason == "max_time":
-                # An earlier run may have a model.
+                # An earlier run may have written a checkpoint with a model.
                 found = self._result_of_checkpoint(folder, lease, "finished", error.reason)
                 return self._failure(error, lease.token) if found.digest is None else found
             return (
@@ -285,14 +286,14 @@ class Runner(threading.Thread):
                 if job.stopped_for == "cancel":
                     return self._result_of_checkpoint(folder, lease)
                 raise
-            # An error that is due to the loss of the lease is not reported.
+            # Do not report an error that is due to the loss of the lease.
             lease.check()
             return self._failure(error, lease.token)
 
     def _result_of_checkpoint(
         self, folder: Folder, lease: Lease, state: End = "cancelled", stop_reason: str = "cancelled"
     ) -> Result:
-        """Return a result with the model of the last checkpoint, if there is one."""
+        """Return a result with the model of the last checkpoint, or None without a checkpoint."""
         result = self._result(lease.token, state, stop_reason=stop_reason)
         try:
             found = model_of_checkpoint(folder, stop_reason)
@@ -301,7 +302,7 @@ class Runner(threading.Thread):
         except Exception as error:
             if self._reason_to_wait(error) is not None:
                 raise
-            message = f"the last checkpoint cannot be made a model: {error}"
+            message = f"the last checkpoint cannot be converted to a model: {error}"
             self._on_warning(message, RecoveryWarning)
             return result
         if found is None:
@@ -361,7 +362,7 @@ class Runner(threading.Thread):
     def _failure(self, error: Exception, token: int) -> Result:
         text = "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:]
         record, self._failed_on = self.job.record, worker_of(error)
-        # Indented, so that no text can forge a line of the log.
+        # Indent the text, so that it cannot forge a line of the log.
         shown = textwrap.indent(self._redact(text), "    ", lambda line: True)
         logger.warning("Job %s failed:\n%s", record.id, shown)
         return self._result(
@@ -373,7 +374,7 @@ class Runner(threading.Thread):
         )
 
     def _publish(self, folder: Folder, result: Result) -> None:
-        """Write the result into the output folder, unless it already contains one."""
+        """Write the result to the output folder, unless the folder already contains a result."""
         try:
             with at("publish"):
                 result = write_result(folder, result)
@@ -387,7 +388,6 @@ class Runner(threading.Thread):
         self._keep(result)
 
     def _keep(self, result: Result) -> None:
-        """Write the result into the scheduler's record of the job."""
         job = self.job
         job.change_unsaved(result=result, ended=time.time())
         job.save(self._records.update)
@@ -400,7 +400,7 @@ class Runner(threading.Thread):
 
 
 def _with_log(event: Event) -> Event:
-    """Add the last warnings of the process to an event that is a warning or an error."""
+    """Add the last warnings of the process to an event if it is a warning or an error."""
     kind, worker = event["event"], event.get("worker")
     if kind == "worker" and event.get("change") == "left":
         worker = event["address"]
@@ -419,12 +419,12 @@ def model_in(folder: Folder) -> Model | None:
 
 
 def _remove_unusable_labels(folder: Folder) -> None:
-    """Remove labels that no fit can continue: torn labels, and unfinished labels of a model."""
+    """Remove labels that no fit can continue: torn labels, and incomplete labels of a model."""
     torn = of_model = False
     try:
         record = folder.read(UNFINISHED_LABELS)
         torn = is_torn(record)
-        # The fit that continues the labels reports other defects.
+        # Ignore other defects, because the fit that continues the labels reports them.
         with contextlib.suppress(RecursionError, KeyError, TypeError):
             of_model = not torn and "model" in json.loads(record)["owner"]
     except FileNotFoundError:
@@ -452,10 +452,10 @@ def fit_into(
     n_threads: int | None = None,
     **more: Any,
 ) -> tuple[Model, FitResult]:
-    """Fit, and write model and labels; continue the work of an earlier run in the folder.
+    """Fit, and write model and labels, continuing an earlier run in the same folder.
 
-    Labels of an earlier run are kept until they are known to be out of date; none are written after
-    a cancel. For other arguments and errors see :func:`largek_dask.driver.fit.fit`.
+    Labels of an earlier run are kept until they are known to be outdated. After a cancellation, no
+    labels are written. For the other arguments and errors, see :func:`largek_dask.driver.fit.fit`.
     """
     before = model_in(folder)
     labelled = labels_in(folder)
@@ -474,7 +474,7 @@ def fit_into(
     model = Model.of(result)
     changed = before is None or before.digest() != model.digest()
     if labelled and changed:
-        # Remove labels first: they must never be in a folder with another model.
+        # Remove labels first, because a folder must never contain labels of another model.
         folder.remove(LABELS)
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
@@ -484,11 +484,11 @@ def fit_into(
 
 
 def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedStart] | None:
-    """Write the model of the last checkpoint of a fit that is not continued.
+    """Write the model of the last checkpoint; call this if the fit will not continue.
 
-    Returns the model and the checkpoint; None without a checkpoint. Neither rows nor workers are
-    needed. A final model of an earlier run is kept if it has as many steps. ``stop_reason`` is
-    recorded in the model's provenance.
+    Returns the model and the checkpoint; None without a checkpoint. Rows and workers are not
+    needed. The final model of an earlier run is kept if it has at least the same number of steps.
+    ``stop_reason`` is recorded in the model's provenance.
     """
     found = model_so_far(folder, stop_reason)
     if found is None:
@@ -509,9 +509,9 @@ def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedS
 
 
 def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model, SavedStart] | None:
-    """Return the model of the last checkpoint, and the checkpoint; None without a checkpoint.
+    """Return the model of the last checkpoint, and this checkpoint; None without a checkpoint.
 
-    Unlike :func:`model_of_checkpoint`, writes nothing.
+    Unlike :func:`model_of_checkpoint`, this function writes nothing.
     """
     about = description_in(folder)
     saved = best_saved(folder)
@@ -544,6 +544,6 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
 
 def _save(model: Model, folder: Folder, before: Model | None) -> None:
     if before is None:
-        # A killed run of this job may have left an incomplete model.
+        # Remove an incomplete model that a killed run of this job may have left.
         folder.remove(MODEL)
     model.save(folder.sub(MODEL), overwrite=True)

@@ -1,9 +1,9 @@
 """Find a scheduler by its address or by the file in its store, and connect to it.
 
-``STORE/scheduler.json`` names the scheduler that has the store. The file is replaced atomically and
-never removed, because a scheduler that ends late would remove the file of the next scheduler. A
-client that has lost its connection reads the file again. ``dask worker --scheduler-file`` reads it
-too.
+``STORE/scheduler.json`` contains the address of the scheduler that holds the store. The file is
+replaced atomically and is never removed, because a scheduler that ends late would remove the file
+of the next scheduler. A client that has lost its connection reads the file again. ``dask worker
+--scheduler-file`` also reads this file.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ from largek_dask.retry import retry
 from largek_dask.service.lease import StoreLease
 
 NAME = "scheduler.json"
-"""Name of the file in a store."""
+"""Name of the file with the scheduler's address, in a store."""
 MOST_BYTES = 1 << 16
-"""Maximum size of such a file, in bytes."""
 COMMS = ("tcp", "tls", "ucx", "ucxx", "ws", "wss", "inproc")
-"""Protocols of Dask's addresses; any other protocol belongs to a file."""
+"""Protocols of Dask addresses; a URL with any other protocol is a file."""
 PROBE_SECONDS = 3.0
-"""Timeout of the check whether an address uses TLS, in seconds."""
+"""Timeout for checking whether an address uses TLS, in seconds."""
 
 
 def tls_files(security: Security) -> dict[str, str] | None:
-    """Return the paths of a scheduler's certificates, for processes of the same user.
+    """Return the paths of a scheduler's certificate files, for processes of the same user.
 
     Returns None if the scheduler has no certificates, or has them only in memory.
     """
     settings = security.get_tls_config_for_role("scheduler")
     files = {name: settings.get(name) for name in ("ca_file", "cert", "key")}
-    # Never return the content of a key, which Dask's settings may contain instead of a path.
+    # Do not return keys: Dask's settings may contain the key itself instead of its path.
     if any(not path or "\n" in path for path in files.values()):
         return None
     return {name: os.path.abspath(path) for name, path in files.items()}
@@ -64,8 +63,8 @@ def tls_files(security: Security) -> dict[str, str] | None:
 class Finder:
     """Find the current address of a scheduler.
 
-    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file that contains one.
-    ``found`` is the content of the file when :meth:`find` last read it.
+    ``place`` is an address ("tcp://host:8786"), or the path or URL of a file with an address.
+    ``found`` is the content of this file when :meth:`find` last read it.
     """
 
     def __init__(
@@ -85,7 +84,7 @@ class Finder:
         return str(self.found["address"])
 
     def security(self) -> Security | None:
-        """Return the certificates that the file names; None to use Dask's own settings."""
+        """Return the certificates named in the file; None to use Dask's settings."""
         files = self.found.get("tls")
         if not isinstance(files, dict) or not self.found["address"].startswith("tls://"):
             return None
@@ -99,7 +98,7 @@ class Finder:
         )
 
     def has_moved(self) -> bool:
-        """Return whether the file now names another scheduler than at the last :meth:`find`."""
+        """Return whether the file names a different scheduler than at the last :meth:`find`."""
         if not self.is_file:
             return False
         try:
@@ -114,21 +113,21 @@ class Finder:
         except OSError as error:
             raise ClusterError(
                 f"{self.place} cannot be read ({type(error).__name__}: {error}): a scheduler "
-                "writes it into its store (--largek-store) once it has loaded its jobs; check the "
+                "writes this file to its store (--largek-store) after loading its jobs; check the "
                 "path, or give the scheduler's address"
             ) from error
         except (ValueError, LookupError, TypeError, RecursionError, DamagedError):
             is_right = False
         if not is_right:
             raise ParameterError(
-                f"{self.place} is not the {NAME} of a scheduler: give the file in its store, or "
-                "its address (tcp://host:8786)."
+                f"{self.place} is not the {NAME} of a scheduler: give the path of this file in the "
+                "store, or the scheduler's address (tcp://host:8786)."
             )
         return about
 
     def no_answer(self, error: BaseException) -> SchedulerAwayError:
-        """Return the error for an address that does not answer; ``error`` is what Dask raised."""
-        # Dask reports a timeout; the reason is at the end of the chain.
+        """Make the error for an address that does not answer; ``error`` was raised by Dask."""
+        # Dask raises a timeout error; its cause is at the end of the exception chain.
         while (cause := error.__cause__) is not None:
             error = cause
         quoted = ": ".join(filter(None, (type(error).__name__, str(error))))
@@ -147,14 +146,14 @@ class Finder:
 
 
 def why_no_answer(address: str) -> str:
-    """Diagnose an address that does not answer: check which side uses TLS.
+    """Diagnose why an address does not answer: check whether only one side uses TLS.
 
-    Dask itself reports only a timeout.
+    This check is needed because Dask itself reports only a timeout.
     """
     scheme, _, place = address.rpartition("://")
     is_tls = scheme in ("tls", "wss")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    # Any certificate will do for this check.
+    # Accept any certificate, because only the protocol is checked.
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
@@ -176,7 +175,7 @@ def why_no_answer(address: str) -> str:
 
 
 def is_file(place: str | os.PathLike[str]) -> bool:
-    """Return whether ``place`` is the path or URL of a file, not a Dask address."""
+    """Return whether ``place`` is the path or URL of a file, and not a Dask address."""
     if not isinstance(place, str):
         return True
     protocol = split_protocol(place)[0]
@@ -188,9 +187,10 @@ def is_file(place: str | os.PathLike[str]) -> bool:
 def publish_address(
     store_lease: StoreLease, scheduler_file: Callable[[int], Mapping[str, Any]]
 ) -> None:
-    """Write the scheduler's address into its store, if it holds the store.
+    """Write the scheduler's address to the store, if the scheduler holds the store.
 
-    Call this periodically: a suspended scheduler may overwrite the file after losing the store.
+    Call this function periodically, because a suspended scheduler may overwrite the file after it
+    has lost the store.
     """
     records, lease = store_lease.records, store_lease.records.lease
     if lease is None or not store_lease.is_held:
@@ -201,35 +201,34 @@ def publish_address(
     except (FileNotFoundError, DamagedError):
         standing = b""
     if standing != wanted:
-        # If another scheduler has claimed the store, it writes its own address.
+        # Another scheduler that has claimed the store writes its own address.
         with contextlib.suppress(LostJobError):
             records.folder.guarded(records.check).publish(NAME, wanted)
 
 
 TRY_SECONDS = 5.0
-"""Timeout of one attempt to reach an address from a file, in seconds; the file is then read
-again."""
+"""Timeout of one connection attempt, in seconds, before the file is read again."""
 PAUSE_SECONDS = 0.1
 
 
 class Client(distributed.Client):  # type: ignore[misc]
-    """Dask's client, with a timeout for servers that accept a connection but are silent."""
+    """Dask client with a timeout for servers that accept a connection but do not answer."""
 
     async def _ensure_connected(self, timeout: float | None = None) -> None:
         await asyncio.wait_for(super()._ensure_connected(timeout), timeout)
 
 
 def new_client(address: str, seconds: float, security: Security | None = None) -> Client:
-    """Return a client of the scheduler at this address, separate from other clients of the process.
+    """Return a new client of the scheduler at an address, separate from all other clients.
 
-    ``seconds`` is the timeout of this connection, and of later reconnections. Raises OSError if
-    nothing answers, and ValueError, for example, for an unknown protocol.
+    ``seconds`` is the timeout of the first connection and of later reconnections. OSError is raised
+    if there is no answer, and ValueError for errors such as an unknown protocol.
     """
     return Client(address, timeout=seconds, set_as_default=False, security=security)
 
 
 def connect_to(finder: Finder, timeout: float | str = "10s") -> Client:
-    """Return a new client of the scheduler, or raise ClusterError."""
+    """Return a new client that is connected to the scheduler, or raise ClusterError."""
     seconds = float(parse_timedelta(timeout))
     until = time.monotonic() + seconds
 

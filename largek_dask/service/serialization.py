@@ -1,6 +1,7 @@
-"""Messages between a scheduler and its clients: plain values and arrays, never pickles.
+"""Encode messages between a scheduler and its clients as plain values and arrays, never pickles.
 
-Errors are sent as name and text, and restored only to classes of this package and of Python.
+Errors are sent as class name and text, and are restored only to exception classes of this package
+or of Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from largek_dask.model.base import Model, kind_named, restored
 
 
 def message_of_model(model: Model) -> dict[str, Any]:
-    """Return a model as a message, whose arrays are sent in separate frames."""
+    """Convert a model to a message; its arrays are sent in separate frames."""
     notes = {
         "normalize": model.normalize,
         "on_bad_rows": model.on_bad_rows,
@@ -52,14 +53,14 @@ def model_of(message: Mapping[str, Any]) -> Model:
 
 
 def error_of(name: str, message: str, traceback: str | None = None) -> Exception:
-    """Return the error with this name; an unknown name gives a ``FailedJobError``.
+    """Create the exception with this class name; an unknown name gives a ``FailedJobError``.
 
-    The error shows the remote ``traceback`` as a note.
+    The remote ``traceback`` is added as a note.
     """
     kind = getattr(errors, name, None) or getattr(builtins, name, None)
     found: Exception = FailedJobError(f"{name}: {message}")
     if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, Warning):
-        # Some classes need more arguments than a text.
+        # Some exception classes require more arguments than a message.
         with contextlib.suppress(TypeError):
             found = kind(message)
     if traceback:

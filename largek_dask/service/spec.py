@@ -1,8 +1,8 @@
-"""The document of a job: strict and versioned; client and scheduler both validate it.
+"""Strict and versioned document of a job, which client and scheduler validate.
 
-The document contains no code: algorithms are named, and their parameters are numbers and words. It
-contains no secrets: for storage options it has the names of environment variables, or a marker for
-a value that is kept in memory and must be supplied again after a restart.
+A job document contains no code: algorithms are given by name, and parameters are numbers and words.
+A job document contains no secrets: each storage option is either the name of an environment
+variable, or a marker for a value that is kept in memory and must be supplied again after a restart.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from largek_dask.errors import MissingOptionError, ParameterError
 from largek_dask.passes.worker_selection import WorkerSelection
 
 FORMAT: Literal[2] = 2
-"""Documents of format 1 contain former names of algorithms."""
+"""Version of the document format; format 1 used former names of algorithms."""
 MOST_BYTES = 1 << 20
-"""Maximum size of a document; a larger document is refused without parsing."""
+"""Maximum size of a document, in bytes; larger documents are refused without parsing."""
 MOST_FAULTS = 2_000
-"""Maximum characters of a message about a document."""
+"""Maximum number of characters in an error message about a document."""
 MOST_CLUSTERS = 10_000_000
 MOST_WORKERS = 1_000_000
 Model = TypeVar("Model", bound=BaseModel)
@@ -52,18 +52,20 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=Fal
 
 
 def _plain_text(text: str) -> str:
-    """Refuse text that could forge a line of a log."""
+    """Refuse text that could forge a log line."""
     if not text.isprintable() or text != text.strip():
-        raise ValueError("has control characters, or blanks at an end")
+        raise ValueError("must not contain control characters, or begin or end with blanks")
     return text
 
 
 def _address(url: str) -> str:
-    """Refuse an address that means something else on every machine."""
+    """Check that an address is absolute and contains no secret."""
     _plain_text(url)
     protocol, path = split_protocol(url)
     if protocol in (None, "file", "local") and not posixpath.isabs(path):
-        raise ValueError("is a relative path, which workers cannot follow; give a URL")
+        raise ValueError(
+            "is a relative path, which workers cannot resolve; give an absolute path or a URL"
+        )
     check_no_secret(url)
     if ".." in url.split("/"):
         raise ValueError("must not contain '..'")
@@ -83,24 +85,23 @@ NumberOfWorkers = Annotated[int, Field(ge=1, le=MOST_WORKERS)]
 
 
 class StorageOption(BaseModel):
-    """Storage option whose value is stored elsewhere."""
+    """Reference to the value of a storage option, which the document does not contain."""
 
     model_config = _STRICT
 
     env: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=200)] | None = None
-    """Environment variable that has the value, in the process that opens the data."""
+    """Environment variable with the value, in the process that opens the data."""
     memory: Literal[True] | None = None
-    """Whether the value is kept in memory only."""
 
     @model_validator(mode="after")
     def _one_place(self) -> StorageOption:
         if (self.env is None) == (self.memory is None):
-            raise ValueError("needs either 'env' or 'memory'")
+            raise ValueError("must have exactly one of 'env' and 'memory'")
         return self
 
 
 class AlgorithmSpec(BaseModel):
-    """An algorithm by its name, with the parameters that differ from its defaults."""
+    """Name of an algorithm, with the parameters that differ from the defaults."""
 
     model_config = _STRICT
 
@@ -112,7 +113,9 @@ class AlgorithmSpec(BaseModel):
         known = [f.name for f in fields(ALGORITHMS[self.name])]
         for name in self.parameters:
             if name not in known:
-                raise ValueError(f"{self.name} has no parameter {name!r}; it has {known}")
+                raise ValueError(
+                    f"{self.name} has no parameter {name!r}; valid parameters: {known}"
+                )
         self.make()
         return self
 
@@ -122,7 +125,7 @@ class AlgorithmSpec(BaseModel):
 
     @classmethod
     def of(cls, algorithm: Any) -> AlgorithmSpec:
-        """Return the document of an algorithm, given by name or as an object."""
+        """Convert the name of an algorithm, or an algorithm object, to a document."""
         if isinstance(algorithm, str):
             return _checked(cls, {"name": OTHER_ALGORITHMS.get(algorithm, algorithm)})
         for name, kind in ALGORITHMS.items():
@@ -135,7 +138,7 @@ class AlgorithmSpec(BaseModel):
                 }
                 return _checked(cls, {"name": name, "parameters": values})
         raise ParameterError(
-            f"algorithm must be one of {', '.join(ALGORITHMS)} or an object of this package such "
+            f"algorithm must be one of {', '.join(ALGORITHMS)}, or an algorithm object such "
             f"as Lloyd(), got {type(algorithm).__name__}."
         )
 
@@ -144,28 +147,27 @@ _AS_LIST = BeforeValidator(lambda value: list(value) if isinstance(value, tuple)
 
 
 class WorkersSpec(BaseModel):
-    """Workers that a job may use; they do not affect the result."""
+    """Selection of workers that a job may use; it does not affect the result."""
 
     model_config = _STRICT
 
     min: NumberOfWorkers = 1
     max: NumberOfWorkers | None = None
     tags: Annotated[list[Name], _AS_LIST, Field(max_length=50)] = []
-    """Names of Dask's worker resources; each worker must have all of them."""
+    """Names of Dask worker resources; each worker of the job must have all of these resources."""
 
     @model_validator(mode="after")
     def _in_order(self) -> WorkersSpec:
         if self.max is not None and self.min > self.max:
-            raise ValueError(f"min={self.min} is more than max={self.max}")
+            raise ValueError(f"min={self.min} is greater than max={self.max}")
         return self
 
     def pick(self) -> WorkerSelection:
-        """Return a selection of workers for one run, still empty."""
         return WorkerSelection(self.min, self.max, self.tags)
 
 
 def _of(name: str, **limits: Any) -> Any:
-    """Return a field for an option of a fit, with the limits of job documents."""
+    """Make a field for a fit option, with limits for job documents."""
     option = OPTIONS[name]
     least = {} if option.least is None else {"ge": option.least}
     default = {} if option.is_required else {"default": option.default}
@@ -175,9 +177,9 @@ def _of(name: str, **limits: Any) -> Any:
 class JobSpec(BaseModel):
     """Document of a job, without secrets.
 
-    The fields are the parameters of ``Service.submit``: options of a fit (``driver.options``;
-    ``effort`` is a parameter of ``algorithm``) and options of a job. Unknown fields, wrong types
-    and absurd sizes are refused.
+    The fields are the parameters of ``Service.submit``: options of a fit (``driver.options``) and
+    options of a job. The parameter ``effort`` is stored in ``algorithm``. Unknown fields, wrong
+    types and values outside fixed limits are refused.
     """
 
     model_config = _STRICT
@@ -203,19 +205,20 @@ class JobSpec(BaseModel):
     normalize: Normalize | None = _of("normalize")
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
-    """Bytes per worker. Documents of earlier versions may have 0, which means 1."""
+    """Memory limit per worker, in bytes. Documents of earlier versions may contain 0, which means
+    1."""
     workers: WorkersSpec | None = None
-    """None: all."""
+    """Workers that the job may use; None for all workers."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
-        """Parse a document; the ParameterError names every wrong field."""
+        """Parse a document; raise a ParameterError that names every invalid field."""
         if not isinstance(document, Mapping):
             if len(document) > MOST_BYTES:
                 raise ParameterError(
-                    f"the job document has {len(document):,} bytes: at most {MOST_BYTES:,} are "
+                    f"the job document has {len(document):,} bytes; at most {MOST_BYTES:,} are "
                     "allowed."
                 )
             try:
@@ -241,14 +244,14 @@ class JobSpec(BaseModel):
 
     @property
     def in_memory(self) -> tuple[str, ...]:
-        """Storage options whose values a client has to supply."""
+        """Names of storage options whose values are kept in memory only."""
         return tuple(name for name, option in self.storage_options.items() if option.memory)
 
 
 def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a document with the current names and settings of algorithms.
+    """Replace former names and settings of algorithms by the current ones.
 
-    A document without a format was never stored, and is returned unchanged.
+    A document without a format number was never stored, and is returned unchanged.
     """
     found = dict(document)
     number, algorithm = found.get("format"), found.get("algorithm")
@@ -265,10 +268,10 @@ def _renamed(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return storage options for a document, and the values that are kept in memory only.
+    """Split storage options into references for a document, and values kept in memory only.
 
-    A value ``{"env": "NAME"}`` is looked up where the data are opened; any other value is treated
-    as a secret.
+    The value ``{"env": "NAME"}`` refers to an environment variable; any other value is treated as a
+    secret.
     """
     public: dict[str, Any] = {}
     secret: dict[str, Any] = {}
@@ -281,10 +284,10 @@ def hide(options: Mapping[str, Any] | None) -> tuple[dict[str, Any], dict[str, A
 
 
 def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object; refuse duplicate keys, whose meaning differs between parsers."""
+    """Build a JSON object; refuse duplicate keys, which parsers interpret differently."""
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a field is given twice")
+        raise ValueError("the same field is given twice")
     return found
 
 
@@ -296,7 +299,7 @@ def _checked(model: type[Model], values: dict[str, Any]) -> Model:
 
 
 def faults_of(error: Exception) -> str:
-    """Describe the wrong fields of a document, without their values, which may be secret."""
+    """Describe the invalid fields of a document, but not their values, which may be secret."""
     if not isinstance(error, ValidationError):
         return str(error)
     faults = dict.fromkeys(
@@ -309,37 +312,36 @@ def faults_of(error: Exception) -> str:
 
 
 def missing(spec: JobSpec, secrets: Mapping[str, Any]) -> list[str]:
-    """Return the storage options whose values a client has to supply."""
+    """Return the names of storage options whose values are still missing."""
     return [name for name in spec.in_memory if name not in secrets]
 
 
 def options_of(spec: JobSpec, secrets: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the storage options of a job with their values, or raise MissingOptionError."""
+    """Return a job's storage options with their values, or raise MissingOptionError."""
     options = {}
     for name, option in spec.storage_options.items():
         if option.env is not None:
             if option.env not in os.environ:
                 raise MissingOptionError(
                     f"storage_options[{name!r}]: the scheduler's environment has no variable "
-                    f"{option.env}: start the scheduler with it."
+                    f"{option.env}; set it and restart the scheduler."
                 )
             options[name] = os.environ[option.env]
         elif name in secrets:
             options[name] = secrets[name]
         else:
             raise MissingOptionError(
-                f"storage_options[{name!r}] has not been supplied: call supply() of the job."
+                f"storage_options[{name!r}] has no value: supply it with supply() of the job."
             )
     return options
 
 
 def output_folder(spec: JobSpec, options: Mapping[str, Any]) -> Folder:
-    """Return the output folder, with the data's storage options if the protocols are equal."""
+    """Return a job's output folder, with the data's storage options if protocols are equal."""
     alike = split_protocol(spec.output)[0] == split_protocol(spec.data)[0]
     return Folder(spec.output, options if alike else None)
 
 
 def known_values(spec: JobSpec, secrets: Mapping[str, Any]) -> list[Any]:
-    """Return the values of a job's storage options, as far as they are known."""
     names = [option.env for option in spec.storage_options.values() if option.env is not None]
     return [*secrets.values(), *(os.environ[name] for name in names if name in os.environ)]

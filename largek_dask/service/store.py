@@ -1,14 +1,14 @@
-"""Store jobs so that they outlive the scheduler: one small record per job, one result per run.
+"""Store one small record per job and one result per run, so that jobs outlive the scheduler.
 
-The store (``largek.store``) is written by the holder of its newest claim (``lease.py``)::
+Only the holder of the newest claim writes to the store ``largek.store`` (see ``lease.py``)::
 
-    jobs/lk-3f9c0d21ab.json     the job, the number of its run, and the result of this run
-    claims/000001.json          the scheduler that has the store
-    late/lk-3f9c0d21ab.json     a record from a scheduler that had lost the store
-    scheduler.json              the scheduler's address, for clients and workers (scheduler_file.py)
+    jobs/lk-3f9c0d21ab.json     the job, its run number, and the result of this run
+    claims/000001.json          a scheduler that has claimed the store
+    late/lk-3f9c0d21ab.json     a quarantined record of a scheduler that had lost the store
+    scheduler.json              the scheduler's address (scheduler_file.py)
 
-The job's output folder has the result of each run, created exclusively. So if two schedulers
-believe that they hold the job, only one of them publishes the result::
+A job's output folder contains the result of each run. Each result is created exclusively: if two
+schedulers believe that they hold the job, only one of them publishes a result::
 
     results/000001.json
 """
@@ -51,20 +51,21 @@ JOB_FILES = (
     "results",
     "claims",
 )
-"""Files of a job in its folder, in the order of removal. Claims come last, so that they name the
-owner of the remaining files, and incomplete labels stay marked as incomplete."""
+"""Files in a job's folder, in order of removal. The progress file is removed after the labels, so
+that incomplete labels remain marked. Claims are removed last, because they name the owner of the
+other files."""
 
 FORMAT: Literal[1] = 1
 REMOVED = frozenset(
     {"paused", "resumed", "kept", "cleared", "notices", "deleting", "before", "failure"}
 )
-"""Fields in records of earlier versions that are ignored."""
+"""Fields of earlier versions to ignore in records."""
 REMOVED_FROM_SPEC = frozenset({"priority", "notify"})
-"""Fields in job documents of earlier versions that are ignored."""
+"""Fields of earlier versions to ignore in job documents."""
 LATE = "late"
-"""Folder of the store for quarantined records, which are late or empty."""
+"""Folder in the store for quarantined records, which are late or empty."""
 BLANK = b"\0 \t\r\n"
-"""Bytes that count as empty, because a power failure may leave only zeros."""
+"""Bytes to ignore in the test for empty records; a power failure may leave only zeros."""
 JOB_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 
 Text = Annotated[str, Field(max_length=1 << 17)]
@@ -86,20 +87,20 @@ class Result(BaseModel):
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
-    """Inertia, if the objective is that of k-means; otherwise None."""
+    """Inertia if the objective is that of k-means, otherwise None."""
     objective: dict[Word, Word | float | None] | None = None
-    """Any other objective, and its value: see ``algorithms.objective.Objective.describe``."""
+    """Any other objective and its value, as in ``algorithms.objective.Objective.describe``."""
     figures: dict[Text, float] | None = None
-    """Result of ``Model.fit_figures``, or None."""
+    """Result of ``Model.fit_figures``, or None without a model."""
     seconds: float | None = None
-    """Total time used by all runs, in seconds."""
+    """Total time of all runs, in seconds."""
     error: Text | None = None
     message: Text | None = None
     traceback: Text | None = None
 
 
 Takes = Annotated[FitMemory, PlainValidator(TypeAdapter(FitMemory).validate_python)]
-"""Unlike in a record, fields of a later version are ignored."""
+"""Memory of a fit; unlike in a record, unknown fields of later versions are ignored."""
 
 
 def _spec_in(document: Any) -> JobSpec:
@@ -110,27 +111,26 @@ def _spec_in(document: Any) -> JobSpec:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Stored record of a job; types and bounds are checked when it is read."""
+    """Stored record of a job, whose types and bounds are checked when it is read."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=True)
 
     id: Annotated[str, Field(pattern=f"^{JOB_ID.pattern}$")]
     spec: Annotated[JobSpec, PlainValidator(_spec_in)]
     owner: Annotated[str, Field(max_length=200)]
-    """Name of the user, as given by the client."""
     created: Annotated[float, Field(ge=0)]
-    """Seconds since 1970."""
+    """Submission time as Unix time."""
     run: Annotated[int, Field(ge=1)] = 1
-    """Incremented when a job that has ended is resumed."""
+    """Number of the run, incremented when an ended job is resumed."""
     cancel: bool = False
     result: Result | None = None
-    """Result of this run; None until it has ended."""
+    """Result of this run; None until the run has ended."""
     ended: Annotated[float, Field(ge=0)] | None = None
-    """End of this run, in seconds since 1970; None also in records of earlier versions."""
+    """End of this run as Unix time; None before the end, or in records of earlier versions."""
     versions: Annotated[tuple[Word, ...], Field(max_length=1_000)] = ()
-    """Versions of this package that computed the job, in order; a user accepted each change."""
+    """Versions of this package that computed the job, in order; users accepted each change."""
     takes: Takes | None = None
-    """Memory that the fit takes; None in records of earlier versions."""
+    """Memory that the fit needs; None in records of earlier versions."""
     format: Literal[1] = FORMAT
 
 
@@ -138,15 +138,15 @@ RECORD = TypeAdapter(Record)
 
 
 class Records:
-    """The records of one scheduler, in ``largek.store``.
+    """Job records of one scheduler, stored in ``largek.store``.
 
-    ``lease`` is the scheduler's right to the store. It is checked before every write or removal,
-    and raises LostJobError once another scheduler has claimed the store. ``former_owners`` are
-    schedulers that had the store before, and have lost their jobs with it.
+    ``lease`` is the scheduler's lease on the store, which is checked before every write or removal.
+    LostJobError is raised once another scheduler has claimed the store. ``former_owners`` are
+    schedulers that held the store before and have lost all their jobs.
     """
 
     def __init__(self, folder: Folder, lease: Lease | None = None) -> None:
-        # Records name users and data, so only their owner may read them.
+        # Records contain user names and data addresses, so only the owner may read them.
         self.folder = folder = folder.private()
         self.url = folder.url
         self._redact = Redactor(folder.storage_options)
@@ -159,7 +159,7 @@ class Records:
             self.former_owners = lease.earlier_owners()
 
     def under(self, lease: Lease) -> Records:
-        """Return the same records, guarded by a lease."""
+        """Return the same records, with every write guarded by a lease."""
         return Records(self.folder, lease)
 
     def check(self) -> None:
@@ -168,22 +168,22 @@ class Records:
             self.lease.check()
 
     def check_writable(self) -> None:
-        """Raise OutputError if the store cannot be written."""
         self._folder.check_writable()
 
     def create(
         self, spec: JobSpec, owner: str, created: float, takes: FitMemory | None = None
     ) -> Record:
-        """Store a new job under a new id.
+        """Create a new id, and store a new job under it.
 
-        After a LostJobError the other scheduler may or may not have loaded the job.
+        If LostJobError is raised, the scheduler that claimed the store may or may not have loaded
+        the job.
         """
         while True:
             record = Record(f"lk-{uuid.uuid4().hex[:10]}", spec, owner, created, takes=takes)
             self._made.add(record.id)
             try:
                 if self._folder.create(f"{record.id}.json", _dumped(record)):
-                    # The lease may have been lost during the write.
+                    # Check again, because the lease may have been lost during the write.
                     self.check()
                     return record
             except BaseException:
@@ -191,24 +191,25 @@ class Records:
                 raise
 
     def update(self, record: Record) -> None:
-        """Write the current record of a job.
+        """Overwrite the record of a job.
 
-        After a LostJobError the other scheduler may not know of the change.
+        If LostJobError is raised, the scheduler that claimed the store may not have loaded the
+        change.
         """
         self._folder.publish(f"{record.id}.json", _dumped(record))
         self.check()
 
     def stamps(self) -> dict[str, int]:
-        """Return the ids of all records, with a hash that changes when a record is written."""
+        """Return a hash for each job id, which changes when the record is written."""
         found = self._folder.stamps()
         return {job_id: found[f"{job_id}.json"] for job_id in map(_job_of, found) if job_id}
 
     def is_new(self, job_id: str) -> bool:
-        """Return whether this job was created here, and has not been removed."""
+        """Return whether this object created the job and has not removed it."""
         return job_id in self._made
 
     def is_stored(self, record: Record) -> bool:
-        """Return whether the stored record is this one, or there is none."""
+        """Return whether the stored record equals ``record`` or does not exist."""
         document = _dumped(record)
         try:
             return self._folder.read(f"{record.id}.json", limit=len(document)) == document
@@ -218,7 +219,7 @@ class Records:
             return False
 
     def quarantine(self, job_id: str) -> bool:
-        """Move a record into ``late/``, from where records are not loaded.
+        """Move a record to ``late/``, whose records are never loaded.
 
         Returns False if there is no file, or if it was not written as a record.
         """
@@ -236,7 +237,7 @@ class Records:
         self._folder.remove(f"{checked_id(job_id)}.json")
 
     def read(self, job_id: str) -> Record:
-        """Read a record; raise ParameterError if it is damaged or of a newer version."""
+        """Read a record; raise ParameterError if it is damaged or from a newer version."""
         name = f"{checked_id(job_id)}.json"
         try:
             text = self._folder.read(name, limit=2 * MOST_BYTES)
@@ -244,25 +245,26 @@ class Records:
             found: Record = RECORD.validate_json(json.dumps(document))
         except FileNotFoundError:
             raise JobNotFoundError(
-                f"there is no job {job_id} in {self.url}: see jobs() for existing ones."
+                f"there is no job {job_id} in {self.url}; jobs() lists the existing jobs."
             ) from None
         except (ValueError, RecursionError, DamagedError) as error:
             raise ParameterError(
                 f"{self._folder.url}/{name} is not a job record that largek_dask {__version__} can "
-                f"read ({faults_of(error)}): upgrade to the version that wrote it, restore it, or "
-                "move it away."
+                f"read ({faults_of(error)}): upgrade to the version that wrote it, or restore or "
+                "move the file."
             ) from None
         if found.id != job_id:
             raise ParameterError(
-                f"{self._folder.url}/{name} is the record of another job: move it away."
+                f"{self._folder.url}/{name} is the record of another job: move this file out of "
+                "the store."
             )
         return found
 
     def all(self) -> list[Record]:
-        """Return all jobs, oldest first; warn of unreadable records.
+        """Return all records, oldest first; warn about unreadable records.
 
-        The holder of the store moves empty records into ``late/``. Raises OSError if storage cannot
-        be reached.
+        If the store is held, empty records are moved to ``late/``. OSError is raised if storage
+        cannot be reached.
         """
         records = []
         for job_id in filter(None, map(_job_of, self._folder.names())):
@@ -274,14 +276,14 @@ class Records:
                 reason = self.reason(error)
                 if self.lease is not None and self._is_quarantined(job_id):
                     reason = (
-                        f"its record was empty, and has been moved to {self.url}/{LATE}: submit it "
-                        "again, with another output"
+                        f"its record was empty, and has been moved to {self.url}/{LATE}; submit "
+                        "the job again with another output"
                     )
                 warn(f"Job {job_id} is ignored: {reason}", RecoveryWarning)
         return sorted(records, key=lambda record: (record.created, record.id))
 
     def _is_quarantined(self, job_id: str) -> bool:
-        """Quarantine an empty record; return False if it is not empty or the move fails."""
+        """Quarantine a record if it is empty; return whether this was done."""
         try:
             text = self._folder.read(f"{job_id}.json", limit=2 * MOST_BYTES)
             return not text.strip(BLANK) and self.quarantine(job_id)
@@ -289,7 +291,7 @@ class Records:
             return False
 
     def reason(self, error: Exception) -> str:
-        """Describe an error without secrets, which messages of storage drivers may contain."""
+        """Describe an error without the secrets that messages of storage drivers may contain."""
         text: str = self._redact(f"{type(error).__name__}: {error}")
         return text[:1_000]
 
@@ -301,16 +303,16 @@ def _without(names: Collection[str], document: Any) -> Any:
 
 
 def _job_of(name: str) -> str:
-    """Return the job id in a record's file name; empty if the name is not that of a record."""
+    """Return the job id in the file name of a record; empty for other file names."""
     job_id = name.removesuffix(".json")
     return "" if name == job_id or JOB_ID.fullmatch(job_id) is None else job_id
 
 
 def checked_id(job_id: str) -> str:
-    """Return a valid id of a job, which is a file name, or raise JobNotFoundError."""
+    """Check that a job id is valid, and thus a safe file name; raise JobNotFoundError if not."""
     if not isinstance(job_id, str) or JOB_ID.fullmatch(job_id) is None:
         raise JobNotFoundError(
-            f"{str(job_id)[:100]!r} is not an id of a job: see jobs() for existing ones."
+            f"{str(job_id)[:100]!r} is not a valid job id; jobs() lists the existing jobs."
         )
     return job_id
 
@@ -324,16 +326,16 @@ def _dumped(record: Record) -> bytes:
 
 
 def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
-    """Return the result of a run of this job; None if there is no result yet.
+    """Return the result of one run of a job; None if there is no result yet.
 
-    A torn result gives a warning and counts as missing. Raises ParameterError for another job's
-    result.
+    A torn result causes a warning and counts as missing. ParameterError is raised for the result of
+    another job.
     """
     name = f"results/{run:06d}.json"
     try:
         document = folder.read(name, MOST_BYTES)
         if is_torn(document):
-            # Without hard links, a killed writer leaves an empty file, which needs no warning.
+            # Do not warn about empty files: without hard links, a killed writer leaves them.
             if document:
                 what = f"{folder.url}/{name} is torn, as after a power failure"
                 warn(f"{what}: run {run} of the job continues.", RecoveryWarning)
@@ -348,13 +350,14 @@ def read_result(folder: Folder, job_id: str, run: int) -> Result | None:
         ) from None
     if found.job != job_id:
         raise ParameterError(
-            f"{folder.url} is the output of job {found.job}, not of {job_id}: choose another."
+            f"{folder.url} is the output of job {found.job}, not of {job_id}: choose another "
+            "output."
         )
     return found
 
 
 def write_result(folder: Folder, result: Result) -> Result:
-    """Publish the result of a run; return the first one published."""
+    """Publish the result of a run unless one exists; return the published result."""
     document = result.model_dump_json().encode()
     if folder.create(f"results/{result.run:06d}.json", document):
         return result
@@ -366,5 +369,4 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 
 def labels_in(folder: Folder) -> bool:
-    """Return whether the labels of all rows are complete."""
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))

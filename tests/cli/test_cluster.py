@@ -162,7 +162,7 @@ def test_without_openssl_it_says_what_else_there_is(fake, home, monkeypatch):
     monkeypatch.setenv("PATH", str(fake / "bin"))
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "openssl cannot be started" in done.stderr
+    assert "cannot start openssl" in done.stderr
     assert "--insecure" in done.stderr
     assert calls(fake, "sbatch") == []
     done = run("--home", home, "--insecure", "--submit")
@@ -184,7 +184,10 @@ def test_a_home_of_somebody_else_or_without_permissions_keeps_no_keys(fake, home
     monkeypatch.setattr("os.chmod", refuse)
     done = run("--home", home, "--submit")
     assert done.exit_code == 1
-    assert "Operation not permitted; give another --home of your own, or --insecure" in done.stderr
+    assert (
+        "Operation not permitted; use another --home that only you can access, or --insecure"
+        in done.stderr
+    )
     assert calls(fake, "sbatch") == []
 
 
@@ -215,7 +218,7 @@ def test_nothing_is_submitted_where_one_is_refused(given, said, fake, home):
     (fake / "refused.workers.sbatch").write_text(refused)
     done = run("--home", home, *shlex.split(given), "--submit")
     assert done.exit_code == 1
-    assert f"sbatch says: sbatch: error: {said}" in done.stderr
+    assert f"sbatch failed: sbatch: error: {said}" in done.stderr
     option = given.partition(" ")[0]
     assert option in done.stderr.partition("Check")[2]
     assert "nothing was submitted" in done.stderr
@@ -241,7 +244,7 @@ def test_a_scheduler_without_workers_is_taken_back(fake, home):
         ("--home '/tmp/a b'", "letters, digits"),
         ("--home /tmp/a,b", "letters, digits"),
         ("--workers 0", "0 is not in the range"),
-        ("--print", "give one of --submit, --print"),
+        ("--print", "give exactly one of --submit, --print"),
     ],
 )
 def test_bad_input(given, told, fake, home):
@@ -256,11 +259,11 @@ def test_a_machine_without_slurm(action, home, monkeypatch):
     monkeypatch.setenv("PATH", str(home))
     done = run(*action.split(), home)
     assert done.exit_code == 1
-    assert "there is no sbatch on this machine" in done.stderr
+    assert "sbatch is not installed on this machine" in done.stderr
 
 
 def test_scale(fake, home):
-    assert "there is no" in run("--scale", 3, "--home", home).stderr
+    assert "does not exist" in run("--scale", 3, "--home", home).stderr
     run("--home", home, "--workers", 4, "--submit")
     queue(fake, home, *(f"4712_{i} workers RUNNING" for i in range(4)), "4711 scheduler RUNNING")
     assert run("--scale", 6, "--home", home).exit_code == 0
@@ -371,18 +374,20 @@ def test_why_a_worker_waits(fake, home):
     code = function(script(home, "step.sh"), "said", "why_not", "other_folder")
     file = home / "jobs" / "scheduler.json"
     names = f"file={file}; version=1.2.3; LARGEK_HOME={home}\n{code}\n"
-    assert bash(f"{names}why_not") == f"there is no {file} yet"
+    assert bash(f"{names}why_not") == f"{file} does not exist yet"
     file.parent.mkdir()
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{listening.getsockname()[1]}"
         said = {"address": f"tcp://{address}", "slurm_job": "4711", "version": "1.2.3"}
         file.write_text(json.dumps(said, indent=2))
-        assert bash(f"{names}why_not") == f"nobody answers at {address}, which {file} says"
+        assert (
+            bash(f"{names}why_not") == f"there is no answer from {address}, the address in {file}"
+        )
         listening.listen()
         assert bash(f"{names}why_not") == ""
         file.write_text(json.dumps(said | {"version": "1.2.4"}, indent=2))
-        assert "has largek_dask 1.2.4, and here is 1.2.3" in bash(f"{names}why_not")
+        assert "has largek_dask 1.2.4, but this node has 1.2.3" in bash(f"{names}why_not")
     (fake / "squeue.out").write_text("4711\n")
     assert bash(f"{names}other_folder") == ""
     (fake / "squeue.out").write_text("4713\n")
@@ -408,12 +413,12 @@ def test_a_python_without_the_package(name, home):
     (home / "site.env").write_text(f"PATH={home}/bin:$PATH\n")
     path = script(home, name)
     told = bash(f"bash {path}", LARGEK_HOME=str(home))
-    assert f"there is no largek_dask for {home}/bin/python3: load it in {home}/site.env" in told
+    assert f"{home}/bin/python3 cannot import largek_dask: load it in {home}/site.env" in told
 
 
 def test_a_node_that_does_not_see_the_folder(home):
     path = script(home, "scheduler.sbatch")
     (home / "jobs").touch()
-    assert "must be a folder that all nodes see" in bash(f"bash {path}")
+    assert "use a folder of yours that all nodes share" in bash(f"bash {path}")
     path = script(home, "workers.sbatch")
-    assert f"there is no {home}/step.sh here" in bash(f"bash {path}")
+    assert f"{home}/step.sh does not exist here" in bash(f"bash {path}")

@@ -75,7 +75,7 @@ def test_demo__from_photographs_to_picture(tmp_path, compiled_later):
     np.testing.assert_array_equal(labels, model.predict(table))
     assert 10 < told["psnr"][0] < told["psnr"][1] < 40
     assert (out / "codebook.png").read_bytes().startswith(b"\x89PNG")
-    assert "exists already" in CliRunner().invoke(main, arguments).stderr
+    assert "already exists" in CliRunner().invoke(main, arguments).stderr
 
 
 @pytest.mark.slow

@@ -244,7 +244,7 @@ def test_a_job_that_waits_for_its_storage_options(service, run, submit):
     resume = ("submit", "--resume", job_id)
     assert "still waits for the storage options auto_mkdir" in run(*resume, code=1).stderr
     option = ("--storage-option", "auto_mkdir=true")
-    assert "has not ended" in run(*resume, *option, "--max-iter", 9, code=1).stderr
+    assert "and no other option" in run(*resume, *option, "--max-iter", 9, code=1).stderr
     run(*resume, *option, "--wait")
     assert states(run)[job_id] == "finished"
 
@@ -350,7 +350,7 @@ def submit_to(run, tmp_path):
         (
             ["submit", "/x", "-k", 3, "--out", "/y", "--workers-min", 2, "--workers-max", 1],
             1,
-            "min=2 is more than max=1",
+            "min=2 is greater than max=1",
         ),
         (["submit", "x", "-k", 3, "--out", "y", "--algorithm", "magic"], 2, "one of 'auto'"),
         (["submit", "x.zarr", "-k", 3, "--out", "/y"], 1, "data: is a relative path"),
@@ -358,14 +358,18 @@ def submit_to(run, tmp_path):
         (["submit", "--resume", "lk-1"], 1, "there is no job lk-1"),
         (["watch"], 2, "Missing argument 'ID"),
         (["watch", "lk-1"], 1, "there is no job lk-1"),
-        (["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"], 2, "give --resume ID"),
-        (["delete", "../x"], 1, "'../x' is not an id"),
-        (["delete"], 2, "give ID..., or --older-than"),
-        (["delete", "lk-1", "--older-than", "1d"], 2, "give ID..., or --older-than"),
-        (["delete", "lk-1", "--state", "failed"], 2, "needs --older-than"),
+        (
+            ["submit", "/x", "-k", 3, "--out", "/y", "--accept-version"],
+            2,
+            "--accept-version requires",
+        ),
+        (["delete", "../x"], 1, "'../x' is not a valid job id"),
+        (["delete"], 2, "give either job IDs or --older-than"),
+        (["delete", "lk-1", "--older-than", "1d"], 2, "give either job IDs or --older-than"),
+        (["delete", "lk-1", "--state", "failed"], 2, "requires --older-than"),
         (["delete", "--older-than", "1d", "--state", "running"], 2, "'running' is not one of"),
         (["delete", "--older-than", "yesterday"], 1, "older_than"),
-        (["cancel", "../x"], 1, "'../x' is not an id"),
+        (["cancel", "../x"], 1, "'../x' is not a valid job id"),
         (["logs", "lk-1"], 1, "there is no job lk-1"),
         (["result", "lk-1"], 1, "there is no job lk-1"),
         (["jobs", "--scheduler", "nonsense://x"], 1, "no Dask scheduler answers at"),

@@ -201,13 +201,13 @@ def test_predict__probabilities(data, fitted, tmp_path):
 def test_predict__one_thing_a_run(data, fitted, tmp_path):
     base = ["predict", fitted["model"], data, "--out", tmp_path / "out.zarr"]
     done = run(*base, "--proba", "--density", code=2)
-    assert "--density or --proba" in done.stderr
+    assert "--density and --proba" in done.stderr
 
 
 def test_predict__centres_have_no_densities(data, tmp_path):
     told = run_json("fit", data, "-k", K, "--max-iter", 2, "--out", tmp_path / "run")
     for what in ("--density", "--proba"):
         done = run("predict", told["model"], data, what, "--out", tmp_path / "out.zarr", code=1)
-        assert f"{what} needs a mixture" in done.stderr
-        assert "fit one with --mixture" in done.stderr
+        assert f"{what} requires a mixture" in done.stderr
+        assert "fit a mixture with --mixture" in done.stderr
     assert not (tmp_path / "out.zarr").exists()

@@ -45,7 +45,7 @@ def test_predict_and_score(tmp_path: Path) -> None:
     labels = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")[...]
     np.testing.assert_array_equal(labels, found.argmin(1))
     assert run_json("score", of, data)["inertia"] == pytest.approx(found.min(1).sum(), rel=1e-6)
-    assert "needs a mixture" in run("predict", of, data, "--out", "x", "--proba", code=1).stderr
+    assert "requires a mixture" in run("predict", of, data, "--out", "x", "--proba", code=1).stderr
 
 
 # --- fit

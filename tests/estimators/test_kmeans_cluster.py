@@ -101,8 +101,8 @@ def test_doctor_looks_at_the_cluster(cluster):
     told = run_json("doctor", "--scheduler", cluster.scheduler_address)
     assert told["healthy"]
     texts = [finding["text"] for finding in told["findings"]]
-    assert any("2 workers, 2 threads, 4.00 GiB" in text for text in texts)
-    assert any("the same here, on the scheduler and on every worker" in text for text in texts)
+    assert any("2 workers with 2 threads; the smallest has 4.00 GiB" in text for text in texts)
+    assert any("the same versions here, on the scheduler" in text for text in texts)
 
 
 def test_without_workers_the_time_limit_counts(x, url):

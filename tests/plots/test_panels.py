@@ -101,7 +101,7 @@ def test_where_more_is_better_the_highest_is_told():
     view = view_of(started(objective=objective), step(1, cost=-5.0), step(2, cost=-3.0))
     cost = panels_of(view)["cost"]
     assert cost["words"] == "Last -3, highest -3."
-    assert cost["y"] == "F (nats), more is better"
+    assert cost["y"] == "F (nats), higher is better"
 
 
 def test_every_figure_of_a_step_has_its_panel():
@@ -113,10 +113,10 @@ def test_every_figure_of_a_step_has_its_panel():
     gain = dict(found["gain"]["figures"])
     assert gain["last tenth"] == "-10 %"
     assert {line["name"]: line["y"][-1] for line in found["gain"]["series"]} == {
-        "rows that changed": 0.01, "movement of centres": 0.01}  # fmt: skip
+        "rows that changed cluster": 0.01, "movement of centres": 0.01}  # fmt: skip
     # Four seconds of work in each second of four threads.
     assert dict(facts(view))["time"] == "compute 75%, read 12%, wait 6%, reduce 6%"
-    assert found["work"]["figures"] == [["of all distances", "1%"]]
+    assert found["work"]["figures"] == [["computed", "1%"]]
 
 
 def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
@@ -125,8 +125,8 @@ def test_shares_are_told_as_the_axis_has_them_and_a_result_once():
                 "versions": ["1.0", "1.1"],
                 "result": {"error": "DataError", "message": "row 7"}})  # fmt: skip
     found = panels_of(view)
-    assert found["work"]["figures"] == [["of all distances", "33.3%"]]
-    assert found["work"]["rows"] == [["of all distances", "33.3%", "33.3%", "100%"]]
+    assert found["work"]["figures"] == [["computed", "33.3%"]]
+    assert found["work"]["rows"] == [["computed", "33.3%", "33.3%", "100%"]]
     assert "DataError: row 7" in page_of(view)["html"]
 
 

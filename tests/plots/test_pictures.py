@@ -41,12 +41,12 @@ def by_title(figure):
 def test_draw__cost_against_time():
     axes = by_title(panels(*STEPS))
     np.testing.assert_allclose(curve(axes["Cost"]), [[1, 100], [1.5, 60], [4, 50]])
-    assert axes["Cost"].get_xlabel() == "time used (seconds)"
+    assert axes["Cost"].get_xlabel() == "elapsed time (seconds)"
 
 
 def test_draw__long_fits_are_drawn_in_hours():
     axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost"]
-    assert axes.get_xlabel() == "time used (hours)"
+    assert axes.get_xlabel() == "elapsed time (hours)"
     np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
 
 
@@ -72,7 +72,7 @@ def test_draw__marks_what_happened_but_no_checkpoints():
 def test_draw__sizes_are_bars(tmp_path):
     sizes = {"event": "sizes", **sizes_of(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
     figure = panels(*STEPS, sizes)
-    axes = by_title(figure)["Sizes of clusters"]
+    axes = by_title(figure)["Cluster sizes"]
     assert axes.get_xscale() == "log"
     (bars,) = axes.patches
     assert sum(bars.get_data().values) == 3

@@ -172,7 +172,7 @@ def test_a_page_tells_what_the_model_knows(run: Path) -> None:
     found = read(report)
     told = model.provenance
     assert found.headings() == [
-        "Cost against time", "Sizes", "Centres by feature", "Where it comes from",
+        "Cost against time", "Sizes", "Centres by feature", "Provenance",
     ]  # fmt: skip
     assert "7 clusters of 600 rows × 5" in found.text
     facts = found.facts()
@@ -267,7 +267,7 @@ def test_costs_on_a_sample_are_a_line_of_their_own() -> None:
 def test_a_model_of_nothing_but_arrays() -> None:
     bare = CentersModel(fitted().model_.arrays)
     found = read(bare.report())
-    assert "The model holds no history of its fit." in found.text
+    assert "The model contains no history of its fit." in found.text
     assert "7 clusters in 5 columns" in found.text
     assert found.facts()["digest"] == bare.digest()
 
@@ -278,7 +278,7 @@ def test_a_kind_without_centres() -> None:
             return None
 
     found = read(make_report(Other(fitted().model_.arrays)))
-    assert found.headings() == ["Cost against time", "Sizes", "Where it comes from"]
+    assert found.headings() == ["Cost against time", "Sizes", "Provenance"]
 
 
 # --- texts and large pages ----------------------------------------------------------------------

@@ -464,7 +464,7 @@ def test_events__go_on_over_a_new_connection(submit, endless, service, cluster):
     ("error", "said"),
     [
         (OSError, "does not answer: check that it runs there"),
-        (module._NoServiceError, "has no jobs any more: check that it runs there"),
+        (module._NoServiceError, "no longer has jobs: check that it runs there"),
     ],
 )
 def test_ask__a_scheduler_that_stays_away_is_said_to_be(
@@ -481,7 +481,7 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(
     assert lost == [], "it has been asked again"
     # Whoever says how long waits no longer than that.
     lost = away(1000, error)
-    with pytest.raises(TimeoutError, match=f"job {job.id}: .* {said}"):
+    with pytest.raises(TimeoutError, match=f"job {job.id} in time: .* {said}"):
         job.wait(timeout=0)
     assert len(lost) == 999
     away(0)

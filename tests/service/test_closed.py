@@ -109,7 +109,9 @@ def test_a_service_whose_client_is_closed(service_of_closed, monkeypatch):
     assert job.id in repr(job)
     monkeypatch.setattr(service, "_closed", True)
     for ask in ASKED.values():
-        with pytest.raises(ClusterError, match=r"^this service of inproc:.* closed.*: connect"):
+        with pytest.raises(
+            ClusterError, match=r"^the connection to inproc:.* closed.* Call connect"
+        ):
             ask(service, job)
 
 

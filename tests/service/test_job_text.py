@@ -81,9 +81,9 @@ def test_facts_of_every_state():
     assert told["model"] == "3,000 clusters by lloyd"
     assert told["step"] == "54 of at most 150"
     assert told["cost"] == "3593126.9, 2,775 rows changed cluster"
-    assert told["speed"] == "2.1M rows/s; 21.6M rows seen, 34.00 MiB read or moved"
-    assert told["held"] == "2.00 MiB of row state, 15.00 MiB of chunks"
-    assert told["again"] == "7 chunks retried, 2 rebuilt, 1 evictions"
+    assert told["speed"] == "2.1M rows/s; 21.6M rows processed, 34.00 MiB read or moved"
+    assert told["memory"] == "2.00 MiB of row state, 15.00 MiB of chunks"
+    assert told["repeated"] == "7 chunks retried, 2 rebuilt, 1 evictions"
     assert set(texts(facts(JobView(QUEUED)))) == {"data", "model", "output"}
     told = texts(facts(JobView(FINISHED)))
     assert told["ended"] == "tol after 60 steps, 1 min 15 s"

@@ -43,7 +43,7 @@ def written(folder, **changes):
     return str(path)
 
 
-# --- a scheduler writes it ------------------------------------------------------------------------
+# --- a scheduler writes this file ----------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +150,7 @@ def test_find__a_file_of_100_MB_is_not_read(tmp_path, monkeypatch):
 
 
 def test_find__no_file_no_permission_a_folder(tmp_path, monkeypatch):
-    with pytest.raises(ClusterError, match=r"cannot be read .*a scheduler writes it"):
+    with pytest.raises(ClusterError, match=r"cannot be read .*a scheduler writes this file"):
         lk.connect(tmp_path / NAME)
     with pytest.raises(ClusterError, match=r"cannot be read \(IsADirectoryError"):
         lk.connect(tmp_path)

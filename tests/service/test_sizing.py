@@ -178,9 +178,7 @@ def test_submit__refuses_what_can_never_fit_and_keeps_what_a_job_takes(
     jobs = Jobs(records, lambda: None, "me", None, lambda: there)
     jobs.start()
     try:
-        with pytest.raises(
-            NotEnoughMemoryError, match=r"never run .* has 0\.98 kiB\. Ask for fewer"
-        ):
+        with pytest.raises(NotEnoughMemoryError, match=r"never run .* has 0\.98 kiB\. Use fewer"):
             jobs.submit(document(), {}, "me")
         assert jobs.listed() == []
         there[:] = workers_of(500)

@@ -128,7 +128,7 @@ def test_a_damaged_record_is_named_with_the_reason(records, spec):
 def test_what_is_no_id_leads_nowhere(records):
     for odd in ("", "../lk-1", "lk-1.json", "LK-1", "-lk", "x" * 65, 7, None):
         for ask in (records.read, records.remove, checked_id):
-            with pytest.raises(JobNotFoundError, match="not an id"):
+            with pytest.raises(JobNotFoundError, match="not a valid job id"):
                 ask(odd)
     assert checked_id("x" * 64) == "x" * 64
 

@@ -1,12 +1,12 @@
 if [ -r "$LARGEK_HOME/site.env" ]; then . "$LARGEK_HOME/site.env"; fi
 if ! version=$(python3 -c 'from largek_dask.version import __version__; print(__version__)'); then
-    say "there is no largek_dask for $(command -v python3): load it in $LARGEK_HOME/site.env"
+    say "$(command -v python3) cannot import largek_dask: load it in $LARGEK_HOME/site.env"
     exit 1
 fi
 options=()
 {% if interface %}
 if ! [ -e "/sys/class/net/{{ interface }}" ]; then
-    say "there is no interface {{ interface }}; give one of $(ls -x /sys/class/net)"
+    say "there is no network interface {{ interface }}; use one of $(ls -x /sys/class/net)"
     exit 1
 fi
 options+=(--interface "{{ interface }}")

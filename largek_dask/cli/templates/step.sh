@@ -1,10 +1,10 @@
 #!/bin/bash
-# One worker of largek, started again whenever it ends too early; workers.sbatch runs this script.
+# Run one worker of largek, and restart it if it ends too early. Run by workers.sbatch.
 # The exit code is 75 after a signal from SLURM, or near the time limit.
 
 say() { echo "largek: $(date '+%F %T') $(hostname): $*"; }
 
-# SLURM also signals Dask's worker.
+# SLURM also sends this signal to Dask's worker.
 ending=
 trap 'ending=1' TERM
 
@@ -20,26 +20,26 @@ said() { sed -n "s|.*\"$1\": \"\([^\"]*\)\".*|\1|p" "$file" 2>/dev/null; }
 why_not() {
     local address
     if ! [ -s "$file" ]; then
-        echo "there is no $file yet"
+        echo "$file does not exist yet"
         return
     fi
     address=$(said address)
     address=${address#*://}
     if ! timeout 5 bash -c "exec 3<>/dev/tcp/${address%:*}/${address##*:}" 2>/dev/null; then
-        echo "nobody answers at $address, which $file says"
+        echo "there is no answer from $address, the address in $file"
     elif [ "$(said version)" != "$version" ]; then
-        echo "the scheduler has largek_dask $(said version), and here is $version: install one" \
-            "version for all, and see $LARGEK_HOME/site.env"
+        echo "the scheduler has largek_dask $(said version), but this node has $version: install" \
+            "one version everywhere, and check $LARGEK_HOME/site.env"
     fi
 }
 
-# Print advice if SLURM knows of a scheduler that this node's folder does not.
+# Print advice if SLURM runs a scheduler that has not written to this node's folder.
 other_folder() {
     local job
     job=$(squeue --noheader --states=RUNNING --name="largek-scheduler:$LARGEK_HOME" --format=%A)
     if [ -n "$job" ] && [ "$job" != "$(said slurm_job)" ]; then
-        echo ". Job $job of SLURM runs as the scheduler, and says nothing in that file: if it stays" \
-            "so, this node sees another folder than that job. --home must be one that all share"
+        echo ". SLURM job $job runs the scheduler, but has not written this file: if this" \
+            "persists, this node sees another folder. --home must be a folder that all nodes share"
     fi
 }
 
@@ -65,7 +65,7 @@ waited=$SECONDS say_next=$((SECONDS + 30))
 while [ -z "$ending" ]; do
     if [ $SECONDS -ge $last ]; then exit 75; fi
     reason=$(why_not)
-    # The signal may have ended that check as well.
+    # The signal may also have interrupted the check.
     if [ -n "$ending" ]; then break; fi
     if [ -n "$reason" ]; then
         if [ $SECONDS -ge $say_next ]; then
@@ -88,12 +88,12 @@ while [ -z "$ending" ]; do
         --death-timeout 60 --lifetime $((last - SECONDS)) "${options[@]}" "${secured[@]}" &
     # `wait` also returns when a signal arrives.
     while kill -0 $! 2>/dev/null; do
-        # This also ends a worker that started too late to receive the signal.
+        # Also end a worker that started too late to receive the signal.
         if [ -n "$ending" ]; then end_in_time $!; fi
         wait $!
         code=$?
     done
-    if [ -z "$ending" ]; then say "the worker has ended with $code"; sleep 1; fi
+    if [ -z "$ending" ]; then say "the worker ended with exit code $code"; sleep 1; fi
     waited=$SECONDS say_next=$((SECONDS + 30))
 done
 exit 75

@@ -1,1 +1,1 @@
-"""Web page of the jobs, on a scheduler's HTTP server."""
+"""Web page that lists jobs, on a scheduler's HTTP server."""

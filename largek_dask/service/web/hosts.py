@@ -1,8 +1,9 @@
-"""Restrict the host names under which the page answers, against DNS rebinding.
+"""Restrict the host names that the page of jobs accepts, to prevent DNS rebinding.
 
-A web site can let its name resolve to an address in the viewer's network, and then read a server
-without login as if it had the same origin. As the browser sends the site's name as ``Host``, a
-server that accepts only its own names is safe. IP addresses need no check, as they are not names.
+In a DNS rebinding attack, a web site lets its host name resolve to an address in the viewer's
+network, and can then read pages of a server without a login as if both had the same origin. The
+browser still sends the site's name in the ``Host`` header, so a server that accepts only its own
+names is safe. IP addresses need no check, because they are not resolved.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from largek_dask import config
 from largek_dask.driver.formatting import printable
 
 MOST_BODY = 4_096
-"""Largest body of a request, in bytes."""
+"""Maximum size of a request body, in bytes."""
 MOST_SHOWN = 100
-"""Maximum number of characters of a refused name that are repeated in an answer."""
+"""Maximum number of characters of a refused host name to show in the response."""
 HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(:[0-9]*)?")
-"""Pattern of a ``Host`` header: a name or an address, optionally with a port."""
+"""Pattern of a ``Host`` header: a host name or IP address, optionally with a port."""
 
 
 class Hosts:
-    """Host names under which a server answers; ``address`` returns the URL it announces."""
+    """Host names that a server accepts; ``address`` returns the server's announced URL."""
 
     def __init__(self, address: Callable[[], str | None]) -> None:
         self._address = address
@@ -41,13 +42,13 @@ class Hosts:
         return bool(name) and (
             not known.isdisjoint({name, "*"})
             or any(one.startswith(".") and f".{name}".endswith(one) for one in known)
-            # Use a thread, because finding this machine's name may take a network request.
+            # Use a thread, because looking up this machine's names may block on the network.
             or name in await asyncio.to_thread(_own_names)
         )
 
 
 def refusal(host: str) -> str:
-    """Return the answer to a foreign name, with the setting that would accept it."""
+    """Return the response for an unknown host name, with the setting that would accept it."""
     shown = printable(host)[:MOST_SHOWN]
     name = _name_of(shown) or "NAME"
     return (
@@ -61,18 +62,17 @@ def refusal(host: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Normalize a host name for comparison."""
     return name.strip("[]").rstrip(".").lower()
 
 
 def _name_of(host: str) -> str:
-    """Return the name or address in a ``Host`` header; empty if it is malformed."""
+    """Return the host in a ``Host`` header; empty if malformed."""
     found = HOST.fullmatch(host)
     return _plain(found[1]) if found else ""
 
 
 def _name_in(url: str) -> str:
-    """Return the name or address in a URL, which may lack scheme, port and path."""
+    """Return the host in a URL, which may lack a scheme, port or path."""
     return _name_of(re.sub(r"^\w+://", "", url.strip()).partition("/")[0])
 
 

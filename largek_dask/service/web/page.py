@@ -1,7 +1,7 @@
-"""HTTP handlers of the page of jobs, for the tornado application of a scheduler.
+"""HTTP handlers for the page of jobs, in the tornado application of a scheduler.
 
-Contents are made in a thread, once for all concurrent viewers. All URLs are relative, so that the
-page works behind proxies and below any prefix.
+A thread makes each response once for all concurrent viewers. All URLs are relative, so that the
+page works behind proxies and below any URL prefix.
 """
 
 from __future__ import annotations
@@ -30,20 +30,18 @@ from largek_dask.service.web.hosts import MOST_BODY, Hosts, refusal
 logger = logging.getLogger(__name__)
 
 PATH = "largek"
-"""Name of the page below the prefix."""
+"""Path of the page below the URL prefix."""
 FRESH_SECONDS = 1.5
-"""Maximum age of cached content in seconds; browsers ask for new content every two seconds."""
+"""Maximum age of cached content in seconds; browsers request content every two seconds."""
 MOST_CONTENTS = 64
-"""Maximum number of cached contents; the least recently used is dropped first."""
+"""Maximum number of cached responses; the least recently used one is dropped first."""
 TIMEOUT_SECONDS = 20.0
-"""Timeout of a request for content, in seconds."""
 THEMES = ("light", "dark")
 WORD = re.compile(r"[A-Za-z0-9_.-]{1,80}")
-"""Pattern of ids of jobs and names of panels."""
-# BokehJS needs inline styles and icons as data URLs, but no other script.
+"""Pattern of job ids and panel names."""
+# BokehJS requires inline styles and icons in data URLs, but no further scripts.
 POLICY = ("default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' "
           "data:; connect-src 'self'; base-uri 'none'; form-action 'self'")  # fmt: skip
-"""Content-Security-Policy of the page."""
 REPORT_POLICY = ("sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:; "
                  "base-uri 'none'; form-action 'none'")  # fmt: skip
 NOT_FOUND = {
@@ -55,25 +53,23 @@ Key = tuple[Any, ...]
 
 
 class Content(NamedTuple):
-    """A response compressed by gzip, and the value it was made from."""
-
     body: bytes
     value: Mapping[str, Any]
     status: int = 200
 
     @classmethod
     def of(cls, value: Mapping[str, Any], status: int = 200) -> Content:
-        """Return a value as JSON, without its ``panels``."""
+        """Create content from a value, as JSON without its ``panels``."""
         sent = {name: part for name, part in value.items() if name != "panels"}
         text = json.dumps(sent, allow_nan=False, separators=(",", ":"), ensure_ascii=False)
         return cls(render.packed(text.encode("utf-8", "replace")), value, status)
 
 
 class Contents:
-    """Cache of contents by key, each made in a thread once for all concurrent viewers."""
+    """Cache of responses by key; a thread makes each response once for all concurrent viewers."""
 
     def __init__(self) -> None:
-        # One thread, because more would hold Python's lock longer and delay the event loop.
+        # Use one thread: more threads would hold Python's GIL longer and delay the event loop.
         self._pool = ThreadPoolExecutor(1, "largek-page")
         self._made: OrderedDict[Key, tuple[float, asyncio.Future[Content]]] = OrderedDict()
         self._failed: set[Key] = set()
@@ -82,7 +78,7 @@ class Contents:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def get(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
-        """Return fresh content, or raise HTTP error 503 after a timeout."""
+        """Return content, from the cache if fresh; raise HTTP error 503 after a timeout."""
         loop = asyncio.get_running_loop()
         begun, future = self._made.get(key, (0.0, None))
         if future is None or (future.done() and loop.time() - begun >= FRESH_SECONDS):
@@ -94,7 +90,7 @@ class Contents:
         try:
             return await asyncio.wait_for(asyncio.shield(future), TIMEOUT_SECONDS)
         except TimeoutError:
-            raise web.HTTPError(503, reason="No Answer In Time") from None
+            raise web.HTTPError(503, reason="Timed Out") from None
 
     def _content(self, key: Key, make: Callable[[], Mapping[str, Any]]) -> Content:
         try:
@@ -107,14 +103,15 @@ class Contents:
             if key not in self._failed and len(self._failed) < MOST_CONTENTS:
                 self._failed.add(key)
                 logger.exception("The page of jobs cannot show %r", key)
-            return Content.of({"error": f"this cannot be shown: {type(error).__name__}"}, 500)
+            return Content.of({"error": f"this page cannot be shown: {type(error).__name__}"}, 500)
 
 
 class Page:
-    """The page of jobs on the HTTP server of a dashboard.
+    """Page of jobs on the HTTP server of a dashboard.
 
-    ``prefix`` is the path of Dask's pages, such as ``/proxy/``. ``navigation`` has the names of the
-    pages to which all pages link; this page is added once. ``actions`` lets viewers cancel jobs.
+    ``prefix`` is the URL path of Dask's pages, such as ``/proxy/``. ``navigation`` lists the pages
+    in the dashboard's navigation bar, to which this page is added once. ``actions`` lets viewers
+    cancel jobs.
     """
 
     def __init__(
@@ -148,11 +145,10 @@ class Page:
         application.add_handlers(
             ".*$", [(f"{root}{PATH}{end}", handler, shared) for end, handler in handlers.items()]
         )
-        # Tornado inserts the new rule before the last one, which answers for every host.
+        # Tornado inserts new rules before the last rule, which matches every host.
         self._rule = application.default_router.rules[-2]
 
     def close(self) -> None:
-        """Remove the page from its server."""
         for part in (self.contents, self.reports):
             part.close()
         if self._rule in self._application.default_router.rules:
@@ -169,14 +165,14 @@ class Page:
 
 @web.stream_request_body
 class BaseHandler(web.RequestHandler):
-    """Base of handlers; refuses foreign host names, and bodies that are too long."""
+    """Base of all handlers, which refuses unknown host names and long request bodies."""
 
     def initialize(self, page: Page, hosts: Hosts) -> None:
         self.page, self._hosts = page, hosts
         self.body = b""
 
     async def prepare(self) -> None:
-        """Refuse a request before any of its body is read."""
+        """Check a request, and refuse it before its body is read."""
         self.request.connection.set_max_body_size(MOST_BODY)  # type: ignore[union-attr]
         if not await self._hosts.accepts(self.request.host):
             self.set_status(403)
@@ -193,27 +189,26 @@ class BaseHandler(web.RequestHandler):
         self.body += chunk
 
     def set_default_headers(self) -> None:
-        """Forbid browsers to guess content types, send referrers or cache answers."""
+        """Forbid browsers to guess content types, send referrers or cache responses."""
         self.set_header("X-Content-Type-Options", "nosniff")
         self.set_header("Referrer-Policy", "no-referrer")
         self.set_header("Cache-Control", "private, no-cache")
 
     def word(self, name: str) -> str:
-        """Return an argument that is a name, or raise HTTP error 404."""
+        """Return a query argument that is a valid name, or raise HTTP error 404."""
         value = self.get_query_argument(name, "")
         if WORD.fullmatch(value) is None:
             raise web.HTTPError(404, reason="Not Found")
         return value
 
     def sort(self) -> str:
-        """Return the column by which to sort a list, or raise HTTP error 400."""
         sort = self.get_query_argument("sort", "")
         if sort and sort.removeprefix("-") not in render.COLUMNS:
-            raise web.HTTPError(400, reason=f"sort has to be one of {', '.join(render.COLUMNS)}")
+            raise web.HTTPError(400, reason=f"sort must be one of {', '.join(render.COLUMNS)}")
         return sort
 
     def send(self, body: bytes, kind: str, status: int = 200) -> None:
-        """Send compressed bytes; tornado sends no body if the browser has the same content."""
+        """Send compressed bytes; tornado omits the body if the browser already has this content."""
         self.set_status(status)
         self.set_header("Vary", "Accept-Encoding")
         self.set_header("Content-Type", f"{kind}; charset=utf-8")
@@ -227,18 +222,17 @@ class BaseHandler(web.RequestHandler):
         self.send(content.body, "application/json", content.status)
 
     def send_html(self, html: bytes, policy: str, status: int = 200) -> None:
-        """Send HTML under a Content-Security-Policy."""
         self.set_header("Content-Security-Policy", policy)
         self.send(render.packed(html), "text/html", status)
 
     def write_error(self, status_code: int, **about: Any) -> None:
-        """Send the reason as JSON, without internal details."""
+        """Send the reason of an error as JSON, without internal details."""
         self.set_header("Content-Type", "application/json; charset=utf-8")
         self.finish({"error": self._reason})
 
 
 class PageHandler(BaseHandler):
-    """The page: a list of jobs, or one job."""
+    """Serve the HTML page with a list of jobs or one job."""
 
     async def get(self) -> None:
         """Send the page, or a 404 page for an unknown job."""
@@ -253,17 +247,17 @@ class PageHandler(BaseHandler):
         if content is None or content.status == 404:
             value, job_id, data = NOT_FOUND, "", ""
         else:
-            # If there is no content yet, the script asks again.
+            # If there is no content yet, the script in the page requests it again.
             value = {"title": "Jobs", "html": "", **content.value}
         bokeh = f"{PATH}/static/{page.files.bokeh}" if job_id else ""
         html = render.whole_page(value, page, data=data, job=job_id, bokeh=bokeh)
-        # Prevent clickjacking if there are buttons.
+        # Prevent clickjacking if the page has buttons.
         policy = f"{POLICY}; frame-ancestors 'self'" if page.token else POLICY
         self.send_html(html, policy, 200 if data else 404)
 
 
 class DataHandler(BaseHandler):
-    """The list of jobs, or one job, as JSON."""
+    """Serve the list of jobs or one job as JSON."""
 
     async def get(self, kind: str) -> None:
         if kind == "jobs":
@@ -273,13 +267,13 @@ class DataHandler(BaseHandler):
 
 
 class FigureHandler(BaseHandler):
-    """A chart without data, from which BokehJS draws."""
+    """Serve a chart without data, as JSON for BokehJS."""
 
     async def get(self) -> None:
         job_id, kind = self.word("job"), self.word("panel")
         theme = self.get_query_argument("theme", "light")
         if theme not in THEMES:
-            raise web.HTTPError(400, reason="theme is not known")
+            raise web.HTTPError(400, reason="unknown theme")
         job = await self.page.job(job_id)
         panel = job.value.get("panels", {}).get(kind)
         if panel is None or not panel.series:
@@ -289,7 +283,7 @@ class FigureHandler(BaseHandler):
 
 
 class ReportHandler(BaseHandler):
-    """The report on a job's model."""
+    """Serve the report about a job's model."""
 
     async def get(self) -> None:
         make = partial(self.page.source.report, self.word("job"))
@@ -301,10 +295,10 @@ class ReportHandler(BaseHandler):
 
 
 class StaticHandler(BaseHandler):
-    """Files whose names contain their version, so that browsers may cache them forever."""
+    """Serve static files; names contain a version, so browsers may cache files forever."""
 
     async def get(self, name: str) -> None:
-        # Use a thread, because BokehJS may still have to be compressed.
+        # Use a thread, because compressing BokehJS at the first request takes time.
         if (body := await asyncio.to_thread(self.page.files.read, name)) is None:
             raise web.HTTPError(404, reason="Not Found")
         self.set_header("Cache-Control", "public, max-age=31536000, immutable")
@@ -312,14 +306,14 @@ class StaticHandler(BaseHandler):
 
 
 class CancelHandler(BaseHandler):
-    """Cancel a job if ``observe.actions`` allows it; this is the only action of the page."""
+    """Cancel a job, the only action of the page, if ``observe.actions`` is true."""
 
     async def post(self) -> None:
         who = self.request.remote_ip or "an unknown address"
         if (job_id := self._job_id()) is None:
             logger.warning("The page of jobs refused a request by %s to cancel a job", who)
-            raise web.HTTPError(403, reason="Not Allowed")
-        logger.info("The page of jobs: %s cancels job %s", who, job_id)
+            raise web.HTTPError(403, reason="Forbidden")
+        logger.info("The page of jobs accepted a request by %s to cancel job %s", who, job_id)
         try:
             state = await asyncio.to_thread(self.page.source.cancel, job_id, who)
         except JobNotFoundError as error:
@@ -327,7 +321,7 @@ class CancelHandler(BaseHandler):
         self.finish({"state": state})
 
     def _job_id(self) -> str | None:
-        """Return the job to cancel; None if the request is not allowed."""
+        """Return the id of the job to cancel; None if the request is not allowed."""
         headers, token = self.request.headers, self.page.token
         if not token or headers.get("Sec-Fetch-Site") != "same-origin":
             return None

@@ -1,4 +1,4 @@
-"""Contents and files of the page of jobs; Jinja templates escape every value."""
+"""Render the page of jobs with Jinja templates, which escape every value; load static files."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from largek_dask.version import __version__
 Row = Mapping[str, Any]
 
 MOST_LISTED = 100
-"""Maximum number of jobs in the list; jobs that have not ended come first, then the newest."""
+"""Maximum number of jobs in the list; active jobs come first, then the newest."""
 COLUMNS = {
     "state": "State", "name": "Job", "algorithm": "Algorithm", "n_clusters": "k", "data": "Data",
-    "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Left",
+    "owner": "Owner", "cost": "Cost", "share": "Done", "eta_s": "Time left",
     "rows_per_second": "Rows/s", "seconds": "Duration",
 }  # fmt: skip
-"""Headings of the list, by the field that each sorts by."""
+"""Column headings of the job list, by sort field."""
 TEXTS = ("id", "name", "state", "algorithm", "data", "owner")
 SIGNS = {"running": "●", "queued": "○", "waiting": "◔", "finished": "✓", "failed": "✕",
          "cancelled": "■"}  # fmt: skip
 ORDER = ("running", "waiting", "queued")
-"""Order of states in an unsorted list; other states follow."""
+"""First states in an unsorted list; jobs in other states follow."""
 LATE_SECONDS, LATE_STEPS = 15.0, 4
-"""A job without an event for this many seconds and this many step durations is late."""
+"""A running job is overdue after this many seconds and step durations without an event."""
 NONE = "–"
 
 
@@ -72,9 +72,9 @@ def whole_page(content: Mapping[str, Any], page: Any, **about: Any) -> bytes:
 
 
 def selected(rows: Sequence[Row], sort: str) -> list[Row]:
-    """Return the newest rows, by a key of :data:`COLUMNS` (descending after ``-``).
+    """Select and sort the newest rows by a field of :data:`COLUMNS` (descending after ``-``).
 
-    If ``sort`` is empty, active jobs come first.
+    If ``sort`` is empty, active jobs come first, then the newest jobs.
     """
     newest = list(reversed(rows))
     ranks = {state: rank for rank, state in enumerate(ORDER)}
@@ -94,7 +94,6 @@ def _sort_key(row: Row, name: str) -> Any:
 
 
 def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
-    """Return title and HTML of the list of jobs."""
     found = selected(rows, sort)
     states = Counter(row["state"] for row in rows)
     summary = [f"{n:,} {state}" for state, n in states.items()] or ["no jobs yet"]
@@ -115,7 +114,7 @@ def jobs_content(rows: Sequence[Row], sort: str) -> dict[str, Any]:
 
 
 def _shown_row(row: Row) -> dict[str, Any]:
-    """Return a row with every field of the list, and texts that are cut and printable."""
+    """Return a row with all fields of the list, and with texts made short and printable."""
     found = {**dict.fromkeys(COLUMNS), **row}
     return {**found, **{name: shown(found[name] or "") for name in TEXTS}}
 
@@ -124,9 +123,9 @@ def _shown_row(row: Row) -> dict[str, Any]:
 
 
 def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]:
-    """Return the title and HTML of a job, and the series and marks of its charts.
+    """Return the title and HTML for a job, and the series and marks of its charts.
 
-    ``lack`` is a sentence on missing events; empty if none are missing.
+    ``lack`` is a message about missing events, or empty.
     """
     status, state = view.status, shown(view.state)
     found = {panel.kind: panel for panel in panels(view)}
@@ -163,14 +162,13 @@ def job_content(view: JobView, lack: str, *, can_cancel: bool) -> dict[str, Any]
 
 
 def _main_marks(marks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the marks, latest first, with only the last checkpoint; charts show all of them."""
+    """Return the marks, latest first, with only the last checkpoint; charts show all marks."""
     last = next((mark for mark in reversed(marks) if mark["kind"] == "checkpoint"), None)
     shown_marks = (mark for mark in reversed(marks) if mark["kind"] != "checkpoint" or mark is last)
     return [{**mark, "iso": iso(mark["time"] / 1e3) or ""} for mark in shown_marks]
 
 
 def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
-    """Return the tiles at the top of a job: name, text or time, a small text, a fraction."""
     status, is_live = view.status, view.state == "running"
     step, share, labelled = view.step_seconds, view.share_done(), view.labelled
     tiles = []
@@ -183,7 +181,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
     if sign:
         usual = f"usually every {human_seconds(step)}" if step and is_live else ""
         late = max(LATE_SECONDS, LATE_STEPS * (step or 0.0)) if is_live else None
-        add("Last sign", "", usual, time=shown(sign), late=late)
+        add("Last event", "", usual, time=shown(sign), late=late)
     if cost is not None:
         (_, last), (best_name, best) = cost.figures[:2]
         add(cost.title, last, f"{best_name} {best}")
@@ -198,7 +196,7 @@ def _tiles(view: JobView, cost: Panel | None) -> list[dict[str, Any]]:
             small = f"{int(100 * labelled)} % of the labels written"
         add("Done", f"{int(100 * share)} %", small, share=round(share, 4))
     if is_live and (left := number_in(status, "eta_s")) is not None:
-        add("Left", human_seconds(max(0.0, left)), "at most")
+        add("Time left", human_seconds(max(0.0, left)), "at most")
     if is_live and (speed := number_in(status, "rows_per_second")) is not None:
         add("Rows/s", human_count(speed))
     workers = status.get("workers")
@@ -215,7 +213,7 @@ def digest(body: bytes) -> str:
 
 
 def packed(body: bytes) -> bytes:
-    """Compress by gzip; equal bodies have equal bytes."""
+    """Compress with gzip, reproducibly: equal bodies give equal bytes."""
     return gzip.compress(body, 5, mtime=0)
 
 
@@ -225,7 +223,7 @@ def _file(package: str, path: str) -> bytes:
 
 
 class Files:
-    """Names and contents of the files ``style``, ``script`` and ``bokeh``."""
+    """Versioned names and contents of the static files ``style``, ``script`` and ``bokeh``."""
 
     def __init__(self) -> None:
         own, script, style = "largek_dask.service.web", "static/page.js", "static/page.css"
@@ -239,5 +237,5 @@ class Files:
         }
 
     def read(self, name: str) -> bytes | None:
-        """Return a file compressed by gzip; None if there is no such file."""
+        """Return a file compressed with gzip; None for an unknown name."""
         return _file(*self._places[name]) if name in self._places else None

@@ -195,7 +195,7 @@ def test_the_list__numbers_equal_those_of_the_job(preloaded, tabs):
     for _ in range(20):
         reached.append(tab.page.evaluate("document.activeElement.innerText"))
         tab.page.keyboard.press("Tab")
-    assert {"To the content", "Dask", "a name"} <= set(reached)
+    assert {"Skip to content", "Dask", "a name"} <= set(reached)
 
 
 NUMBERED = """() => {
@@ -316,8 +316,8 @@ def test_register_plugin__a_job_that_runs_and_is_cancelled_by_keyboard(rows, hel
         assert tiles["Rows/s"] == human_count(status["rows_per_second"])
         # Workers tell of themselves every few seconds.
         assert tiles.get("Workers", "2") == "2"
-        assert status["eta_s"] is None or "Left" in tiles
-        assert "just now" in tiles["Last sign"] or "ago" in tiles["Last sign"]
+        assert status["eta_s"] is None or "Time left" in tiles
+        assert "just now" in tiles["Last event"] or "ago" in tiles["Last event"]
         # By keyboard alone: the button, the question, no; then yes.
         cancel = tab.page.get_by_role("button", name="Cancel …")
         cancel.focus()
@@ -361,7 +361,7 @@ def test_prefix__workers_and_the_scheduler_die_and_come_back(rows, tabs, chromiu
             tab.picture("killed-worker-1280-light")
             assert tab.faults == []
             rig.scheduler.hold()
-            tab.wait_text("#note", "What is shown is old")
+            tab.wait_text("#note", "This page is out of date")
             no_serious_finding(tab)
             tab.picture("scheduler-away-1280-light")
             rig.scheduler.resume()
@@ -483,7 +483,7 @@ def test_failures__three_are_said_and_then_it_asks_every_ten_seconds(tabs):
         tab.wait_text("h1", "</script>")
         tab.page.route(re.compile("data/job.json"), lambda route: route.abort())
         asks(tab, 3)
-        tab.wait_text("#note", "(no answer). Asking again every 10 s.")
+        tab.wait_text("#note", "(no answer). Retrying every 10 s.")
         before = len(tab.requests)
         tab.page.clock.run_for(9_000)
         tab.page.evaluate("fetch(location.href)")

@@ -382,7 +382,7 @@ def test_cancel__by_whoever_has_the_page(source, refusals):
     assert done.code == 200
     assert source.cancelled == [("lk-1", "127.0.0.1")]
     assert len(refusals) == 1
-    assert refusals[0].endswith("127.0.0.1 cancels job lk-1")
+    assert refusals[0].endswith("127.0.0.1 to cancel job lk-1")
     assert "frame-ancestors 'self'" in html.headers["Content-Security-Policy"]
 
 

@@ -28,9 +28,9 @@
     } catch (error) {
       failures += 1;
       const since = new Date(lastGood).toLocaleTimeString("en-GB");
-      if (error.status === 404) say("This job is no longer there.");
-      else if (failures >= FAILURES) say(`What is shown is old: no news since ${since} (` +
-        `${error.status ? error.message : "no answer"}). Asking again every 10 s.`);
+      if (error.status === 404) say("This job no longer exists.");
+      else if (failures >= FAILURES) say(`This page is out of date: no data since ${since} (` +
+        `${error.status ? error.message : "no answer"}). Retrying every 10 s.`);
     }
     clearTimeout(timer);
     if (!document.hidden) timer = setTimeout(ask, failures >= FAILURES ? SLOW : EVERY);
@@ -169,7 +169,7 @@
       body: JSON.stringify({job: at.job, token: at.token})}).catch(() => null);
     if (found?.ok) return ask();
     say("The job was not cancelled: " + (found?.status === 403 ?
-      "it is not allowed, or the scheduler was restarted: load the page again." : "try again."));
+      "cancelling is not allowed, or the scheduler was restarted; reload the page." : "try again."));
   };
   main.addEventListener("click", ({target}) => target.id === "cancel" && dialog.showModal());
   dialog?.addEventListener("click", ({target}) => {
