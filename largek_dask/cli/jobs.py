@@ -175,10 +175,10 @@ def submit(
 ) -> None:
     """Submit a job to a cluster's scheduler.
 
-    The job clusters DATA (Zarr, Parquet or npy) into K clusters. The command prints the id of the job.
-    The job continues if this computer is switched off, if workers die, and after a restart of the
-    scheduler. Values of --storage-option are kept in memory only; for 'key={"env": "NAME"}' the
-    scheduler reads its environment variable NAME.
+    The job clusters DATA (a Zarr, Parquet or npy URL) into K clusters. The command prints the id of
+    the job. The job continues if this computer is switched off, if workers die, and after a restart
+    of the scheduler. Values of --storage-option are kept in memory only; for 'key={"env": "NAME"}'
+    the scheduler reads its environment variable NAME.
     """
     if resume is not None:
         order = _changes()
