@@ -241,8 +241,9 @@ def check_same_columns(first: Sequence[str], where: str, found: Sequence[str], u
     """Raise DataError if the columns of a file differ from those of the first file ``where``."""
     if differences := all_differences(first, found):
         raise DataError(
-            f"{url} has other columns than {where}, the first file: {differences} Give files with "
-            "the same columns, or name those that all files have with --columns (columns=)."
+            f"{url} does not have the same columns as {where}, the first file. {differences} Pass "
+            "files with the same columns, or select columns that all files have with --columns "
+            "(columns=)."
         )
 
 
