@@ -1,4 +1,4 @@
-"""Rounds of rows that share their centres; labels are compared with those of a partition."""
+"""Rounds: passes over slices of rows, during which the centres stay fixed."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from largek_dask.kernels.exact.sums import ClusterSums
 
 @dataclass
 class Labels(Tally):
-    """Labels of all rows, by the index of each chunk's first row, if requested."""
+    """Labels of all rows, by the index of the first row of each chunk, if requested."""
 
     labels: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
 
 @dataclass
 class SharedRoundTotal(Additive):
-    """Total over the rows of a round."""
+    """Total over the rows of one round."""
 
     counts: NDArray[np.int64]
-    """(k,) number of rows of each cluster of the partition, over chunks without weights."""
+    """(k,) number of rows per cluster of the partition, over chunks without weights."""
     weights: ExactSums
-    """(k,) weight of the rows of each cluster of the partition, over all other chunks."""
+    """(k,) weight per cluster of the partition, over chunks with weights."""
     change: ClusterSums
-    """Sums that change as rows move to the clusters whose centres are now nearest."""
+    """Changes of the sums as rows move to the clusters of their nearest centres."""
     n_rows: int = 0
     n_weighted: int = 0
 
     @property
     def known(self) -> NDArray[np.float64]:
-        """(k,) weight of the rows under the labels of the partition."""
+        """(k,) weight per cluster of the partition."""
         counts = self.counts.astype(np.float64)
         return counts + self.weights.values if self.n_weighted else counts
 
@@ -65,7 +65,7 @@ def partition_chunk(
 
 
 def round_chunk(chunk: Chunk, total: SharedRoundTotal, c: PackedCenters) -> None:
-    """Add the changes as rows of the round move to the clusters of the nearest centres."""
+    """Add changes of sums as rows of the round move to the clusters of their nearest centres."""
     assert chunk.state is not None
     known = chunk.state["labels"]
     known = known if chunk.rows is None else known[chunk.rows]
@@ -93,7 +93,7 @@ def round_chunk(chunk: Chunk, total: SharedRoundTotal, c: PackedCenters) -> None
 def round_of(
     passes: Passes, packed: PackedCenters, labels: RowState, rows: RowSlice
 ) -> SharedRoundTotal:
-    """Return the total of a round of rows, in one pass."""
+    """Run one round of rows in one pass, and return its total."""
     k, d = packed.n_clusters, packed.n_features
     total: SharedRoundTotal = passes.reduce(
         round_chunk,
@@ -108,5 +108,5 @@ def round_of(
 
 
 def pack(c: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
-    """Pack centres, rounded to the compute dtype."""
+    """Pack centres rounded to the compute dtype."""
     return pack_centers(c.astype(shift.dtype), shift)

@@ -15,13 +15,14 @@ Lines of Algorithm 3, VRKM (4, VRKM++)
 16, 17 (13, 14): C_T is the next C̃        :meth:`VRKM.step`
 ========================================  =========================================================
 
-Departures from the paper, and choices that it leaves open:
+Departures from the paper, and choices that the paper leaves open:
 
-* Rounds (``round_rows`` above 1): rows share their centres, which move by the sum of the rows'
-  gradients. Rounds are successive slices of the seeded order of every chunk, so each row is used
-  once before any is used again. Single rows are drawn with replacement, as published.
-* A row's gradient is multiplied by the row's weight, in units of the mean weight.
-* ``epoch="2^s"`` grows up to 2n, the largest epoch of figure 6.
+* In a round (``round_rows`` above 1), rows share their centres, which move by the sum of the
+  gradients of the rows. Rounds are successive slices of the seeded order of every chunk, so no row
+  is used again before all rows have been used. Single rows are drawn with replacement, as
+  published.
+* The gradient of a row is multiplied by its weight, in units of the mean weight.
+* ``epoch="2^s"`` grows up to 2n, the largest epoch in figure 6.
 * If η is so large that centres move far outside the data, the fit ends with the centres before that
   epoch.
 """
@@ -52,7 +53,7 @@ from largek_dask.kernels.exact.movement import squared_movement
 from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gradient, vrkm_rows
 
 FAR = 2.0**10
-"""Maximum movement of a centre in an epoch, relative to the extent of the rows; a larger movement
+"""Maximum movement of a centre in an epoch, relative to the extent of the rows. A larger movement
 means that η is too large."""
 
 
@@ -61,15 +62,14 @@ class VRKMState:
     """State between two epochs."""
 
     centers: NDArray[np.float64]
-    """(k, d) C̃."""
+    """(k, d) centres C̃."""
     counts: NDArray[np.float64]
-    """(k,) v, the weight of the rows of each cluster in the last partition."""
+    """(k,) weight v of the rows of each cluster in the last partition."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     place: int = 0
     """Start of the next round, as a position in the seeded order."""
     history: History[NDArray[Any]] = field(default_factory=History)
-    """C̃ of the last epoch, from which lost labels are recomputed."""
+    """Centres C̃ of the last epoch, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
@@ -79,7 +79,7 @@ class VRKMState:
 
 @dataclass(frozen=True)
 class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
-    """k-means by variance-reduced gradients (Zhao et al. 2018); a step is an epoch.
+    """k-means by variance-reduced gradients (Zhao et al. 2018); each step is one epoch.
 
     Parameters
     ----------
@@ -126,11 +126,10 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     def paper(
         cls, plus_plus: bool = True, eta: Any = "K/n", epoch: Any = "n", round_rows: int = 1
     ) -> VRKM:
-        """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), which use rows one by one."""
+        """Return VRKM++ (Algorithm 4) or VRKM (Algorithm 3), which process rows one by one."""
         return cls(eta, round_rows, epoch, plus_plus)
 
     def footprint(self, table: base.PlannedTable) -> base.Footprint:
-        """Estimate memory and passes; rows that are used one by one are held."""
         each = base.Footprint(passes_before=self.problem.passes_to_start())
         if self.round_rows == 1:
             held = bytes_of_gathered(table, table.itemsize, 8)
@@ -139,7 +138,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return replace(each, row_bytes=16, fixed_row_bytes=12, step_reads=n_rounds + 1)
 
     def init(self, passes: Passes, rng: Rng) -> VRKMState:
-        """Return the starting centres: random rows by default (line 1)."""
+        """Return the initial centres, by default random rows (line 1)."""
         if self.round_rows == 1:
             n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize, 8)
             check_held(passes, n_bytes, "VRKM with round_rows=1", "round_rows='auto'")
@@ -204,7 +203,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
     def _rounds(
         self, passes: Passes, rng: Rng, state: VRKMState, labels: RowState, eta: float, batch: Any
     ) -> tuple[VRKMState, int]:
-        """Run the inner loop in rounds, one pass each; return the state with C_T, and T."""
+        """Run the inner loop in rounds of one pass each; return the state with C_T, and T."""
         c_new, n = state.centers, passes.n_rows
         size, n_rounds = self._round_sizes(n, state.step)
         labels = replace(labels, rebuild_rows=RowSlice(rng, 0, n, n))
@@ -226,18 +225,17 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         return max(1, round(self.epoch * n))
 
     def _round_sizes(self, n: int, s: int) -> tuple[int, int]:
-        """Return rows per round and number of rounds of the s-th epoch, so that slices repeat."""
+        """Return the rows per round and the number of rounds of the s-th epoch."""
         t = self._epoch_rows(n, s)
         size = min(max(1, n // 100) if self.round_rows == "auto" else self.round_rows, t, n)
         return size, max(1, round(t / n * -(-n // size)))
 
     def model(self, state: VRKMState) -> CenterArrays:
-        """Return C̃, rounded to the compute dtype."""
         return CenterArrays(state.centers.astype(state.shift.dtype), state.counts, state.shift)
 
 
 def _is_share(value: Any, *words: str) -> bool:
-    """Return True for one of these words, or a finite number above 0."""
+    """Return True if the value is one of these words or a finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return isinstance(value, str) and value in words
     return 0.0 < float(value) < np.inf

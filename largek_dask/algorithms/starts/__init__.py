@@ -1,4 +1,4 @@
-"""Starting centres, and the weighted samples from which some of them are drawn.
+"""Initial centres, and the weighted samples from which some are drawn.
 
 ==================================  =====================  ========================================
 start                               file                   used by
