@@ -83,7 +83,7 @@ class Accuracy:
         metric = self.gamma > 0 and self.m_c >= 1 and 0 < self.mu_min < self.mu_max
         if not (lines and metric and 0 <= self.eps < 1):
             raise ParameterError(
-                f"{self} is invalid; parameters must satisfy 0 <= eps < 1, 0 < eps_L < 1/2, eps_L "
+                f"{self} is out of range; use 0 <= eps < 1, 0 < eps_L < 1/2, eps_L "
                 "< eps_R < 1, 0 < eps_T <= 1/2, 0 < gamma, 1 <= m_c and 0 < mu_min < mu_max."
             )
 
