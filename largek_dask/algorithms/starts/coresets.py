@@ -28,24 +28,13 @@ from largek_dask.kernels.blocks import readonly
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coreset:
-    """Weighted rows that represent all rows.
-
-    ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` returns passes over these
-    rows.
-    """
+    """Weighted rows that represent all rows."""
 
     rows: NDArray[np.int64]
     """(m,) distinct global indices, ascending."""
     factors: NDArray[np.float64]
     """(m,) factors by which the weights of the rows are multiplied."""
-    n_draws: int
-    """Number of draws, at least m. A row that is drawn several times is listed once, with more
-    weight."""
-    uniform: bool
-    """True if rows were drawn by weight alone."""
-    independent: bool
-    """True if draws were independent, not evenly spaced."""
-    n_evaluated: int
+    n_evaluated: int = 0
     """Number of distances to the mean that were computed."""
 
 
@@ -67,4 +56,11 @@ def draw_coreset(
     rows, first, times = np.unique(drawn.rows, return_index=True, return_counts=True)
     factors = times / (n * drawn.probabilities[first])
     evaluated = 0 if uniform else passes.statistics.n_rows
-    return Coreset(readonly(rows), readonly(factors), n, uniform, independent, evaluated)
+    return Coreset(readonly(rows), readonly(factors), evaluated)
+
+
+def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Passes:
+    """Return passes over the rows of a coreset, or over all rows if there is none."""
+    if coreset is None:
+        return passes
+    return passes.subset(coreset.rows, coreset.factors, own_weights=True)
