@@ -29,23 +29,7 @@ from largek_dask.algorithms.randomness import (
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.threads import Threads
 
-__all__ = [
-    "Algorithm",
-    "Chunk",
-    "Footprint",
-    "Info",
-    "ModelArrays",
-    "Passes",
-    "PlannedTable",
-    "ProjectedRows",
-    "Rng",
-    "RowSample",
-    "RowSlice",
-    "RowState",
-    "SpacedRows",
-    "TableShape",
-    "TakenRows",
-]
+__all__ = ["ProjectedRows", "Rng", "RowSample", "RowSlice", "SpacedRows", "TakenRows"]
 
 Total = TypeVar("Total")
 

@@ -1,18 +1,6 @@
 """Nested mini-batches: Lloyd steps on a batch that doubles until it contains all rows.
 
-J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. This table lists the code for each
-part of Algorithm 5:
-
-=======================================  ======================================================
-lines of Algorithm 5
-=======================================  ======================================================
-1 to 7, with Algorithm 2                 :meth:`NMBatch.init`
-8 to 42: an iteration                    :meth:`NMBatch.step`
-9 to 29, with Algorithm 3                :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
-31: sigma_C, and its ratio to p          ``published.nmbatch.smallest_ratio`` (equation 4)
-36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
-=======================================  ======================================================
-
+J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. Line numbers refer to Algorithm 5.
 The rows M_t of a batch are chosen evenly from all chunks (section 3.3), in
 :mod:`largek_dask.algorithms.parts.nested`. Algorithm 4, with which the paper compares, is in
 :mod:`largek_dask.algorithms.minibatch`.

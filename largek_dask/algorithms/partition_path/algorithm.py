@@ -41,7 +41,6 @@ from largek_dask.algorithms.partition_path.passes import (
     path_step,
 )
 from largek_dask.algorithms.partition_path.samples import (
-    Sample,
     count_distinct,
     draw_far,
     draw_sample,
@@ -62,6 +61,7 @@ from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, packed, rows_of_path
 from largek_dask.algorithms.path_problem import PathProblem, length_of_search
+from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
@@ -119,8 +119,8 @@ class SearchState:
     step: int = 0
     work: int = 0
     """Number of pieces of the search completed so far."""
-    sample: tuple[NDArray[np.int64], Floats] | None = None
-    """Indices of the sampled rows and factors on their weights; None if all rows are searched."""
+    sample: Coreset | None = None
+    """Weighted rows to search; None if all rows are searched."""
     has_far: bool = False
     """True once the sample was checked for missing rows far from all centres."""
     passes: PathState | None = None
@@ -129,12 +129,8 @@ class SearchState:
     """Final result; None until the last step."""
 
     @property
-    def drawn(self) -> Sample | None:
-        return None if self.sample is None else Sample(*self.sample)
-
-    @property
     def n_searched(self) -> int:
-        return self.n_rows if self.sample is None else len(self.sample[0])
+        return self.n_rows if self.sample is None else len(self.sample.rows)
 
     @property
     def length(self) -> int:
@@ -244,7 +240,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         rows = rows_to_search(passes, rng, passes.statistics.mean, sample)
         kept = PathSearch.begin(self._plan, Operators(rows, passes.threads)).kept()
         state = _state(passes, wanted, most, kept, lower_bounds(passes, wanted), n_distinct)
-        return state if sample is None else replace(state, sample=(sample.rows, sample.factors))
+        return replace(state, sample=sample)
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
         """Run one piece of the search, one pass over all rows, or the final evaluation."""
@@ -276,8 +272,8 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
 
     def _with_far(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
         """Restart with a larger sample if rows far from all centres are missing from the sample."""
-        sample = state.drawn
-        assert sample is not None
+        assert state.sample is not None
+        sample = state.sample
         centers = centers_in(state.kept.partitions, state.length) + state.origin
         centers = centers.astype(state.shift.dtype)
         rows = draw_far(passes, centers, max(FEWEST_FAR, state.wanted))
@@ -293,7 +289,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         state = replace(state, most=most, n_distinct=most if most <= state.wanted else None)
         if not len(lacking):
             return state
-        state = replace(state, sample=(sample.rows, sample.factors), work=0)
+        state = replace(state, sample=sample, work=0)
         begun = PathSearch.begin(self._plan, _operators(passes, rng, state))
         return replace(state, kept=begun.kept())
 
@@ -350,7 +346,7 @@ def rows_of_sample(k: int, d: int) -> int:
     return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
-def most_clusters(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
+def most_clusters(passes: Passes, rng: Rng, wanted: int, sample: Coreset | None) -> int:
     """Return the maximum number of clusters to search, at most the number of distinct rows."""
     x, _ = take_rows(passes, rng, sample)
     return count_distinct(x, length_of_search(wanted))
@@ -378,7 +374,7 @@ def _state(
 
 
 def _operators(passes: Passes, rng: Rng, state: SearchState) -> Operators:
-    return Operators(rows_to_search(passes, rng, state.origin, state.drawn), passes.threads)
+    return Operators(rows_to_search(passes, rng, state.origin, state.sample), passes.threads)
 
 
 def _has_settled(passes: PathState | None) -> bool:
@@ -391,7 +387,7 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
     This takes one or two passes over all rows, and more if an objective increases with the number
     of clusters.
     """
-    length, shift, sample = state.length, state.shift, state.drawn
+    length, shift, sample = state.length, state.shift, state.sample
     path = state.path.astype(shift.dtype)
     if state.passes is None:
         # Replace the centres, which come from rounded sums, by exact means.

@@ -9,13 +9,12 @@ have their weight in the coreset. A sum over the sample remains an unbiased esti
 all rows.
 
 A row may be far from every centre without being far from the mean. Once partitions exist,
-:func:`draw_far` finds the rows farthest from their centres, and :meth:`Sample.including` adds them
+:func:`draw_far` finds the rows farthest from their centres, and ``Coreset.including`` adds them
 with their own weight.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,41 +23,21 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
-from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.kernels.blocks import readonly
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset, rows_of_coreset
 from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.distances import pack_centers
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """Weighted rows that represent all rows."""
-
-    rows: NDArray[np.int64]
-    """(m,) global indices of distinct rows, ascending."""
-    factors: Floats
-    """(m,) factors by which the weights of the rows are multiplied."""
-
-    def including(self, rows: NDArray[np.int64]) -> Sample:
-        """Return the sample with these rows added at their own weight."""
-        together = np.union1d(self.rows, rows)
-        factors = np.ones(len(together))
-        others = ~np.isin(self.rows, rows)
-        factors[np.searchsorted(together, self.rows[others])] = self.factors[others]
-        return Sample(readonly(together), readonly(factors))
-
-
-def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Sample:
+def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Coreset:
     """Draw a sample in three passes.
 
     The coreset has ``n`` draws, which may exceed the number of rows. The sample also contains the
     ``n_far`` distinct rows farthest from the mean, except for rows equal to the mean.
     """
-    coreset = draw_coreset(passes, rng, n)
     mean = passes.statistics.mean.astype(passes.statistics.dtype)[None]
-    return Sample(coreset.rows, coreset.factors).including(draw_far(passes, mean, n_far))
+    return draw_coreset(passes, rng, n).including(draw_far(passes, mean, n_far))
 
 
 def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]:
@@ -77,23 +56,23 @@ def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]
     return farthest.rows
 
 
-def take_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[Floats, Floats]:
+def take_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> tuple[Floats, Floats]:
     """Return the rows of a sample, or all rows, with positive weights, in float64.
 
     Rows are cached between steps, so a cluster sends them only once.
     """
-    if sample is None:
-        whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
-        x, weight, _ = passes.subset(whole).take()
-    else:
-        x, weight, _ = passes.subset(sample.rows, sample.factors, own_weights=True).take()
+    whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
+    chosen = passes.subset(whole) if sample is None else rows_of_coreset(passes, sample)
+    x, weight, _ = chosen.take()
     x = np.asarray(x, np.float64)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
     present = weight > 0
     return (x, weight) if present.all() else (x[present], weight[present])
 
 
-def rows_to_search(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None) -> CenteredRows:
+def rows_to_search(
+    passes: Passes, rng: Rng, origin: Floats, sample: Coreset | None
+) -> CenteredRows:
     """Return the rows to search, with ``origin`` (d,) subtracted."""
     x, weight = take_rows(passes, rng, sample)
     return CenteredRows.of(x - origin, weight)

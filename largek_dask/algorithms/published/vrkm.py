@@ -7,7 +7,7 @@ reduction, Neurocomputing 307 (2018). A step is an epoch.
 Lines of Algorithm 3, VRKM (4, VRKM++)
 ========================================  =========================================================
 1: starting centres                       :meth:`VRKM.init`
-3: partition                              ``shared_centers.partition_chunk``
+3: partition                              :func:`partition_chunk`
 4 to 6 (4, 5): position correction        :meth:`VRKM.step`, by equation 8
 7, 8: batch gradient                      ``snapshot_gradient``, by the partition's sums
 9 to 15 (6 to 12): inner loop             :func:`~largek_dask.kernels.stochastic.vrkm_rows`, or
@@ -38,18 +38,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms import base
-from largek_dask.algorithms.base import Info, Passes, Rng, RowSlice, RowState
+from largek_dask.algorithms.base import Chunk, Info, Passes, Rng, RowSlice, RowState
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
-from largek_dask.algorithms.parts import shared_centers
 from largek_dask.algorithms.parts.gathered import bytes_of_gathered, check_held, gather_rows
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.relocation import relocate_empty
-from largek_dask.algorithms.parts.shared_centers import pack
-from largek_dask.algorithms.parts.totals import AssignmentTotal
+from largek_dask.algorithms.parts.totals import Additive, AssignmentTotal, Tally
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError, ParameterWarning, warn
-from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.bounds.pruned import nearest_pruned
+from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.movement import squared_movement
+from largek_dask.kernels.exact.numbers import ExactSums
+from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.stochastic import has_diverged, round_step, snapshot_gradient, vrkm_rows
 
 FAR = 2.0**10
@@ -151,12 +152,12 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         """Run an epoch: partition, position correction, inner loop (lines 3 to 16)."""
         rows = gather_rows(passes, rng) if self.round_rows == 1 else None
         seen = passes if rows is None else rows.passes
-        known, packed = seen.statistics, pack(state.centers, state.shift)
+        known, packed = seen.statistics, _pack(state.centers, state.shift)
         (k, d), n = state.centers.shape, known.n_rows
-        start = partial(AssignmentTotal, k, d, known.grid, shared_centers.Labels)
+        start = partial(AssignmentTotal, k, d, known.grid, Labels)
         sent = partial(_sent, state, rows is not None)
-        total: AssignmentTotal[shared_centers.Labels] = seen.reduce(
-            shared_centers.partition_chunk,
+        total: AssignmentTotal[Labels] = seen.reduce(
+            partition_chunk,
             packed,
             state.step + 1,
             rows is not None,
@@ -177,7 +178,7 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         after = replace(state, centers=c_new, counts=counts, history=history)
         if rows is None:
             sent = partial(_sent, after, False)
-            labels_of = history.read_state("labels", sent, shared_centers.partition_chunk, start)
+            labels_of = history.read_state("labels", sent, partition_chunk, start)
             after, t = self._rounds(passes, rng, after, labels_of, eta, gradient)
         else:
             labels = np.concatenate([own for _, own in sorted(total.tally.labels.items())])
@@ -211,7 +212,15 @@ class VRKM(base.Algorithm[VRKMState, KMeansProblem]):
         for _ in range(n_rounds):
             end = min(place + size, n)
             rows = RowSlice(rng, place, end, n)
-            total = shared_centers.round_of(passes, pack(c_t, state.shift), labels, rows)
+            total: SharedRoundTotal = passes.reduce(
+                round_chunk,
+                _pack(c_t, state.shift),
+                start=partial(SharedRoundTotal.of, *c_t.shape, passes.statistics.grid),
+                combine=SharedRoundTotal.combine,
+                state=labels,
+                rows=rows,
+                joined=not passes.is_sparse,
+            )
             c_t = round_step(c_t, c_new, total.known, total.change, eta, batch)
             t, place = t + total.n_rows, 0 if end == n else end
             if has_diverged(c_t, c_new, FAR * passes.statistics.max_abs):
@@ -241,5 +250,82 @@ def _is_share(value: Any, *words: str) -> bool:
     return 0.0 < float(value) < np.inf
 
 
+def _pack(c: NDArray[np.float64], shift: NDArray[Any]) -> PackedCenters:
+    return pack_centers(c.astype(shift.dtype), shift)
+
+
 def _sent(state: VRKMState, collect: bool, c: NDArray[Any]) -> tuple[Any, ...]:
     return pack_centers(c, state.shift), state.step, collect
+
+
+@dataclass
+class Labels(Tally):
+    """Labels of all rows, by the index of the first row of each chunk, if requested."""
+
+    labels: dict[int, NDArray[np.int32]] = field(default_factory=dict)
+
+
+@dataclass
+class SharedRoundTotal(Additive):
+    """Total over the rows of one round."""
+
+    counts: NDArray[np.int64]
+    """(k,) number of rows per cluster of the partition, over chunks without weights."""
+    weights: ExactSums
+    """(k,) weight per cluster of the partition, over chunks with weights."""
+    change: ClusterSums
+    """Changes of the sums as rows move to the clusters of their nearest centres."""
+    n_rows: int = 0
+    n_weighted: int = 0
+
+    @property
+    def known(self) -> NDArray[np.float64]:
+        """(k,) weight per cluster of the partition."""
+        counts = self.counts.astype(np.float64)
+        return counts + self.weights.values if self.n_weighted else counts
+
+    @classmethod
+    def of(cls, *shape: Any) -> SharedRoundTotal:
+        """Return an empty total, given k, d and the grid of the sums."""
+        return cls(np.zeros(shape[0], np.int64), ExactSums(shape[0]), ClusterSums(*shape))
+
+
+def partition_chunk(
+    chunk: Chunk, total: AssignmentTotal[Labels], c: PackedCenters, step: int, collect: bool
+) -> None:
+    """Label a chunk's rows by their nearest centre; rows of weight 0 get the label -1."""
+    labels, _ = nearest_pruned(chunk.x, c)
+    if chunk.weight is not None:
+        labels[chunk.weight <= 0] = -1
+    total.begin(step)
+    old = None if chunk.state is None else chunk.state["labels"]
+    total.assign(chunk.x, chunk.weight, old, labels, chunk.counted)
+    if collect:
+        total.tally.labels[chunk.start] = labels
+    chunk.keep(labels=labels)
+
+
+def round_chunk(chunk: Chunk, total: SharedRoundTotal, c: PackedCenters) -> None:
+    """Add changes of sums as rows of the round move to the clusters of their nearest centres."""
+    assert chunk.state is not None
+    known = chunk.state["labels"]
+    known = known if chunk.rows is None else known[chunk.rows]
+    size = max(1, -(-len(chunk) // chunk.threads.n))
+
+    def share(begin: int) -> SharedRoundTotal:
+        change = total.change
+        part = total if begin == 0 else SharedRoundTotal.of(*change.sums.shape, change.grid)
+        for at, x, weight in chunk.pieces(slice(begin, begin + size)):
+            old, (labels, _) = known[at], nearest_pruned(x, c)
+            labels[old < 0] = -1
+            if weight is None:
+                part.counts += np.bincount(old, minlength=len(part.counts))
+            else:
+                part.weights.add(weight, None, old)
+                part.n_weighted += len(old)
+            part.change.move(x, old, labels, weight)
+            part.n_rows += len(old)
+        return part
+
+    for part in chunk.threads.map(share, range(0, len(chunk), size))[1:]:
+        total.merge(part)

@@ -15,7 +15,7 @@ Estimates from spaced draws are also unbiased and vary less.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,14 @@ class Coreset:
     """(m,) factors by which the weights of the rows are multiplied."""
     n_evaluated: int = 0
     """Number of distances to the mean that were computed."""
+
+    def including(self, rows: NDArray[np.int64]) -> Coreset:
+        """Return the coreset with these rows added at their own weight."""
+        together = np.union1d(self.rows, rows)
+        factors = np.ones(len(together))
+        others = ~np.isin(self.rows, rows)
+        factors[np.searchsorted(together, self.rows[others])] = self.factors[others]
+        return replace(self, rows=readonly(together), factors=readonly(factors))
 
 
 def draw_coreset(

@@ -240,7 +240,7 @@ def test_impossible_draws_are_errors():
         coreset_of(x, 0)
     with LocalPasses(rows_of(x, [20]), n_threads=1) as passes:
         nothing = passes.subset(np.arange(20), np.zeros(20))
-        with pytest.raises(DataError, match="at least one weight of the rows must be above 0"):
+        with pytest.raises(DataError, match="at least one row must have a positive weight"):
             draw_by_mass(nothing, Rng(0).generator(0, "any"), 5)
         heavy = passes.subset(np.arange(20), np.full(20, 2.0**40))
         with pytest.raises(ValueError, match="weigh more than the statistics"):
