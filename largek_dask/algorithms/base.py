@@ -74,7 +74,6 @@ class Chunk(Protocol):
     """One chunk of rows, as passed to a chunk function."""
 
     index: int
-    """Index of the chunk in the chunk table."""
     start: int
     """Global index of the chunk's first row."""
     x: Any
@@ -154,7 +153,6 @@ class PlannedTable:
     """Bytes per value of rows held in memory."""
     n_threads: int | None = None
     state_limit: int | None = None
-    """Maximum bytes of row state in all processes together; None means no limit."""
 
 
 class Passes(TableShape, Protocol):
@@ -270,7 +268,6 @@ class Info:
     cost: float
     """Objective before this step's update (k-means: the weighted sum of squared distances)."""
     rows: int
-    """Number of rows assigned in this step."""
     n_changed: int | None = None
     """Number of rows whose label changed; None if unknown."""
     shift: float | None = None
@@ -347,7 +344,6 @@ class Algorithm(ABC, Generic[State, Asked]):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     solves: ClassVar[type[Problem]]
-    """Kind of problem that the algorithm solves."""
     takes_starts: ClassVar[bool] = True
     """True if the algorithm may be run several times (``n_init``) to keep the best result."""
     change: ClassVar[str] = "shift"

@@ -16,11 +16,9 @@ unchanged."""
 
 OnBadRows = Literal["raise", "skip"]
 ON_BAD_ROWS: tuple[OnBadRows, ...] = get_args(OnBadRows)
-"""Treatment of rows with NaN or infinity: raise an error, or skip them."""
 
 Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
-"""Norms by which rows can be scaled to unit length."""
 
 Covariance = Literal["iso", "isoflex", "diag"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)

@@ -51,13 +51,13 @@ from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.nested import (
     COPIES,
     GATHERED_VALUES,
-    NestedRows,
+    halved,
     room_of_sample,
     worth_gathering,
 )
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.totals import Tally
-from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.starts.seeding import nested_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
@@ -69,9 +69,7 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums
 
 ROWS_A_CENTER = 100
-"""Minimum number of rows per centre in the first sample."""
 LEAST_ROWS = 5_000
-"""Minimum number of rows in the first sample."""
 TIMES_SAMPLE = 16
 """Minimum ratio of the number of rows to the size of the first sample. With a larger sample, the
 fit takes as long and ends at a higher cost (``benchmarks.incremental``)."""
@@ -85,28 +83,21 @@ PLACE_BYTES = 8
 round."""
 CALM_SHARE = 0.002
 """Share of rows that change their label in an epoch below which the expected change is set to 0."""
-PIECE_ROWS = 1 << 16
-"""Number of rows that are labelled at a time."""
 MOST_HALVED = 3
 """Number of times the expected change is halved before it is set to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelTableState:
-    """State between two epochs."""
-
     step: int
     centers: NDArray[Any]
-    """(k, d) centres of the next round."""
     shift: NDArray[Any]
     stages: tuple[int, ...]
     """Sizes of all samples so far, including the sample of the next epoch."""
     sums: NDArray[np.int64]
     """(k, d) exact sums of the labelled rows (``ClusterSums.limbs``)."""
     weights: NDArray[np.int64]
-    """(k,) exact weights of the clusters (``ClusterSums.limbs``)."""
     counts: NDArray[np.float64]
-    """(k,) weights of the clusters, in the unit of the row weights."""
     expected_sums: NDArray[np.float64]
     """(k, d) expected change of the sums (A)."""
     expected_weights: NDArray[np.float64]
@@ -121,7 +112,6 @@ class LabelTableState:
     least: float = np.inf
     """Lowest objective after any epoch over the same number of rows."""
     n_halved: int = 0
-    """Number of times that the factor was halved."""
     is_calm: bool = False
     """True once the expected change is 0 for good; the objective then decreases until no label
     changes."""
@@ -151,7 +141,6 @@ class LabelChanges(Tally):
     touched: NDArray[np.bool_]
     """(k,) mask of clusters that lost or gained rows."""
     n_entered: int = 0
-    """Number of rows that had no label before."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> LabelChanges:
@@ -257,11 +246,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
         k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
         rows = first_rows(passes.n_rows, k, passes.row_values)
-        if isinstance(how, str) and how == "auto":
-            x, weight, size = NestedRows(passes, rng).sample(rows, k)
-            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
-        else:
-            centers = initial_centers(passes, rng, k, how)
+        centers, rows = nested_start(passes, rng, k, how, rows)
         sums, weights = ClusterSums(k, d, passes.statistics.grid).limbs()
         return LabelTableState(
             step=0,
@@ -385,9 +370,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
 
 def first_rows(n: int, k: int, row_values: int) -> int:
     """Return the size of the first sample; repeated doubling of this size reaches exactly n."""
-    rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
-    while -(-rows // 2) >= least:
-        rows = -(-rows // 2)
+    rows = halved(n, max(ROWS_A_CENTER * k, LEAST_ROWS))
     times = -(-n // rows)
     worthwhile = times >= TIMES_SAMPLE and rows * row_values <= GATHERED_VALUES
     return rows if worthwhile else n

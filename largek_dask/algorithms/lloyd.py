@@ -43,16 +43,13 @@ def assign_chunk(
 @dataclass(frozen=True, slots=True)
 class LloydState:
     centers: NDArray[Any]
-    """(k, d) centres of the next assignment."""
     counts: NDArray[np.float64]
-    """(k,) total weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     history: History[NDArray[Any]] = field(default_factory=History)
     """Centres of the last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
-        """Number of steps so far."""
         return self.history.generation
 
 

@@ -59,7 +59,6 @@ class LatestTally(Tally):
     change: ClusterSums
     """Change of the sums over the latest votes of all rows."""
     labels: dict[int, NDArray[np.int32]]
-    """New labels, by chunk index."""
 
 
 LatestTotal = AssignmentTotal[LatestTally]
@@ -109,7 +108,6 @@ class MiniBatchState:
     """(k, d) running means of all assignments so far; the starting centres before the first
     step."""
     votes: NDArray[np.float64]
-    """(k,) total weight of all assignments so far."""
     shift: NDArray[Any]
     begin: int
     """Start of the next batch, as a position in the seeded order (0 to n_rows)."""
@@ -194,7 +192,6 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return replace(state, sums=sums, steps=steps, last=last)
 
     def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-        """Assign one batch and update the running means."""
         if self._by_row:
             return _one_by_one(passes, rng, state)
         k, d = state.means.shape

@@ -39,7 +39,6 @@ OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
 """Names in other libraries (scikit-learn, dask-ml) for exact k-means, with the equivalent name
 here."""
 MIXTURES = "vc-gmm"
-"""Name of the algorithm for mixtures."""
 
 
 def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:

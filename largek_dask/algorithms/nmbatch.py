@@ -38,6 +38,7 @@ from largek_dask.algorithms.parts.nested import (
     COPIES,
     NestedBatch,
     NestedRows,
+    halved,
     room_of_sample,
     worth_gathering,
 )
@@ -46,7 +47,7 @@ from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.problem import check_integer, check_number
 from largek_dask.algorithms.published.nmbatch import NMBatchPaper, smallest_ratio
-from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.starts.seeding import nested_start
 from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.fixed_point import FixedPoint
@@ -71,17 +72,12 @@ the index among the rows of the batch."""
 
 @dataclass(frozen=True, slots=True)
 class NMBatchState:
-    """State between two steps."""
-
     centers: NDArray[Any]
-    """(k, d) centres of the next assignment."""
     counts: NDArray[np.float64]
-    """(k,) total weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
     rows: int
     """Number of rows in the batch of the next step, a prefix of the nested order."""
     looks: bool = False
-    """True if the next step searches for moves of centres."""
     rounds: int = 0
     """Number of searches on all rows so far."""
     worthwhile: bool = True
@@ -93,7 +89,6 @@ class NMBatchState:
 
     @property
     def step(self) -> int:
-        """Number of steps so far."""
         return self.history.generation
 
 
@@ -152,13 +147,8 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
 
         Only the centres of Algorithm 2 are computed; S and v start empty.
         """
-        k, how = self.problem.n_clusters, self.problem.init
-        rows = self._first_rows(passes.n_rows)
-        if not isinstance(how, str) or how != "auto":
-            centers = initial_centers(passes, rng, k, how)
-        else:
-            x, weight, size = NestedRows(passes, rng).sample(rows, k)
-            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
+        k, rows = self.problem.n_clusters, self._first_rows(passes.n_rows)
+        centers, rows = nested_start(passes, rng, k, self.problem.init, rows)
         return NMBatchState(centers, np.zeros(k), passes.statistics.shift, rows)
 
     def _first_rows(self, n: int) -> int:
@@ -166,11 +156,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         k = self.problem.n_clusters
         if self.b0 != "auto":
             return min(max(self.b0, 2 * k), n)
-        rows, least = n, max(ROWS_PER_CENTER * k, LEAST_ROWS)
-        # Halving the number of all rows makes the last doubling reach exactly all rows.
-        while -(-rows // 2) >= least:
-            rows = -(-rows // 2)
-        return rows
+        return halved(n, max(ROWS_PER_CENTER * k, LEAST_ROWS))
 
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
         """Assign the batch to ``state.centers``, move the centres, choose the next batch.

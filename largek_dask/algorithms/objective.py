@@ -25,13 +25,11 @@ class Objective:
     """Name of the value that a step reports (``Info.cost``), which is often an estimate, a bound,
     or the value over a batch."""
     unit: str
-    """Unit or formula, in symbols."""
     sense: Sense = "min"
     """Direction of improvement: lower ("min") or higher ("max")."""
 
     @property
     def words(self) -> str:
-        """Name with spaces, for display."""
         return self.name.replace("_", " ")
 
     def is_better(self, a: float | None, b: float | None) -> bool:

@@ -88,7 +88,6 @@ class PathArrays(CenterArrays):
         bounds: NDArray[np.float64],
         shift: NDArray[Any],
     ) -> PathArrays:
-        """Return partitions without stationarity and stability; counts default to 0."""
         length, path = len(inertia), path.astype(shift.dtype)
         counts = np.zeros(len(path)) if counts is None else counts
         return cls(

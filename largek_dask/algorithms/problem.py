@@ -30,10 +30,7 @@ SKIPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class RowValues:
-    """Kind of value that a labelling assigns to each row."""
-
     name: str
-    """Name of the values in a store."""
     dtype: str
     skipped: float
     """Value of a row with NaN or infinity."""
@@ -60,7 +57,6 @@ class Labelling:
     """Arrays that identify the model. A label store records their hashes, so that only the same
     model can continue labelling."""
     values: RowValues = LABELS
-    """Kind of value that each row gets."""
     expect: Callable[..., None] | None = None
     """``expect(n_rows, *broadcast)`` is called before a trial on few rows, so that ``chunk_fn``
     treats them like ``n_rows`` rows. None if the number of rows makes no difference."""
@@ -74,15 +70,12 @@ class Labelled:
     """(n,) labels or other values per row; labels are -1 for rows with NaN or infinity. None if
     labels were written to storage or discarded."""
     sums: Mapping[str, ExactSums]
-    """Sums of the labelling, by name."""
 
     def sum_of(self, name: str) -> float:
-        """Return a sum of length 1, rounded once."""
         return self.sums[name].value
 
 
 LabelRows = Callable[[Labelling], Labelled]
-"""Function that labels all rows in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,11 +85,9 @@ class Final:
     arrays: Any
     """Arrays of the model, with counts over all rows."""
     value: float
-    """Value of the objective."""
     labels: NDArray[np.int32] | None
     """(n,) labels; None if they were written to storage or discarded."""
     n_empty: int = 0
-    """Number of clusters without rows."""
     n_distinct: int | None = None
     """Number of distinct rows if it is below the number of clusters, otherwise None."""
 
@@ -119,7 +110,6 @@ class Problem(ABC):
     """Initial model: one of ``inits``, centres (k, d), or centres of several starts (n_init, k,
     d)."""
     tol: float = field(default=1e-4, kw_only=True)
-    """Value of ``tol`` in the fit."""
 
     def check(self, table: TableShape) -> None:
         """Raise ``ParameterError`` if the problem cannot be solved for such a table."""

@@ -101,7 +101,6 @@ class TakenRows(NamedTuple):
     """Rows in contiguous, read-only memory."""
 
     x: Any
-    """(m, d) rows."""
     weight: NDArray[np.float64] | None
     """(m,) weights; None if every row weighs 1."""
     rows: NDArray[np.int64]

@@ -99,8 +99,6 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """State between two steps."""
-
     wanted: int
     """Number of clusters of the largest requested partition."""
     most: int
@@ -109,9 +107,7 @@ class SearchState:
     origin: Floats
     """(d,) mean of the rows, which is subtracted from the searched rows."""
     kept: Kept
-    """Partitions found by the search."""
     bounds: Floats
-    """(wanted,) lower bounds of the objectives."""
     n_distinct: int | None
     """Number of distinct rows if it does not exceed the number of requested clusters, otherwise
     None."""
@@ -126,7 +122,6 @@ class SearchState:
     passes: PathState | None = None
     """State of the passes over all rows; None before the first pass."""
     found: PathArrays | None = None
-    """Final result; None until the last step."""
 
     @property
     def n_searched(self) -> int:

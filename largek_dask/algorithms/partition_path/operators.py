@@ -58,9 +58,7 @@ class Operators:
     rows: CenteredRows
     threads: Threads = ALONE
     n_settled: int = 0
-    """Number of partitions on which Lloyd steps were run."""
     n_steps: int = 0
-    """Number of Lloyd steps taken so far."""
 
     def label(self, centers: Floats) -> tuple[PartitionState, TwoNearest]:
         """Return the partition with these centres, without moving them."""

@@ -59,13 +59,10 @@ class PathState:
     """(k,) squared movement of each partition's centres in the last pass, divided by the mean
     variance of the features; infinity before the first pass."""
     settled: NDArray[np.bool_]
-    """(k,) mask of settled partitions, which later passes skip."""
     n_passes: int = 0
-    """Number of passes so far."""
 
     @property
     def length(self) -> int:
-        """Number of partitions."""
         return len(self.settled)
 
     @property
@@ -75,7 +72,6 @@ class PathState:
 
 
 def begin_path(path: NDArray[Any], length: int) -> PathState:
-    """Return the state before the first pass, from packed centres of the compute dtype."""
     assert len(path) == rows_of_path(length)
     return PathState(
         path,
@@ -93,7 +89,6 @@ class PathTotal(Additive):
     sums: ClusterSums
     """Sums of the clusters of all partitions, one partition after another."""
     squares: ExactSums
-    """Sum of ``weight * ||x - shift||^2``."""
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
@@ -172,8 +167,6 @@ class PathCount:
 
 @dataclass
 class CountTotal(Additive):
-    """Exact totals of :func:`count_pass`."""
-
     sums: ClusterSums
     inertia: dict[int, ExactSums]
     """Exact objectives, by index of the partition."""

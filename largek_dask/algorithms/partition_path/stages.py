@@ -44,23 +44,18 @@ LEAST_FAILURES = 24
 SAME = 1e-7
 """Two partitions count as equal if their objectives differ by less than this relative amount."""
 PIECES = 24
-"""Approximate maximum number of pieces per stage."""
 GROWN, GROWN_STEPS = 2, 2
 """When a cluster is added: the number of candidates that become partitions, and the number of steps
 on the auxiliary problem."""
 DROPPED = 2
-"""Number of clusters whose removal is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Extent of each stage."""
-
     members: int = 0
     """Maximum number of partitions in a population; with 0, the search ends after the stage
     "up"."""
     swaps: int = 0
-    """Number of swaps tried for each number of clusters."""
     starts: int = 0
     """Number of greedy k-means++ starts that are added to the population."""
     recombinations: int = 0
@@ -94,12 +89,9 @@ PLANS: dict[Effort, Plan] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a stage."""
-
     stage: str
     """One of ``STAGES``, or "again up" or "again down"."""
     sizes: tuple[int, ...]
-    """Numbers of clusters, in the order of processing."""
     recombinations: int = 0
     """Maximum number of recombinations for each number of clusters."""
 
@@ -139,20 +131,14 @@ class Kept:
     """State of a search between two pieces, as arrays."""
 
     partitions: Floats
-    """(l (l + 1) / 2, d) packed centres of all partitions."""
     costs: Floats
-    """(l,) objectives of all partitions."""
     tried: NDArray[np.int64]
     """(3, l) values of ``changes``, ``grown`` and ``shrunk`` of ``PathSearch``."""
     members: Floats
-    """Packed centres of the members of all populations."""
     member_sizes: NDArray[np.int64]
-    """Number of clusters of each member."""
     member_costs: Floats
     n_settled: int
-    """Number of partitions on which Lloyd steps were run."""
     n_steps: int
-    """Number of Lloyd steps taken."""
     is_searched: bool = True
     """False if all partitions are known to be optimal."""
 
@@ -174,10 +160,8 @@ class PathSearch:
     plan: Plan
     operators: Operators
     partitions: list[Floats] = field(default_factory=list)
-    """Centres (l, d) of each partition."""
     costs: list[float] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
-    """Number of times that each partition was improved."""
     grown: list[int] = field(default_factory=list)
     """``changes`` of the next smaller partition when it was last used to grow this partition; -1 if
     never."""
@@ -196,7 +180,6 @@ class PathSearch:
 
     @classmethod
     def of(cls, plan: Plan, operators: Operators, kept: Kept) -> PathSearch:
-        """Restore a search from arrays."""
         length = len(kept.costs)
         partitions = [centers_in(kept.partitions, size + 1) for size in range(length)]
         search = cls(plan, operators, partitions, kept.costs.tolist(), *kept.tried.tolist())
@@ -228,7 +211,6 @@ class PathSearch:
         return len(self.costs)
 
     def run(self, piece: Piece, rng: Rng, step: int) -> None:
-        """Run a piece."""
         stage = piece.stage.removeprefix("again ")
         for size in piece.sizes:
             if size > self.length + (stage == "up"):

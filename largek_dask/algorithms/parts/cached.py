@@ -24,10 +24,8 @@ class Recomputable:
 
     @property
     def has_cached(self) -> bool:
-        """True if any cached property has been computed."""
         return not self._cached.isdisjoint(self.__dict__)
 
     def forget(self) -> None:
-        """Drop cached properties."""
         for name in self._cached:
             self.__dict__.pop(name, None)

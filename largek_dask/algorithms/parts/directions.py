@@ -76,11 +76,9 @@ class LeftOut:
     share: float
     """Share of the variance outside the span, from 0 to 1."""
     of_a_row: float
-    """Mean squared distance of a row from the span."""
 
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
-    """Return the variance of rows (n, d) outside the span of directions."""
     whole, inside = ExactSums(1), ExactSums(1)
     whole.add(row_squares(x, directions.origin), weight)
     inside.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)

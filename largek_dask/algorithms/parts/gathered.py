@@ -51,7 +51,6 @@ class GatheredRows:
     x: NDArray[Any]
     """(n, d) dense, C-contiguous rows of the compute dtype."""
     weight: NDArray[np.float64] | None
-    """(n,) positive weights; None if every row weighs 1."""
     passes: Passes
     """Passes over the same rows; ``chunk.start`` is a position in ``x``."""
 

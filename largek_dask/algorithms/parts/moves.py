@@ -32,12 +32,8 @@ GAPS_AT_ONCE = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Estimated results of splitting clusters."""
-
     clusters: NDArray[np.int64]
-    """(m,) indices of the clusters, ascending."""
     gains: NDArray[np.float64]
-    """(m,) reductions of the cost."""
     halves: NDArray[Any]
     """(m, 2, d) centres of both halves: the rows that stay in the cluster, and the rows that
     leave."""
@@ -53,7 +49,6 @@ class Moves:
     """(m,) indices of centres that give up their rows and take over the other halves."""
     halves: NDArray[Any]
     gain: float
-    """Estimated gain of all moves together."""
 
     @property
     def clusters(self) -> NDArray[np.int64]:

@@ -20,9 +20,7 @@ from largek_dask.algorithms.base import Passes, PlannedTable, Rng, RowSlice, Spa
 from largek_dask.kernels.blocks import rows_at
 
 SAMPLE_VALUES = 1 << 25
-"""Maximum number of values (rows times features) in a sample."""
 GATHERED_VALUES = 1 << 25
-"""Maximum number of values in a gathered batch."""
 GATHERED_WORK = 1 << 31
 """Maximum number of multiplications to assign a gathered batch that workers could share. These take
 tens of milliseconds, about as long as a pass on a cluster."""
@@ -33,14 +31,11 @@ COPIES = 3
 
 @dataclass(frozen=True, slots=True)
 class NestedBatch:
-    """Access to the rows of one batch."""
-
     passes: Passes
     """Passes over the rows of the batch, or over a larger set of rows."""
     share: RowSlice | None
     """Slice of ``passes`` that forms the batch; None if the batch is all of ``passes``."""
     gathered: bool
-    """True if the rows are held in the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +88,13 @@ class NestedRows:
         while size < each * k and 2 * size <= most:
             size *= 2
         return self.passes.subset(SpacedRows(self.first(size), each * k))
+
+
+def halved(n: int, least: int) -> int:
+    """Halve n, rounding up, as long as at least ``least`` remain; doubling then leads back to n."""
+    while -(-n // 2) >= least:
+        n = -(-n // 2)
+    return n
 
 
 def worth_gathering(table: Passes | PlannedTable, rows: int, k: int, n_passes: int = 1) -> bool:

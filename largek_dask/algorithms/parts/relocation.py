@@ -39,7 +39,6 @@ class FarthestRows:
         """Global indices of the farthest rows; the lowest index of equal rows."""
         self.labels = np.empty(0, np.int32)
         self.x = np.empty((0, d), dtype)
-        """Coordinates of the farthest rows, all distinct."""
         self.several = np.zeros(k, np.bool_)
         """Mask of clusters that contain distinct rows."""
         self.single = np.empty(0, np.int32)
@@ -183,12 +182,8 @@ def farthest_chunk(
 
 
 class Relocation(NamedTuple):
-    """Result of relocating centres without rows."""
-
     centers: NDArray[Any]
-    """(k, d) centres after relocation."""
     n_moved: int
-    """Number of centres that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
     """Clusters (n,) and their rows (n, d) if all rows of every cluster are equal, otherwise
     None."""

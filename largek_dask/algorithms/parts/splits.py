@@ -32,9 +32,7 @@ SPLIT_ROWS = 256
 LEAST_SPLIT_ROWS = 16
 """Minimum number of rows of a cluster whose gain is estimated."""
 SPLIT_STEPS = 4
-"""Number of Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Minimum number of rows per thread when labelling."""
 MOVED_SHARE = 10
 """At most one in this many centres moves at a time."""
 LOCKED = 4

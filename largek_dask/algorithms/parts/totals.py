@@ -27,7 +27,6 @@ LOOKED_UP_BYTES = 1 << 20
 """Number of bytes of changed rows that are copied at a time."""
 
 LEAST_COUNTED = 1 << 15
-"""Minimum number of rows per thread when adding up sums."""
 WORTH_COUNTING = 8
 """Minimum number of rows per cluster for which separate sums per thread are faster."""
 
@@ -88,11 +87,9 @@ class Tally(Additive):
     """Statistics of one step; subclasses may add fields."""
 
     n_rows: int = 0
-    """Number of rows that were assigned."""
     n_changed: int = 0
     """Number of rows of positive weight whose label changed, or that had no label before."""
     n_evaluated: int = 0
-    """Number of distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
@@ -130,7 +127,6 @@ class AssignmentTotal(Generic[T]):
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
-        """Return an empty total of the same kind and step."""
         k, d = self.sums.sums.shape
         grid, by_cluster = self.sums.grid, self.by_cluster
         other = AssignmentTotal(k, d, grid, self.new_tally, by_cluster=by_cluster)

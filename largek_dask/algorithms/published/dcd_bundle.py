@@ -256,7 +256,6 @@ class DCDBundleState:
     inertia: Array
     """Inertia of each partition, m f_l."""
     bounds: Array
-    """Lower bounds of the inertia for 1 to k clusters."""
     shift: NDArray[Any]
     counts: Array | None = None
     """Weight of the rows of each cluster; None before Algorithm 7.1 has ended."""

@@ -60,8 +60,6 @@ Labels = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class EMState:
-    """State between two iterations of EM."""
-
     mu: NDArray[Any]
     sigma2: float
     """Variance, at least ``floor``; before the first M-step the variance of all rows, which only

@@ -60,12 +60,8 @@ means that η is too large."""
 
 @dataclass(frozen=True, slots=True)
 class VRKMState:
-    """State between two epochs."""
-
     centers: NDArray[np.float64]
-    """(k, d) centres C̃."""
     counts: NDArray[np.float64]
-    """(k,) weight v of the rows of each cluster in the last partition."""
     shift: NDArray[Any]
     place: int = 0
     """Start of the next round, as a position in the seeded order."""
@@ -74,7 +70,6 @@ class VRKMState:
 
     @property
     def step(self) -> int:
-        """Number of epochs so far."""
         return self.history.generation
 
 
@@ -267,8 +262,6 @@ class Labels(Tally):
 
 @dataclass
 class SharedRoundTotal(Additive):
-    """Total over the rows of one round."""
-
     counts: NDArray[np.int64]
     """(k,) number of rows per cluster of the partition, over chunks without weights."""
     weights: ExactSums

@@ -35,7 +35,6 @@ class Coreset:
     factors: NDArray[np.float64]
     """(m,) factors by which the weights of the rows are multiplied."""
     n_evaluated: int = 0
-    """Number of distances to the mean that were computed."""
 
     def including(self, rows: NDArray[np.int64]) -> Coreset:
         """Return the coreset with these rows added at their own weight."""

@@ -44,13 +44,11 @@ from largek_dask.kernels.threads import Threads, on_threads
 COARSE_ROWS = 100
 """Number of sampled rows per coarse centre."""
 LEVEL_STEPS = 5
-"""Number of Lloyd steps on each level."""
 FIRST_STEPS, BEST_STEPS = 3, 10
 """Number of Lloyd steps from every start, and from each of the best starts."""
 KEPT = 4
 """One in this many starts is kept after ``FIRST_STEPS`` steps."""
 MOST_STARTS = 64
-"""Maximum number of starts."""
 PASSES, LEAST_WORK = 16, 1 << 25
 """Maximum cost of all starts: a number of passes over all rows, or a number of products (a few
 hundredths of a second) if that is more."""
@@ -59,7 +57,6 @@ FAR_COST = 10.0
 rows drawn by weight alone are a good start. The ratio is 1.2 for texts, and 4 to 8 for counts of
 cells."""
 LEAST_PIECE = 2_048
-"""Minimum number of rows per thread."""
 
 Labels = NDArray[np.int32]
 Weights = NDArray[np.float64]
@@ -83,7 +80,6 @@ def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Thre
 
 
 def cost_of(x: Table, weight: Weights | None, centers: NDArray[Any], shift: NDArray[Any]) -> float:
-    """Return the weighted sum of squared distances of rows to their nearest centres."""
     packed, total = pack_centers(centers, shift), ExactSums(1)
     total.add(squared_distances(x, packed, nearest(x, packed)), weight)
     return float(total.value)
@@ -240,7 +236,6 @@ def greedy_start(
 
 
 def _candidates(k: int) -> int:
-    """Return the number of candidate rows for each centre, as in scikit-learn."""
     return 2 + int(log(k))
 
 

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
 from largek_dask.algorithms.parts.chunk_results import ChunkResults
+from largek_dask.algorithms.parts.nested import NestedRows
 from largek_dask.algorithms.starts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
 from largek_dask.algorithms.starts.samples import rounds_start, sparse_start, two_level_start
 from largek_dask.errors import ParameterError
@@ -117,6 +118,16 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
     if isinstance(x, SparseBlock):
         return sparse_start(x, weight, n_clusters, passes.statistics.grid, n_threads)
     return two_level_start(x, weight, n_clusters, passes.statistics.shift, n_threads)[0]
+
+
+def nested_start(
+    passes: Passes, rng: Rng, k: int, init: str | NDArray[Any], rows: int
+) -> tuple[NDArray[Any], int]:
+    """Return initial centres, by default from a sample, and the size of the first nested batch."""
+    if not isinstance(init, str) or init != "auto":
+        return initial_centers(passes, rng, k, init), rows
+    x, weight, size = NestedRows(passes, rng).sample(rows, k)
+    return centers_of_sample(x, weight, k, passes, rng), max(size, rows)
 
 
 def centers_of_sample(

@@ -33,15 +33,12 @@ from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_d
 COARSEST = 45
 """Number of bits of the bound of the total mass at the coarsest scale."""
 SCALE_BITS = 16
-"""Number of bits between successive scales."""
 N_SCALES = 9
 """Number of scales. At the finest scale, a total mass 2^128 times below its bound still has 45
 bits. The bound may be too high by the number of rows and by the squared ratio of extent to
 spread."""
 FULL = 1 << 62
-"""Upper limit of the total mass."""
 POSITION_BITS = 62
-"""Number of random bits of a position."""
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -49,8 +46,6 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DrawnRows:
-    """Rows drawn with replacement."""
-
     rows: Integers
     """(n,) global indices, in the order of the draws."""
     probabilities: Floats
@@ -146,12 +141,10 @@ class MassLine:
 
     @property
     def mass(self) -> int:
-        """Total mass of all rows."""
         return int(self.edges[-1])
 
 
 def _line(sums: ChunkResults, chunk_table: Integers, which: int) -> MassLine:
-    """Return the line at the finest scale at which the total mass fits."""
     chunks = {index: lines[which] for index, lines in sums.chunks.items()}
     scales = range(min(map(len, chunks.values()), default=0))
     fitting = [scale for scale in scales if sum(own[scale] for own in chunks.values()) < FULL]

@@ -266,8 +266,8 @@ def test_null_steps():
 
 
 def test_null_steps_from_any_state():
-    """(28), (30), (31), (32) where the aggregate is no longer a subgradient and has an error."""
-    r, a, met = np.random.default_rng(1), Accuracy(), set()
+    """(25), (28), (30) to (33) where the aggregate is no longer a subgradient and has an error."""
+    r, a, met = np.random.default_rng(1), Accuracy(mu_max=10.0), set()
     for seed in range(200):
         function, x = Rotated(seed), r.normal(size=6)
         if seed % 2:
@@ -289,6 +289,12 @@ def test_null_steps_from_any_state():
         np.testing.assert_allclose(after.xi, expected, 1e-9, 1e-9 * abs(at_m).max())
         assert after.beta == pytest.approx(shares[1] * beta + shares[2] * before, rel=1e-9)
         np.testing.assert_array_equal(after.D_1, D_1)
+        y, metric = function.evaluate(x + s.d), D_1
+        if at.value - y.value + (y.gradient - y.subgradient) @ s.d < 0:
+            D_2 = np.diag(printed.inverse([s.d], [y.subgradient - at.subgradient], a.mu_max))
+            p = (D_2 / (D_1 + D_2)).max()
+            metric = p * D_1 - (1 - p) * D_2
+        np.testing.assert_allclose(after.d, -metric * after.xi, 1e-9, 1e-9)
         kind = "near" if beta > abs(error) else "below" if error < 0 else "above"
         met |= {tuple(shares > 0.01), kind, after.t < 1}
     assert met >= {(True, False, True), (False, True, True), (True, True, True)}
