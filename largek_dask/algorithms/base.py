@@ -122,7 +122,7 @@ class Chunk(Protocol):
 
 
 class TableShape(Protocol):
-    """Size of a table, a protocol that ``Rows`` and ``Passes`` implement."""
+    """Protocol for the size of a table, implemented by ``Rows`` and ``Passes``."""
 
     @property
     def n_rows(self) -> int:

@@ -82,7 +82,7 @@ PLACE_BYTES = 8
 """Bytes per row for two positions: in the seeded order of a chunk, and among the rows of a
 round."""
 CALM_SHARE = 0.002
-"""Share of rows that change their label in an epoch below which the expected change is set to 0."""
+"""If a smaller share of the rows changes its label in an epoch, the expected change becomes 0."""
 MOST_HALVED = 3
 """Number of times the expected change is halved before it is set to 0."""
 

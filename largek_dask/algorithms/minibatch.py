@@ -57,7 +57,7 @@ class LatestTally(Tally):
     """Tally of a batch with ``votes="latest"``."""
 
     change: ClusterSums
-    """Change of the sums over the latest votes of all rows."""
+    """Change in the sums of the latest votes."""
     labels: dict[int, NDArray[np.int32]]
 
 

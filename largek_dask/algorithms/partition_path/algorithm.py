@@ -389,7 +389,7 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
         path = path_step(passes, begin_path(path, length)).path
     if state.ends_distinct:
         rows = np.unique(take_rows(passes, rng, sample)[0], axis=0)
-        if len(rows) == length:  # the search may also have ended early
+        if len(rows) == length:  # False if the search ended early
             centers_in(path, length)[:] = rows
     path, count = _non_increasing(passes, path, length)
     operators = _operators(passes, rng, state)

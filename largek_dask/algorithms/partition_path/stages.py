@@ -163,11 +163,9 @@ class PathSearch:
     costs: list[float] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
     grown: list[int] = field(default_factory=list)
-    """``changes`` of the next smaller partition when it was last used to grow this partition; -1 if
-    never."""
+    """``changes`` of the next smaller partition at the last attempt to grow it; -1 if never."""
     shrunk: list[int] = field(default_factory=list)
-    """``changes`` of the next larger partition when it was last used to shrink to this partition;
-    -1 if never."""
+    """``changes`` of the next larger partition at the last attempt to shrink it; -1 if never."""
     population: list[list[tuple[float, Floats]]] = field(default_factory=list)
     """Objectives and centres of distinct partitions for each number of clusters, lowest first."""
 

@@ -196,7 +196,7 @@ def relocate_empty(
     empty: NDArray[np.int64],
     rows: RowSlice | None = None,
 ) -> Relocation:
-    """Move the empty centres to the rows farthest from their centres.
+    """Move centres without rows to the rows that are farthest from their own centres.
 
     Parameters
     ----------

@@ -255,7 +255,7 @@ def _sent(state: VRKMState, collect: bool, c: NDArray[Any]) -> tuple[Any, ...]:
 
 @dataclass
 class Labels(Tally):
-    """Labels of all rows, by the index of the first row of each chunk, if requested."""
+    """Tally with the labels of each chunk, if requested, by the index of its first row."""
 
     labels: dict[int, NDArray[np.int32]] = field(default_factory=dict)
 
