@@ -31,7 +31,8 @@ from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.algorithms.path_problem import PathProblem
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
-from largek_dask.algorithms.starts.coresets import draw_coreset, rows_of_coreset
+from largek_dask.algorithms.starts.coresets import draw_coreset
+from largek_dask.algorithms.starts.rows_in_place import rows_of_coreset
 from largek_dask.data.sources import open_rows
 from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.passes.local import LocalPasses

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
-from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset, rows_of_coreset
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.distances import pack_centers
 
@@ -61,8 +61,10 @@ def take_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> tuple[
 
     Rows are cached between steps, so a cluster sends them only once.
     """
-    whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
-    chosen = passes.subset(whole) if sample is None else rows_of_coreset(passes, sample)
+    if sample is None:
+        chosen = passes.subset(RowSample(rng, "all rows", passes.n_rows, ascending=True))
+    else:
+        chosen = passes.subset(sample.rows, sample.factors, own_weights=True)
     x, weight, _ = chosen.take()
     x = np.asarray(x, np.float64)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)

@@ -19,8 +19,8 @@ K_n is row state; if K_n is lost, E-steps are repeated, from the first E-step or
 checkpoint.
 
 The paper gives no general values for N' and the length of chains; we use 16 draws per component and
-chains of length 20. A coreset is held in the driver's process. Unlike in the paper, rows may have
-weights, which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
+chains of length 20. A coreset of more than 2^25 values stays on the workers. Unlike in the paper,
+rows may have weights, which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.starts.afk_mc2 import afk_mc2_start
-from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset, rows_of_coreset
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
+from largek_dask.algorithms.starts.rows_in_place import HELD_VALUES, rows_of_coreset
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.shared_candidates import (
@@ -199,7 +200,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
                 "VCGMM.paper() requires dense rows, and no initial weights or precisions."
             )
         n, own = self._draws(table), 4 * self.candidates
-        if n == table.n_rows:
+        if n == table.n_rows or n * table.n_features > HELD_VALUES:
             return Footprint(own, model_copies=24, passes_before=4)
         held = bytes_of_held(table, n, table.itemsize, 2 * own, 2)
         return Footprint(model_copies=24, held_rows=n, held_bytes=held, passes_before=3)

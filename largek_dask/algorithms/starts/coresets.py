@@ -28,7 +28,11 @@ from largek_dask.kernels.blocks import readonly
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coreset:
-    """Weighted rows that represent all rows."""
+    """Weighted rows that represent all rows.
+
+    ``passes.subset(coreset.rows, coreset.factors, own_weights=True)`` returns passes over these
+    rows.
+    """
 
     rows: NDArray[np.int64]
     """(m,) distinct global indices, ascending."""
@@ -64,10 +68,3 @@ def draw_coreset(
     factors = times / (n * drawn.probabilities[first])
     evaluated = 0 if uniform else passes.statistics.n_rows
     return Coreset(readonly(rows), readonly(factors), evaluated)
-
-
-def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Passes:
-    """Return passes over the rows of a coreset, or over all rows if there is none."""
-    if coreset is None:
-        return passes
-    return passes.subset(coreset.rows, coreset.factors, own_weights=True)
