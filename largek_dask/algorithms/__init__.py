@@ -1,1 +1,1 @@
-"""One paper, one file or folder."""
+"""Algorithms for k-means and mixture models."""

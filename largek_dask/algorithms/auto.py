@@ -1,4 +1,4 @@
-"""Default choice of an algorithm.
+"""Choose the default algorithm.
 
 The choice depends only on the shape of the table and the number of clusters, so the same data and
 seed give identical results on every machine and cluster. The rules come from measurements
@@ -21,25 +21,26 @@ from largek_dask.algorithms.truncated.schedule import DENSE_CLUSTERS
 from largek_dask.errors import ParameterError
 
 FEW_CLUSTERS = 8
-"""Maximum number of clusters for which sparse rows get several starts: with so few clusters the
-result depends mostly on the start."""
+"""Maximum number of clusters for which a fit on sparse rows makes several starts. The result
+depends mostly on the start if k is small."""
 MANY_ROWS = 100_000
-"""Number of sparse rows above which few clusters are found by nested batches, at a fraction of the
-cost of exact fits and with similar results."""
+"""Number of sparse rows above which few clusters are fitted by nested batches, which cost a
+fraction of exact fits and give similar results."""
 FEW_ROWS = 1_000
-"""Maximum number of sparse rows for which several exact fits are cheap."""
+"""Maximum number of sparse rows for which several exact fits are run."""
 EVERY_CLUSTERS = 25
-"""Maximum number of clusters for which ``effort="best"`` also searches every smaller number."""
+"""Maximum k for which ``effort="best"`` runs ``PartitionPath``, which finds a partition for every
+number of clusters up to k."""
 RESTARTS: dict[str, int] = {"fast": 1, "balanced": 4, "best": 16}
-"""Number of starts on sparse rows; the best result is kept."""
+"""Number of starts on sparse rows, by effort; the best result is kept."""
 ROUNDS: dict[str, int | Literal["auto"]] = {"fast": 2, "balanced": "auto", "best": "auto"}
-"""Maximum number of rounds of moves."""
+"""Value of ``Truncated.rounds``, by effort."""
 SEARCHES: dict[str, int] = {"fast": 1, "balanced": 1, "best": 3}
-"""Number of searches; the best result is kept."""
+"""Number of truncated searches, by effort; the best result is kept."""
 
 
 class Choice(NamedTuple):
-    """Algorithm to run, and its number of starts."""
+    """Algorithm to run, number of starts, and reason for the choice."""
 
     algorithm: Algorithm[Any, Any]
     n_init: int
@@ -50,7 +51,7 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Auto:
-    """Algorithm chosen by the data: the truncated search, except for some easy or small problems.
+    """Automatic choice of an algorithm by the shape of the data and the number of clusters.
 
     Parameters
     ----------

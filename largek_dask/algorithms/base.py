@@ -1,9 +1,9 @@
-"""Interface of algorithms, and of their access to the data.
+"""Interfaces of algorithms and of data access.
 
-An algorithm is a pair of functions, ``init`` and ``step``, over explicit state. It reads the data
-only through :class:`Passes`, whose ``reduce`` runs a function over every chunk and merges the
-totals; it does not depend on the cluster, the storage or the clock. The loop, checkpoints, progress
-and stop rules are in ``largek_dask.driver``.
+An algorithm is a pair of functions, ``init`` and ``step``, over explicit state. An algorithm reads
+the data only through :class:`Passes`, whose ``reduce`` runs a function over every chunk and merges
+the totals. No algorithm depends on the cluster, the storage or the clock. The loop, checkpoints,
+progress and stop rules are in ``largek_dask.driver``.
 """
 
 from __future__ import annotations
@@ -29,23 +29,7 @@ from largek_dask.algorithms.randomness import (
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.threads import Threads
 
-__all__ = [
-    "Algorithm",
-    "Chunk",
-    "Footprint",
-    "Info",
-    "ModelArrays",
-    "Passes",
-    "PlannedTable",
-    "ProjectedRows",
-    "Rng",
-    "RowSample",
-    "RowSlice",
-    "RowState",
-    "SpacedRows",
-    "TableShape",
-    "TakenRows",
-]
+__all__ = ["ProjectedRows", "Rng", "RowSample", "RowSlice", "SpacedRows", "TakenRows"]
 
 Total = TypeVar("Total")
 
@@ -55,15 +39,16 @@ ChunkFunction = Callable[..., None]
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """Values per row that a pass keeps on the worker that owns the chunk.
+    """Values per row that a pass stores on the worker that owns the chunk.
 
-    Row state is a cache: any worker can rebuild it. ``chunk.state`` holds the values of the
-    previous generation. If they are missing or belong to another generation, they are rebuilt: the
-    chunk function is called with each broadcast of ``replay`` in turn, starting from an empty state
-    and discarding totals, before the pass itself runs. If the state is a function of chunk and
-    model, ``replay`` is the previous model, ``((model,),)``; if it depends on earlier passes,
-    ``replay`` holds the broadcasts of all passes since the last anchor. On the first pass
-    (``replay=()``) ``chunk.state`` is None.
+    Row state is a cache that any worker can rebuild. ``chunk.state`` holds the values of the
+    previous generation, and is None on the first pass (``replay=()``).
+
+    If the values are missing or belong to another generation, they are rebuilt before the pass: the
+    chunk function is called with each broadcast in ``replay``, starting from an empty state, and
+    the totals are discarded. If the state depends only on the chunk and the model, ``replay`` is
+    the previous model, ``((model,),)``. Otherwise ``replay`` holds the broadcasts of all passes
+    since the last anchor.
     """
 
     name: str
@@ -71,16 +56,17 @@ class RowState:
     """Number of the pass that writes this state; the pass reads the state of ``generation - 1``."""
     replay: tuple[tuple[Any, ...], ...] = ()
     rebuild: ChunkFunction | None = None
-    """Function called in a replay; None: the pass's own chunk function. A pass that only reads the
-    state names the function that writes it, which then adds to totals of ``rebuild_start``."""
+    """Chunk function that a replay calls; None means the chunk function of the pass. A pass that
+    only reads the state must name the function that writes the state."""
     rebuild_start: Callable[[], Any] | None = None
-    """Function that makes a temporary total for ``rebuild``; None: the pass's own ``start``."""
+    """Function that makes the temporary total for ``rebuild``; None means ``start`` of the pass."""
     rebuild_rows: RowSlice | None = None
-    """Rows that the replay covers; None: the rows of the pass that wrote the previous generation,
-    which are unknown if it ran in another process, for example before a resume."""
+    """Rows that a replay covers. None means the rows of the pass that wrote the previous
+    generation, which are unknown if that pass ran in another process, for example before a
+    resume."""
     retain: bool = False
-    """Keep the total between passes: if ``chunk.counted``, the total already includes this chunk as
-    described by its row state, and the function adds only differences. The returned total is
+    """True to keep the total between passes. If ``chunk.counted``, the total already includes the
+    chunk under its row state, and the chunk function adds only differences. The returned total is
     read-only and valid until the next pass of this name."""
 
 
@@ -88,7 +74,6 @@ class Chunk(Protocol):
     """One chunk of rows, as passed to a chunk function."""
 
     index: int
-    """Position in the chunk table."""
     start: int
     """Global index of the chunk's first row."""
     x: Any
@@ -99,14 +84,15 @@ class Chunk(Protocol):
     rows: NDArray[np.int64] | None
     """(n,) positions within the chunk if a ``RowSlice`` was requested, otherwise None."""
     bad: NDArray[np.bool_] | None
-    """(n,) True for rows with NaN or infinity, whose ``x`` is replaced by the shift; None if there
-    are no such rows."""
+    """(n,) mask of rows with NaN or infinity; None if all rows are finite. In ``x``, the values of
+    these rows are replaced by the shift."""
     state: Mapping[str, NDArray[Any]] | None
     """Row state kept by the previous generation; None on the first pass."""
     counted: bool
-    """True if the running total already includes this chunk as described by ``state``."""
+    """True if the total already includes this chunk under the values in ``state``."""
     threads: Threads
-    """Threads for this chunk: one, unless several chunks are joined into one (``joined``)."""
+    """Threads for this chunk: several if chunks were joined into one (``joined``), otherwise
+    one."""
 
     def __len__(self) -> int:
         """Return the number of rows."""
@@ -114,29 +100,29 @@ class Chunk(Protocol):
     def pieces(self, rows: slice) -> Iterator[tuple[slice, Any, NDArray[np.float64] | None]]:
         """Yield ``x`` and ``weight`` of some rows, in pieces that fit into a processor's cache.
 
-        Each piece may be a copy in a reused buffer, and is valid until the next one is requested.
-        In a pass with both ``rows`` and ``joined``, only this method is restricted to the requested
-        share; ``x`` and ``weight`` then hold all rows.
+        A piece is valid until the next piece is requested, because its buffer may be reused. In a
+        pass with both ``rows`` and ``joined``, this method yields only the requested share, while
+        ``x`` and ``weight`` hold all rows.
         """
 
     def numbers(self, places: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Return (n,) global indices of the rows, or of the rows at some positions in ``x``.
+        """Return global indices (n,) of all rows, or of the rows at the given positions in ``x``.
 
         In a subset, indices refer to the table that the subset was taken from.
         """
 
     def locate(self, rows: RowSlice) -> NDArray[np.int64]:
-        """Return the ascending positions in ``x`` of a slice that lies within the pass's rows."""
+        """Return the positions in ``x`` of the rows of a slice, in ascending order."""
 
     def take_state(self) -> dict[str, NDArray[Any]]:
         """Return the writable arrays of ``state`` for reuse; ``state`` is invalid afterwards."""
 
     def keep(self, **arrays: NDArray[Any]) -> None:
-        """Keep these arrays as the chunk's row state of this generation."""
+        """Store these arrays as the chunk's row state of this generation."""
 
 
 class TableShape(Protocol):
-    """Size of a table of rows, as ``Rows`` and ``Passes`` give it."""
+    """Protocol for the size of a table, implemented by ``Rows`` and ``Passes``."""
 
     @property
     def n_rows(self) -> int:
@@ -148,16 +134,16 @@ class TableShape(Protocol):
 
     @property
     def row_values(self) -> int:
-        """Values per row in memory: the number of features, or of stored values of sparse rows."""
+        """Number of values per row in memory; for sparse rows, the number of stored values."""
 
     @property
     def is_sparse(self) -> bool:
-        """True if only nonzero values are stored; the kernels then compute about the origin 0."""
+        """True if only nonzero values are stored; sparse rows are never shifted."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedTable:
-    """Size of a table of rows, and the resources of a fit, before anything is read."""
+    """Size of a table and resources of a fit, known before any row is read."""
 
     n_rows: int
     n_features: int
@@ -166,20 +152,19 @@ class PlannedTable:
     itemsize: int
     """Bytes per value of rows held in memory."""
     n_threads: int | None = None
-    """As in ``Passes``."""
     state_limit: int | None = None
-    """As in ``Passes``; None: no limit."""
 
 
 class Passes(TableShape, Protocol):
     """Access to the data, implemented by ``passes.local`` and ``passes.cluster``."""
 
     n_threads: int | None
-    """Number of threads that compute a pass; None if it may change (on a cluster)."""
+    """Number of threads that compute a pass; None on a cluster, where the number may change."""
     state_limit: int | None
     """Maximum bytes of row state in all processes together; None if unknown."""
     chunk_table: NDArray[np.int64]
-    """(n_chunks + 1,) global index of every chunk's first row, and the number of rows."""
+    """(n_chunks + 1,) global index of the first row of each chunk, followed by the number of
+    rows."""
 
     @property
     def threads(self) -> Threads:
@@ -187,7 +172,7 @@ class Passes(TableShape, Protocol):
 
     @property
     def statistics(self) -> Statistics:
-        """Mean, extent, weight and grid of the rows; a subset has the values of its table."""
+        """Statistics of the rows; a subset has the statistics of the full table."""
 
     def reduce(
         self,
@@ -235,8 +220,8 @@ class Passes(TableShape, Protocol):
     def take(self, rows: NDArray[np.int64] | None = None) -> TakenRows:
         """Return rows by global index, in the given order and the compute dtype; None: all rows.
 
-        Rows of a subset are numbered from 0. Nothing is copied if this process already holds all
-        rows in order in one array.
+        In a subset, rows are numbered from 0. Nothing is copied if this process already holds all
+        rows, in order, in one array.
         """
 
     def subset(
@@ -247,14 +232,15 @@ class Passes(TableShape, Protocol):
         own_weights: bool = False,
         cuts: Sequence[int] = (),
     ) -> Passes:
-        """Return passes over some of the rows, fetched once and held in the driver's process.
+        """Return passes over some rows, which are read once and held in the driver's process.
 
-        Unless the order of the rows is given, it may differ each time a subset is made, and so may
-        the chunks.
+        Unless ``rows`` gives an order, the order of the rows and the chunks may differ each time
+        the same subset is made.
 
-        The last subset of each kind of ``rows`` is cached until a different one is requested or it
-        is closed; after a resume it is made again. A slice that extends the previous slice reuses
-        its rows and their row state; ``rebuild_rows`` must then be a slice requested before.
+        The last subset of each kind of ``rows`` is cached until a different subset is requested or
+        the cached subset is closed. After a resume, rows are read again. A slice that extends the
+        previous slice reuses the rows and row state of that slice; ``rebuild_rows`` must then be a
+        slice that was requested before.
 
         Parameters
         ----------
@@ -277,17 +263,16 @@ class Passes(TableShape, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """Record of one step, for events, history and stop rules."""
+    """Record of one step, used for events, the history and the stop rules."""
 
     cost: float
     """Objective before this step's update (k-means: the weighted sum of squared distances)."""
     rows: int
-    """Number of rows assigned in this step."""
     n_changed: int | None = None
     """Number of rows whose label changed; None if unknown."""
     shift: float | None = None
-    """Squared movement of the centres divided by the mean variance of the features. It is compared
-    with ``tol``, unless ``Algorithm.change`` names a key of ``extra``."""
+    """Squared movement of the centres divided by the mean variance of the features. This value is
+    compared with ``tol`` unless ``Algorithm.change`` names a key of ``extra``."""
     converged: bool = False
     """True at a fixed point, where another step would change nothing."""
     extra: Mapping[str, float] = field(default_factory=dict)
@@ -295,42 +280,43 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """Memory and passes of a fit, as input to ``driver.plan`` and ``cli.plan``."""
+    """Estimated memory and number of passes of a fit."""
 
     row_bytes: int = 0
     """Maximum size of the row state of one generation, in bytes per row."""
     fixed_row_bytes: int = 0
-    """Part of ``row_bytes`` that no pass changes; two generations share it."""
+    """Part of ``row_bytes`` that does not change between passes, so two generations share it."""
     model_copies: int = 2
     """Size of a checkpoint, as a multiple of the size of a model (centres and weights)."""
     held_rows: int | None = None
     """Number of rows held in the driver's process for all steps; None if steps read all rows."""
     held_bytes: int = 0
-    """Maximum memory for rows in the driver's process, with their state and copies, in bytes."""
+    """Maximum memory in bytes for rows, copies and row state in the driver's process."""
     passes_before: int = 1
     """Passes over all rows before the first step, not counting the pass for statistics."""
     passes_after: int = 0
     """Passes over all rows after the last step, not counting the final labelling pass."""
     step_reads: int = 1
-    """Number of times that a step reads rows that do not stay in memory, unless rows are
-    shuffled."""
+    """Number of times a step reads rows that are not in memory, if the store is not shuffled."""
     steps: int | None = None
     """Usual number of steps; None if unknown."""
     searches: int = 0
-    """Cost of a search in the driver's process, in calls of ``kernels.descent.label_rows``."""
+    """Cost of a search in the driver's process, as a number of calls of
+    ``kernels.descent.label_rows``."""
     distances: float | None = None
-    """Cost of a step per row, in distance computations; None: one per centre."""
+    """Cost of a step in distance computations per row; None means one distance per centre."""
     full_search: str | None = None
-    """Display text that says when steps compare rows with all clusters; None: in every step."""
+    """Display text that says when steps compare rows with all clusters; None means in every
+    step."""
     label_share: float | None = None
     """Maximum cost of ``Algorithm.labels`` relative to the final labelling pass; None if the
     algorithm does not implement it."""
 
 
 class ModelArrays(Protocol):
-    """Arrays of a model, without provenance: a frozen dataclass.
+    """Frozen dataclass with the arrays of a model, without provenance.
 
-    Arrays are stored and sent under their field names; the class determines the kind of model
+    Each array is stored under the name of its field, and the class identifies the kind of model
     (``model.base.Model.holds``).
     """
 
@@ -346,19 +332,18 @@ Asked = TypeVar("Asked", bound=Problem)
 
 
 class Algorithm(ABC, Generic[State, Asked]):
-    """Base class of algorithms: ``init`` and ``step`` over a frozen dataclass ``State``.
+    """Base class of algorithms, whose ``init`` and ``step`` work on a frozen dataclass ``State``.
 
-    A subclass is a frozen dataclass of the algorithm's parameters; :meth:`bind` sets the problem
-    (of type ``Asked``) that the methods below solve. Methods after ``model`` have defaults.
+    A subclass is a frozen dataclass whose fields are the parameters of the algorithm. :meth:`bind`
+    sets the problem to solve. Only ``init``, ``step`` and ``model`` must be implemented.
 
-    A state holds numpy arrays, numbers, strings, None and tuples of these; the driver writes it to
-    checkpoints unchanged.
+    A state may contain numpy arrays, numbers, strings, None, and tuples of these. The driver writes
+    the state to checkpoints unchanged.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
 
     solves: ClassVar[type[Problem]]
-    """Kind of problem that the algorithm solves."""
     takes_starts: ClassVar[bool] = True
     """True if the algorithm may be run several times (``n_init``) to keep the best result."""
     change: ClassVar[str] = "shift"
@@ -404,7 +389,7 @@ class Algorithm(ABC, Generic[State, Asked]):
     def labels(
         self, passes: Passes, rng: Rng, state: State
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Label rows by ``model(state)``, for a fit that has no time for the last pass.
+        """Label rows by ``model(state)`` when there is no time for the last pass.
 
         Called only if ``Footprint.label_share`` is a number.
 

@@ -1,4 +1,4 @@
-"""Valid values of options. Imports nothing heavy, so that ``largek --help`` is fast."""
+"""Valid values of options, without heavy imports, so that ``largek --help`` is fast."""
 
 from __future__ import annotations
 
@@ -6,37 +6,35 @@ from typing import Literal, get_args
 
 Effort = Literal["fast", "balanced", "best"]
 EFFORTS: tuple[Effort, ...] = get_args(Effort)
-"""Valid values of ``effort``: how long to look for a lower inertia."""
+"""Valid values of ``effort``, in ascending order of the time spent on lowering the inertia."""
 DEFAULT_EFFORT: Effort = "balanced"
 
 EmptyClusters = Literal["relocate", "keep"]
 EMPTY_CLUSTERS: tuple[EmptyClusters, ...] = get_args(EmptyClusters)
-"""Treatment of a centre without rows: move it to one of the rows farthest from their centres, or
-leave it where it is."""
+"""Treatment of centres without rows: relocate them to rows far from their centres, or keep them
+unchanged."""
 
 OnBadRows = Literal["raise", "skip"]
 ON_BAD_ROWS: tuple[OnBadRows, ...] = get_args(OnBadRows)
-"""Treatment of rows with NaN or infinity: raise an error, or leave them out."""
 
 Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
-"""Norms by which rows can be scaled to unit length; None: rows are not scaled."""
 
 Covariance = Literal["iso", "isoflex", "diag"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
-"""Covariances of the components of a mixture: one variance for all components; one per component;
-one per component and feature. Components have equal weights in the first case only."""
+"""Types of covariance of a mixture: one variance for all components with equal weights, one
+variance per component, or one variance per component and feature."""
 
 Dither = Literal["uniform"]
 DITHER: tuple[Dither, ...] = get_args(Dither)
-"""Distributions of noise in [0, 1) that can be added to integers; None: no noise."""
+"""Distributions of the noise in [0, 1) that can be added to integers."""
 
 INITS = ("random", "two-level", "k-means++", "greedy-k-means++", "k-means||", "afk-mc2")
-"""Ways to choose the first centres; "auto" selects one by the number of clusters."""
+"""Methods to choose the initial centres; "auto" selects one by the number of clusters."""
 
 OTHER_INITS = {"scalable-k-means++": "k-means||"}
-"""Names used by other libraries (cuML) for ways to choose the first centres, and the names used
+"""Names in other libraries (cuML) for methods to choose initial centres, with the equivalent names
 here."""
 
 MIXTURE_INITS = ("k-means", "two-level", "afk-mc2", "random")
-"""Ways to find the first components of a mixture; "auto" selects one of them."""
+"""Methods to find the initial components of a mixture; "auto" selects one of them."""

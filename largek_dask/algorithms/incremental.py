@@ -1,24 +1,25 @@
-"""Incremental Lloyd: rounds over a table of labels, without a step size.
+"""Incremental Lloyd: k-means with stored labels, updated in rounds without a step size.
 
 This is incremental EM (R. Neal and G. Hinton, A view of the EM algorithm that justifies
 incremental, sparse, and other variants, 1998) applied to k-means, with an extrapolation added in
 this package.
 
-The gradient of a row is its centre minus the row, so one label replaces the snapshot of SVRG or the
-vector that SAGA stores per row (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014). With the latest
-label of each row, the sums S and weights v of all clusters under these labels are exact without a
-scan of all rows. A round labels one R-th of the rows. The change that all other rows would make is
-estimated from the latest rounds: a row visited i rounds ago still has i/R of the change of one
-visit outstanding, which adds up to (R - 1)/2 times the change of one round (A, alpha). Centres are
-``(S + A) / (v + alpha)``.
+The gradient of a row is its centre minus the row. One label per row therefore replaces the snapshot
+of SVRG, or the vector that SAGA stores per row (A. Defazio, F. Bach, S. Lacoste-Julien, NIPS 2014).
+From the latest label of each row, the sums S and weights v of all clusters are known exactly
+without a scan of all rows.
 
-The objective of the table, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is exact and known after
-every round at no cost. Without A no round can raise it: each row goes to a nearer centre, and each
-centre to the mean of its rows. A is reduced if the objective does not fall, and finally set to 0,
-so the fit ends at a fixed point of Lloyd's algorithm.
+A round labels one R-th of the rows, and the changes of all other rows are estimated from the latest
+rounds. A row visited i rounds ago still has i/R of the change of one visit outstanding; in total
+these are (R - 1)/2 times the change of one round (A, alpha). Centres are ``(S + A) / (v + alpha)``.
 
-If there are many more rows than a good sample needs, the first epochs use a sample in the nested
-order (:mod:`..parts.nested`), and the sample doubles in size from time to time.
+The objective under the stored labels, ``sum w ||x||^2 - sum_j ||S_j||^2 / v_j``, is known exactly
+after every round at no cost. With A = 0, no round raises the objective, because rows move to nearer
+centres, and centres to the means of their rows. If the objective does not decrease, A is reduced
+and finally set to 0, so the fit ends at a fixed point of Lloyd's algorithm.
+
+If there are many more rows than a good sample needs, the first epochs use a sample, which doubles
+in size from time to time (:mod:`..parts.nested`).
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.nested import (
     COPIES,
     GATHERED_VALUES,
-    NestedRows,
+    halved,
     room_of_sample,
     worth_gathering,
 )
 from largek_dask.algorithms.parts.relocation import relocate_empty, returns
 from largek_dask.algorithms.parts.totals import Tally
-from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.starts.seeding import nested_start
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.pruned import nearest_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
@@ -68,81 +69,71 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.exact.sums import ClusterSums
 
 ROWS_A_CENTER = 100
-"""Minimum rows per centre of the first sample."""
 LEAST_ROWS = 5_000
-"""Minimum rows of the first sample."""
 TIMES_SAMPLE = 16
-"""Minimum ratio of all rows to the first sample. A larger sample saves no time, and the fit ends at
-a higher cost, as centres overfit the sample (``benchmarks.incremental``)."""
+"""Minimum ratio of the number of rows to the size of the first sample. With a larger sample, the
+fit takes as long and ends at a higher cost (``benchmarks.incremental``)."""
 MODEL_VALUES = 1 << 26
-"""Maximum number of values in the centres of all rounds of an epoch, which are in checkpoints."""
+"""Maximum number of values in the centres of all rounds of an epoch, which checkpoints contain."""
 UPDATE_WORK = 16
-"""Cost of updating one coordinate of a centre, relative to the cost of one number of a sparse row
-in a distance. (A stored coordinate has two numbers.)"""
+"""Cost of updating one coordinate of a centre, relative to one number of a sparse row in a distance
+computation. (A stored coordinate consists of two numbers.)"""
 PLACE_BYTES = 8
-"""Bytes per row for the seeded order of a chunk, and for the positions of the rows of a round."""
+"""Bytes per row for two positions: in the seeded order of a chunk, and among the rows of a
+round."""
 CALM_SHARE = 0.002
-"""If a smaller share of the rows changes its label in an epoch, A and alpha are set to 0."""
-PIECE_ROWS = 1 << 16
-"""Number of rows that are labelled at a time."""
+"""If a smaller share of the rows changes its label in an epoch, the expected change becomes 0."""
 MOST_HALVED = 3
-"""Number of halvings of the expected change before it is set to 0."""
+"""Number of times the expected change is halved before it is set to 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelTableState:
-    """State between two epochs."""
-
     step: int
     centers: NDArray[Any]
-    """(k, d) centres of the next round."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     stages: tuple[int, ...]
-    """Sizes of all samples so far, including that of the next epoch, in rows of the nested
-    order."""
+    """Sizes of all samples so far, including the sample of the next epoch."""
     sums: NDArray[np.int64]
-    """(k, d) exact sums of the rows under their labels (``ClusterSums.limbs``)."""
+    """(k, d) exact sums of the labelled rows (``ClusterSums.limbs``)."""
     weights: NDArray[np.int64]
-    """(k,) exact weights of the clusters, in the same form."""
     counts: NDArray[np.float64]
-    """(k,) weights of the clusters, in the unit of the row weights."""
     expected_sums: NDArray[np.float64]
-    """(k, d) A: expected change of the sums."""
+    """(k, d) expected change of the sums (A)."""
     expected_weights: NDArray[np.float64]
-    """(k,) alpha: expected change of the weights."""
+    """(k,) expected change of the weights (alpha)."""
     factor: float
-    """Expected change of the rows outside a round, in changes per round: at most (R - 1)/2."""
+    """Ratio of the expected change of all rows outside a round to the change in one round, at most
+    (R - 1)/2."""
     known: int = 0
-    """Number of rows of the nested order that have labels."""
+    """Number of labelled rows, a prefix of the nested order."""
     squares: float = 0.0
-    """``sum w ||x - shift||^2`` over the rows that have labels."""
+    """``sum w ||x - shift||^2`` over all labelled rows."""
     least: float = np.inf
-    """Lowest objective of the table after any epoch over the same number of rows."""
+    """Lowest objective after any epoch over the same number of rows."""
     n_halved: int = 0
-    """Number of times that the factor was halved."""
     is_calm: bool = False
-    """True if the expected change is 0 from now on, so the objective falls until no label
+    """True once the expected change is 0 for good; the objective then decreases until no label
     changes."""
     models: tuple[NDArray[Any], ...] = ()
-    """The centres of each round of the last epoch, from which lost labels are rebuilt."""
+    """Centres of each round of the last epoch, from which lost labels are recomputed."""
 
     @property
     def rows(self) -> int:
-        """Number of rows of the next epoch, in the nested order (up to n_rows)."""
+        """Number of rows in the next epoch, a prefix of the nested order."""
         return self.stages[-1]
 
     def has_no_labels(self, n: int) -> bool:
-        """Return True if no row of the next epoch has a label; labels of a sample are dropped."""
+        """Return True if the next epoch starts without any labels."""
         return self.known == 0 or self.known < self.rows == n
 
 
 @dataclass(kw_only=True)
 class LabelChanges(Tally):
-    """Changes made by one round."""
+    """Changes of labels and sums made by one round."""
 
     moved: ClusterSums
-    """Change of the sums by rows that had a label before."""
+    """Change of the sums due to rows that had a label before."""
     entered: ClusterSums
     """Sums of the rows that had no label before."""
     squares: ExactSums
@@ -150,7 +141,6 @@ class LabelChanges(Tally):
     touched: NDArray[np.bool_]
     """(k,) mask of clusters that lost or gained rows."""
     n_entered: int = 0
-    """Number of rows that had no label before."""
 
     @classmethod
     def of(cls, k: int, d: int, grid: FixedPoint) -> LabelChanges:
@@ -170,9 +160,9 @@ class LabelChanges(Tally):
         old: NDArray[np.int32] | None,
         labels: NDArray[np.int32],
     ) -> None:
-        """Count rows (n, d) for their new clusters instead of their old ones.
+        """Move rows (n, d) from their old clusters to their new clusters.
 
-        ``labels`` of rows of weight 0 become -1, as these rows do not count.
+        Entries of ``labels`` for rows of weight 0 are set to -1.
         """
         if weight is not None:
             labels[weight <= 0] = -1
@@ -191,7 +181,7 @@ class LabelChanges(Tally):
 
 
 def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters) -> None:
-    """Label one round's rows of a chunk by their nearest centre."""
+    """Label the rows of a chunk that belong to one round by their nearest centre."""
     n, before = len(chunk), None if chunk.state is None else chunk.state["labels"]
     labels = np.empty(n, np.int32)
     step = max(1, -(-n // chunk.threads.n))
@@ -211,13 +201,15 @@ def round_chunk(chunk: Chunk, total: LabelChanges, centers: PackedCenters) -> No
 
 @dataclass(frozen=True)
 class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
-    """k-means in rounds over a table of labels; a step is an epoch.
+    """Incremental k-means with stored labels; each step is one epoch.
 
-    An epoch labels every row once, in rounds, and moves all centres after each round, estimating
-    the change of all other rows from recent rounds. There is no step size. The fit starts on
-    samples and ends at a fixed point of Lloyd's algorithm, after a fraction of the passes that
-    Lloyd's algorithm takes. A store that was not shuffled and does not fit in memory is read once
-    per round. A second copy of a table of up to 2^25 numbers is held in memory, ordered by round.
+    An epoch labels every row once, in several rounds. After each round all centres move; the
+    changes of rows outside the round are estimated from recent rounds. The fit starts on samples
+    and ends at a fixed point of Lloyd's algorithm after a fraction of the passes that Lloyd's
+    algorithm takes.
+
+    A store that is not shuffled and does not fit in memory is read once per round. For a table of
+    up to 2^25 numbers, a second copy ordered by round is held in memory.
 
     Parameters
     ----------
@@ -252,14 +244,9 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
             raise ParameterError(f"smoothing must be above 0 and at most 1, got {share!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> LabelTableState:
-        """Return the state at the starting centres, with no rows labelled yet."""
         k, d, how = self.problem.n_clusters, passes.n_features, self.problem.init
         rows = first_rows(passes.n_rows, k, passes.row_values)
-        if isinstance(how, str) and how == "auto":
-            x, weight, size = NestedRows(passes, rng).sample(rows, k)
-            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
-        else:
-            centers = initial_centers(passes, rng, k, how)
+        centers, rows = nested_start(passes, rng, k, how, rows)
         sums, weights = ClusterSums(k, d, passes.statistics.grid).limbs()
         return LabelTableState(
             step=0,
@@ -275,7 +262,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         )
 
     def _rounds(self, table: TableShape, k: int) -> int:
-        """Return R, the rounds of an epoch; 1 if more would cost more than they gain."""
+        """Return R, the number of rounds per epoch."""
         d = table.n_features
         most = MODEL_VALUES // (k * d)
         if table.is_sparse:
@@ -285,7 +272,7 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
     def step(
         self, passes: Passes, rng: Rng, state: LabelTableState
     ) -> tuple[LabelTableState, Info]:
-        """Run one epoch of R rounds, each of which labels its rows and moves the centres."""
+        """Run one epoch of R rounds; each round labels some rows and then moves all centres."""
         k = len(state.centers)
         n_rounds = self._rounds(passes, k)
         rounds = _Rounds(passes, rng, state, n_rounds, self._gathers(passes, k, n_rounds))
@@ -298,17 +285,18 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         return after, _info(passes, epoch, after, n_moved)
 
     def _gathers(self, table: Passes | PlannedTable, k: int, n_rounds: int) -> bool:
-        """Return True if all rows are held, round by round; no result depends on it.
+        """Return True if all rows are copied to the driver's process, ordered by round.
 
-        With workers, rows are held if a pass over few rows takes longer than the computation; in
-        one process, if copying the rows of every round is a large part of an epoch (measured).
+        On a cluster, rows are gathered if a pass over few rows takes longer than the computation.
+        In one process, rows are gathered if copying the rows of every round takes a large part of
+        an epoch (measured).
         """
         if table.n_threads is None:
             return worth_gathering(table, table.n_rows, k, n_rounds)
         return table.n_rows * table.row_values <= GATHERED_VALUES
 
     def _relocate(self, rows: Passes, epoch: _Epoch) -> int | None:
-        """Move centres without rows to far rows; return their number, or None if all have rows."""
+        """Relocate centres without rows; return the number moved, or None if none is empty."""
         empty = np.flatnonzero(epoch.sums.counts == 0)
         if not len(empty) or self.problem.empty_clusters == "keep":
             return None
@@ -348,20 +336,14 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
         )
 
     def _next_stage(self, table: TableShape, stage: int) -> int:
-        """Return the doubled sample size, or all rows if that sample is too large to be held."""
+        """Return twice the sample size, or all rows if that sample is too large to hold."""
         doubled = min(2 * stage, table.n_rows)
         return doubled if doubled * table.row_values <= GATHERED_VALUES else table.n_rows
 
     def model(self, state: LabelTableState) -> CenterArrays:
-        """Return the centres of the next round."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels and positions of all rows, and the rows that are held.
-
-        Every round reads every chunk. A checkpoint has the centres of every round of an epoch,
-        sums, and expected changes.
-        """
         n, k, how, sample = table.n_rows, self.problem.n_clusters, self.problem.init, 0
         stage, rounds = first_rows(n, k, table.row_values), self._rounds(table, k)
         if isinstance(how, str) and how == "auto":
@@ -387,22 +369,18 @@ class IncrementalLloyd(Algorithm[LabelTableState, KMeansProblem]):
 
 
 def first_rows(n: int, k: int, row_values: int) -> int:
-    """Return the size of the first sample; repeated doubling leads to exactly all rows."""
-    rows, least = n, max(ROWS_A_CENTER * k, LEAST_ROWS)
-    while -(-rows // 2) >= least:
-        rows = -(-rows // 2)
-    # Halves of the number of rows are rounded up.
+    """Return the size of the first sample; repeated doubling of this size reaches exactly n."""
+    rows = halved(n, max(ROWS_A_CENTER * k, LEAST_ROWS))
     times = -(-n // rows)
     worthwhile = times >= TIMES_SAMPLE and rows * row_values <= GATHERED_VALUES
     return rows if worthwhile else n
 
 
 def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | None) -> Info:
-    """Return the record of an epoch; its cost is scaled to all rows."""
     state, centers = epoch.state, epoch.centers
     shift = None
     if epoch.moves_all and not n_moved:
-        # Mean variance of the features, to which scikit-learn's `tol` is relative.
+        # scikit-learn's `tol` is relative to the mean variance of the features.
         variance = epoch.squares / (passes.statistics.total_weight * passes.n_features)
         shift = squared_movement(centers, state.centers) / variance if variance > 0 else 0.0
     has_all, scale = state.rows == passes.n_rows, 1.0
@@ -429,14 +407,12 @@ def _info(passes: Passes, epoch: _Epoch, after: LabelTableState, n_moved: int | 
 
 
 class _Epoch:
-    """Sums and centres, updated after every round of an epoch."""
-
     def __init__(self, state: LabelTableState, passes: Passes, smoothing: float) -> None:
         k, d = state.centers.shape
         grid = passes.statistics.grid
         self.state, self.smoothing, self.centers = state, smoothing, state.centers
         self.only_labels = state.has_no_labels(passes.n_rows)
-        """Centres do not move until every row has a label."""
+        """True if the centres move only at the end of the epoch."""
         self.moves_all = state.rows == passes.n_rows and not self.only_labels
         if self.only_labels:
             self.sums, self.squares = ClusterSums(k, d, grid), 0.0
@@ -447,7 +423,7 @@ class _Epoch:
             sums, weights = state.expected_sums.copy(), state.expected_weights.copy()
             self.expected = ExpectedChange(sums, weights)
         self.factor, self.n_halved = state.factor, state.n_halved
-        # The rows are not those of the last epoch, so no lowest objective is known yet.
+        # An objective over other rows is not comparable.
         self.least = state.least if state.known == state.rows else np.inf
         self.models: list[NDArray[Any]] = []
         self.n_rows = self.n_changed = 0
@@ -455,7 +431,7 @@ class _Epoch:
         self.cost = np.inf
 
     def add(self, changes: LabelChanges) -> None:
-        """Add the changes of one round to the table, and move the centres."""
+        """Add the changes of one round to the sums, and move the centres."""
         self.models.append(self.centers)
         self.n_rows += changes.n_rows
         self.n_changed += changes.n_changed
@@ -472,11 +448,11 @@ class _Epoch:
         self.expected.move(
             self.centers, self.sums, changes.moved, changes.touched, self.smoothing, factor
         )
-        # Centres are rounded here, so that packing them later takes no copy.
+        # Read-only centres are packed without a copy.
         self.centers.flags.writeable = False
 
     def end(self) -> None:
-        """Compute the objective of the table; halve the expected change if it did not fall."""
+        """Compute the objective; halve the expected change if the objective did not fall."""
         if self.only_labels:
             self.centers = self.centers.copy()
             self.expected.move(self.centers, self.sums, None, self.touched, 0.0, 0.0)
@@ -487,14 +463,12 @@ class _Epoch:
             self.expect_nothing()
 
     def expect_nothing(self) -> None:
-        """Set the expected change to 0, and the centres to the means of the table."""
+        """Set the expected change to 0, and the centres to the means of the labelled rows."""
         self.expected.clear()
         self.centers = self.sums.means(self.centers)
 
 
 class _Rounds:
-    """Passes over the rows of each round."""
-
     def __init__(
         self, passes: Passes, rng: Rng, state: LabelTableState, n_rounds: int, gathers: bool
     ) -> None:
@@ -502,10 +476,9 @@ class _Rounds:
         self._state, self._rng, self._n = state, rng, n
         self.gathered = gathers or not has_all
         self.passes = passes
-        """Passes over all rows that get labels."""
         self._ends = _ends(0, n, n_rounds)
         if self.gathered:
-            # Rounds over all rows are the same whether the rows are gathered or not.
+            # Gathering must not change the rounds over all rows.
             stages = [0, n] if has_all else [0, *state.stages]
             ends = [_ends(*stage, n_rounds) for stage in pairwise(stages)]
             cuts = [end for stage in ends for end in stage[1:]]
@@ -513,7 +486,6 @@ class _Rounds:
             self._chunks = _chunks(passes, self.passes, ends)
 
     def label(self, q: int, packed: PackedCenters) -> LabelChanges:
-        """Label the rows of round ``q``."""
         state, n = self._state, self._n
         share = RowSlice(self._rng, self._ends[q], self._ends[q + 1], n)
         replay: tuple[tuple[PackedCenters], ...] = ()
@@ -536,12 +508,11 @@ class _Rounds:
 
 
 def _ends(begin: int, end: int, n_rounds: int) -> list[int]:
-    """Return the start of each round in the nested order from ``begin``, and the last end."""
     return [begin + (end - begin) * q // n_rounds for q in range(n_rounds + 1)]
 
 
 def _chunks(table: Passes, held: Passes, stages: Sequence[Sequence[int]]) -> list[list[int]]:
-    """Return the chunks of held rows that belong to each round."""
+    """Return, for each round, the indices of the chunks of ``held`` that belong to the round."""
     sizes = np.diff(table.chunk_table)
     rounds: list[list[int]] = [[] for _ in stages[0][1:]]
     for ends in stages:

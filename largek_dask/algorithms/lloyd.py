@@ -1,12 +1,12 @@
 """Lloyd's algorithm: exact k-means, one pass over all rows per step.
 
-S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982), with which all four
-papers implemented in this package compare.
+S. Lloyd, Least squares quantization in PCM, IEEE Trans. Inf. Theory 28 (1982). All four papers
+implemented in this package compare with this algorithm.
 
-The label of each row is stored. Sums are exact, so a pass only updates the sums for rows whose
-label has changed, and the result is bit for bit that of a full summation. Bounds on distances
+The labels of all rows are stored, and sums are exact. A pass therefore updates the sums only for
+rows with a new label, and the result is bit-identical to a full summation. Distance bounds
 (Hamerly, Elkan, groups of centres) are not stored, because an exact search that skips most centres
-(:mod:`largek_dask.kernels.bounds.pruned`) takes less time than testing and updating such bounds.
+(:mod:`largek_dask.kernels.bounds.pruned`) takes less time than testing and updating bounds.
 """
 
 from __future__ import annotations
@@ -42,26 +42,20 @@ def assign_chunk(
 
 @dataclass(frozen=True, slots=True)
 class LloydState:
-    """State between two steps of Lloyd's algorithm."""
-
     centers: NDArray[Any]
-    """(k, d) centres that the next step assigns rows to."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     history: History[NDArray[Any]] = field(default_factory=History)
     """Centres of the last assignment, from which lost labels are recomputed."""
 
     @property
     def step(self) -> int:
-        """Number of steps so far."""
         return self.history.generation
 
 
 @dataclass(frozen=True)
 class Lloyd(Algorithm[LloydState, KMeansProblem]):
-    """Exact k-means: every step assigns every row, then moves every centre to its rows' mean.
+    """Exact k-means: each step assigns all rows, then moves each centre to the mean of its rows.
 
     With the same starting centres the result does not depend on how the rows are chunked, on
     the number of threads or workers, or on the machine's vector width.
@@ -78,12 +72,10 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def init(self, passes: Passes, rng: Rng) -> LloydState:
-        """Return the state at the starting centres, with no rows assigned yet."""
         centers = initial_centers(passes, rng, self.problem.n_clusters, self.problem.init)
         return LloydState(centers, np.zeros(len(centers)), passes.statistics.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory for the labels."""
         return Footprint(row_bytes=4, passes_before=self.problem.passes_to_start())
 
     def step(self, passes: Passes, rng: Rng, state: LloydState) -> tuple[LloydState, Info]:
@@ -103,7 +95,7 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
         )
         centers = total.sums.means(state.centers)
         counts, tally = total.sums.counts, total.tally
-        # Mean variance of the features, to which scikit-learn's `tol` is relative.
+        # scikit-learn's `tol` is relative to the mean variance of the features.
         variance = total.squares.value / (passes.statistics.total_weight * d)
         extra: dict[str, float] = {}
         empty = np.flatnonzero(counts == 0)
@@ -119,10 +111,9 @@ class Lloyd(Algorithm[LloydState, KMeansProblem]):
             converged=(tally.n_changed == 0 and n_moved == 0) or returns(centers, last),
             extra=extra,
         )
-        # Labels depend only on the centres, so earlier passes are not needed.
+        # Lost labels can be rebuilt from these centres alone, without earlier passes.
         history = state.history.then(state.centers, anchor=True)
         return LloydState(centers, counts, state.shift, history), info
 
     def model(self, state: LloydState) -> CenterArrays:
-        """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)

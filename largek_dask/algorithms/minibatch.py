@@ -1,13 +1,14 @@
 """Mini-batch k-means: centres are running means of all assignments.
 
-D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); ``mbatch`` in J. Newling, F.
-Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4). There, every assignment ever made
-counts; with the repair of Newling and Fleuret (section 3.1) only the latest assignment of each row
-counts.
+D. Sculley, Web-scale k-means clustering, WWW 2010 (Algorithm 1); also ``mbatch`` in J. Newling, F.
+Fleuret, Nested Mini-Batch K-Means, NIPS 2016 (Algorithm 4). In both papers every assignment ever
+made counts. With the correction of Newling and Fleuret (section 3.1), only the latest assignment of
+each row counts.
 
-With batches of one row this is the stochastic gradient descent of L. Bottou, Y. Bengio, Convergence
-properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al., Large-scale k-means
-clustering via variance reduction, Algorithm 1 with m = 1), which has a kernel of its own.
+With batches of a single row, the algorithm is the stochastic gradient descent of L. Bottou, Y.
+Bengio, Convergence properties of the k-means algorithms, NIPS 1994 (SGD-KM in Y. Zhao et al.,
+Large-scale k-means clustering via variance reduction, Algorithm 1 with m = 1), and uses a separate
+kernel.
 """
 
 from __future__ import annotations
@@ -46,19 +47,18 @@ BatchTotal = AssignmentTotal[Tally]
 
 
 def batch_chunk(chunk: Chunk, total: BatchTotal, centers: PackedCenters) -> None:
-    """Assign the batch's rows of one chunk."""
+    """Assign the rows of a batch in one chunk."""
     labels, _ = nearest_pruned(chunk.x, centers)
     total.assign(chunk.x, chunk.weight, None, labels)
 
 
 @dataclass(kw_only=True)
 class LatestTally(Tally):
-    """Tally of a batch whose rows take their last votes back."""
+    """Tally of a batch with ``votes="latest"``."""
 
     change: ClusterSums
-    """Change of the sums of all rows' latest votes."""
+    """Change in the sums of the latest votes."""
     labels: dict[int, NDArray[np.int32]]
-    """New labels, by chunk."""
 
 
 LatestTotal = AssignmentTotal[LatestTally]
@@ -75,10 +75,10 @@ def latest_chunk(
     last: NDArray[np.int32],
     offsets: NDArray[np.int64],
 ) -> None:
-    """Assign the batch's rows of one chunk; each row replaces its last vote by a new one.
+    """Assign the rows of a batch in one chunk, and replace the previous vote of each row.
 
-    ``last`` holds the last labels of the batch's rows, one chunk after another, with -1 for no
-    label; labels of chunk c begin at ``offsets[c]``.
+    ``last`` holds the previous labels of the rows in the batch, ordered by chunk, with -1 for no
+    label; the labels of chunk c start at ``offsets[c]``.
     """
     old = last[offsets[chunk.index] : offsets[chunk.index + 1]]
     labels, _ = nearest_pruned(chunk.x, centers)
@@ -90,9 +90,9 @@ def latest_chunk(
 def running_means(
     means: NDArray[np.float64], votes: NDArray[np.float64], total: BatchTotal
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return means (k, d) and votes (k,) after the votes of a batch.
+    """Return means (k, d) and votes (k,), updated by the votes of a batch.
 
-    Means are stored instead of sums, since the number of votes is unlimited and fixed-point sums
+    Means are stored instead of sums because the number of votes is unlimited, and fixed-point sums
     might overflow.
     """
     added = total.sums.counts
@@ -103,40 +103,35 @@ def running_means(
 
 @dataclass(frozen=True, slots=True)
 class MiniBatchState:
-    """State between two batches."""
-
     step: int
     means: NDArray[np.float64]
     """(k, d) running means of all assignments so far; the starting centres before the first
     step."""
     votes: NDArray[np.float64]
-    """(k,) weight of all assignments so far."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute; its dtype is the compute dtype."""
     begin: int
     """Start of the next batch, as a position in the seeded order (0 to n_rows)."""
     sums: NDArray[np.int64] | None = None
-    """(k, d) exact sums of the latest votes, in steps of the grid (``ClusterSums.limbs``). This
-    field and the next two are None unless ``votes="latest"``."""
+    """(k, d) exact sums of the latest votes (``ClusterSums.limbs``). ``sums``, ``steps`` and
+    ``last`` are None unless ``votes="latest"``."""
     steps: NDArray[np.int64] | None = None
-    """(k,) ``votes`` as integers, in steps of the grid."""
+    """(k,) ``votes`` as integer multiples of the grid step."""
     last: NDArray[np.int32] | None = None
-    """(n_rows,) label of each row's last vote, -1 before the first, ordered by batch and then by
-    chunk. It cannot be recomputed from a model, so every checkpoint contains it: 4 bytes per
-    row."""
+    """(n_rows,) label of each row's latest vote, or -1 if the row has not voted, ordered by batch
+    and then by chunk. These labels cannot be recomputed from a model, so every checkpoint contains
+    them: 4 bytes per row."""
 
 
 @dataclass(frozen=True)
 class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
-    """Sculley's mini-batch k-means; a step is one batch, or many batches of one row.
+    """Mini-batch k-means by Sculley; each step processes one batch, or n batches of a single row.
 
-    Batches are successive slices of a seeded permutation of every chunk, in proportion to the
-    chunk's rows, so that data sorted by class are sampled evenly. The first slice follows the last.
-    The running means never reach a fixed point, so the fit ends by ``max_iter`` (batches) or
-    ``max_time``.
+    Batches are successive slices of a seeded permutation of every chunk, so data sorted by class
+    are sampled evenly. After the last slice, the first slice is used again. The running means never
+    reach a fixed point, so the fit ends after ``max_iter`` batches or ``max_time``.
 
-    Batches of one row (with ``votes="all"``) are drawn with replacement from all rows, which are
-    held in the driver's process; one step takes as many of them as there are rows.
+    With ``batch_rows=1`` and ``votes="all"``, rows are drawn with replacement from all rows, which
+    are held in the driver's process. Each step then draws as many rows as the table has.
 
     Parameters
     ----------
@@ -167,11 +162,10 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return max(10 * k, 4096) if self.batch_rows == "auto" else self.batch_rows
 
     def batches(self, n_rows: int, n_clusters: int) -> int:
-        """Return the number of steps in which all rows are assigned once."""
+        """Return the number of steps per pass over all rows."""
         return 1 if self._by_row else -(-n_rows // self._rows_of_batch(n_clusters))
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: all rows if used one by one, otherwise the position of each row."""
         before = self.problem.passes_to_start()
         if not self._by_row:
             return Footprint(row_bytes=4, fixed_row_bytes=4, passes_before=before)
@@ -183,7 +177,6 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         )
 
     def init(self, passes: Passes, rng: Rng) -> MiniBatchState:
-        """Return the state at the starting centres, without votes."""
         if self._by_row:
             n_bytes = bytes_of_gathered(passes, passes.statistics.dtype.itemsize)
             check_held(passes, n_bytes, "MiniBatch with batch_rows=1", "batch_rows='auto'")
@@ -199,7 +192,6 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return replace(state, sums=sums, steps=steps, last=last)
 
     def step(self, passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-        """Assign one batch and update the running means."""
         if self._by_row:
             return _one_by_one(passes, rng, state)
         k, d = state.means.shape
@@ -220,7 +212,7 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
             means, votes = running_means(state.means, state.votes, total)
             after = replace(state, means=means, votes=votes)
         weight = float(total.sums.counts.sum())
-        # The cost is an estimate: that of the batch before the update, scaled to all rows.
+        # Estimate of the cost: the cost of the batch before the update, scaled to all rows.
         cost = total.sums.cost(packed.centers, total.squares.value)
         scale = passes.statistics.total_weight / weight if weight > 0 else 0.0
         n_rows = total.tally.n_rows
@@ -228,16 +220,15 @@ class MiniBatch(Algorithm[MiniBatchState, KMeansProblem]):
         return replace(after, step=state.step + 1, begin=0 if end == n else end), info
 
     def model(self, state: MiniBatchState) -> CenterArrays:
-        """Return the running means, rounded to the compute dtype."""
         return CenterArrays(state.means.astype(state.shift.dtype), state.votes, state.shift)
 
 
 def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBatchState, Info]:
-    """Return the state after as many batches of one row as there are rows."""
+    """Run as many single-row batches as there are rows."""
     rows = gather_rows(passes, rng)
     order = rows.draws(rng, state.step, "sgd rows", 1.0)
     means, votes, cost, weight = sgd_rows(rows.x, rows.weight, order, state.means, state.votes)
-    # The cost is an estimate: that of each row before its own update, scaled to all rows.
+    # Estimate of the cost: each row's cost before its own update, scaled to all rows.
     scale = passes.statistics.total_weight / weight
     info = Info(cost=cost * scale, rows=len(order), extra={"batch_rows": 1.0})
     return replace(state, step=state.step + 1, means=means, votes=votes), info
@@ -246,14 +237,14 @@ def _one_by_one(passes: Passes, rng: Rng, state: MiniBatchState) -> tuple[MiniBa
 def _vote_again(
     passes: Passes, state: MiniBatchState, packed: PackedCenters, rows: RowSlice
 ) -> tuple[MiniBatchState, AssignmentTotal[Any]]:
-    """Return the state after a batch whose rows have replaced their last votes."""
+    """Run a batch whose rows replace their previous votes."""
     assert state.last is not None
     assert state.sums is not None
     assert state.steps is not None
     k, d = state.means.shape
     grid = passes.statistics.grid
     sizes = np.diff(passes.chunk_table)
-    # Every round repeats the same batches, with the rows in the same order.
+    # Every pass over the table uses the same batches, with rows in the same order.
     begins, ends = rows.begin * sizes // rows.of, rows.end * sizes // rows.of
     offsets = np.concatenate([[0], np.cumsum(ends - begins)])
     place = int(begins.sum())

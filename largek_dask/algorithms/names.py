@@ -35,12 +35,10 @@ ALGORITHMS: dict[str, type[Any]] = {
     "vc-gmm-paper": VCGMMPaper,
     "vrkm": VRKM,
 }
-"""Algorithms by name."""
 OTHER_ALGORITHMS = {"elkan": "lloyd", "full": "lloyd"}
-"""Names used by other libraries (scikit-learn, dask-ml) for variants of exact k-means that give the
-same labels, and the name used here."""
+"""Names in other libraries (scikit-learn, dask-ml) for exact k-means, with the equivalent name
+here."""
 MIXTURES = "vc-gmm"
-"""Name of the algorithm for mixtures, which has a field ``covariance``."""
 
 
 def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
@@ -50,7 +48,7 @@ def name_of(algorithm: Algorithm[Any, Any] | Auto) -> str:
 
 
 def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[Any, Any] | Auto:
-    """Return an algorithm object for a name and an effort; return an algorithm object unchanged.
+    """Return the algorithm with this name and effort; an algorithm object is returned unchanged.
 
     Raises ``ParameterError`` for an unknown name, an object that is not an algorithm, or a
     non-default effort with an object or with an algorithm that has no effort.
@@ -76,7 +74,7 @@ def algorithm_of(algorithm: Any, effort: Effort = DEFAULT_EFFORT) -> Algorithm[A
 def algorithm_of_mixture(
     algorithm: Any, covariance: Covariance, effort: Effort = DEFAULT_EFFORT
 ) -> Algorithm[Any, Any]:
-    """Return the algorithm object for a mixture with this kind of covariance, by name or object.
+    """Return an algorithm object for mixtures with this type of covariance.
 
     Raises ``ParameterError`` for algorithms that fit no mixtures, and for a non-default effort.
     """
@@ -99,7 +97,6 @@ def algorithm_of_mixture(
 
 
 def has_effort(kind: type[Any]) -> bool:
-    """Return True if the algorithm has a parameter ``effort``."""
     return any(f.name == "effort" for f in fields(kind))
 
 
@@ -109,12 +106,12 @@ def check_effort(algorithm: Any, effort: Effort) -> None:
         return
     if not isinstance(algorithm, type) and has_effort(type(algorithm)):
         raise ParameterError(
-            f"effort={effort!r} is for algorithms given by name, and {algorithm!r} has its own: "
+            f"effort={effort!r} applies only to an algorithm given by name, not to {algorithm!r}: "
             f"use {type(algorithm).__name__}(effort={effort!r})."
         )
     kind = algorithm if isinstance(algorithm, type) else type(algorithm)
     takers = " and ".join(repr(name) for name, own in ALGORITHMS.items() if has_effort(own))
     raise ParameterError(
-        f"effort={effort!r} is for {takers}, and {kind.__name__} has none: leave it out, or use "
-        "one of these."
+        f"effort={effort!r} applies only to {takers}, and {kind.__name__} has no effort: leave out "
+        "effort, or use one of these algorithms."
     )

@@ -1,37 +1,24 @@
 """Nested mini-batches: Lloyd steps on a batch that doubles until it contains all rows.
 
-J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. This table lists the code for each
-part of Algorithm 5:
-
-=======================================  ======================================================
-lines of Algorithm 5
-=======================================  ======================================================
-1 to 7, with Algorithm 2                 :meth:`NMBatch.init`
-8 to 42: an iteration                    :meth:`NMBatch.step`
-9 to 29, with Algorithm 3                :func:`nested_chunk`, :func:`cluster_sse` (section 3.1)
-31: sigma_C, and its ratio to p          ``published.nmbatch.smallest_ratio`` (equation 4)
-36 to 40: the next batch                 :meth:`NMBatch._next_batch` (section 3.2)
-=======================================  ======================================================
-
-The rows M_t of a batch, split evenly as section 3.3 requires, are chosen in
+J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016. Line numbers refer to Algorithm 5.
+The rows M_t of a batch are chosen evenly from all chunks (section 3.3), in
 :mod:`largek_dask.algorithms.parts.nested`. Algorithm 4, with which the paper compares, is in
 :mod:`largek_dask.algorithms.minibatch`.
 
-Choices that the paper leaves open, or that benchmarks showed to be better:
+This implementation differs from the paper as follows:
 
-* Seed rows count once, as rows of the batch (Algorithm 2 would let them vote twice). While a
-  cluster has no rows in the batch, its centre stays or is relocated (``empty_clusters``).
-* sse(j), the squared distances of a cluster's rows to the centre that they were assigned to, comes
-  from exact sums (squared lengths, sums, counts), not from the rows, so only rows whose label
-  changed are read again.
-* v(j) is the cluster's weight in units of the mean weight of a row. With v(j) <= 1 it has no
-  sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
-* The first batch has more rows per centre. With few rows, Lloyd steps end in a poor local optimum
-  that no later batch corrects.
-* Rows have no bounds (Algorithm 1), because the kernels compute all distances in less time than
-  testing bounds would take.
+* Seed rows count once, as rows of the batch (in Algorithm 2 they would vote twice). A centre
+  without rows in the batch stays or is relocated (``empty_clusters``).
+* sse(j), the sum of squared distances of a cluster's rows to their centre, is computed from exact
+  sums (squared lengths, sums, counts). Only rows with a new label are read again.
+* v(j) is the weight of the cluster in units of the mean weight of a row. A cluster with v(j) <= 1
+  has no sigma_C and does not vote; a centre that did not move (p = 0) does not prevent growth.
+* The first batch has more rows per centre, because Lloyd steps on few rows end in a poor local
+  optimum that no later batch corrects.
+* There are no distance bounds (Algorithm 1), because computing all distances takes less time than
+  testing bounds.
 
-:mod:`largek_dask.algorithms.published.nmbatch` is the published form.
+The algorithm as published is :mod:`largek_dask.algorithms.published.nmbatch`.
 """
 
 from __future__ import annotations
@@ -51,6 +38,7 @@ from largek_dask.algorithms.parts.nested import (
     COPIES,
     NestedBatch,
     NestedRows,
+    halved,
     room_of_sample,
     worth_gathering,
 )
@@ -59,7 +47,7 @@ from largek_dask.algorithms.parts.splits import held_out_moves
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally
 from largek_dask.algorithms.problem import check_integer, check_number
 from largek_dask.algorithms.published.nmbatch import NMBatchPaper, smallest_ratio
-from largek_dask.algorithms.starts.seeding import centers_of_sample, initial_centers
+from largek_dask.algorithms.starts.seeding import nested_start
 from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers
 from largek_dask.kernels.exact.fixed_point import FixedPoint
@@ -67,39 +55,33 @@ from largek_dask.kernels.exact.movement import center_terms, squared_movement, s
 from largek_dask.kernels.exact.numbers import ExactSums
 
 ROWS_PER_CENTER = 50
-"""Minimum rows per centre of the first batch, by default."""
+"""Minimum number of rows per centre in the first batch, unless ``b0`` is given."""
 LEAST_ROWS = 5_000
-"""Minimum rows of the first batch (the paper's b0), if the table has that many."""
+"""Minimum number of rows in the first batch (b0 in the paper)."""
 SPLIT_SAMPLE = 64
-"""Rows per centre of the sample on which splits are tried."""
+"""Number of rows per centre in the sample on which splits are tried."""
 WORTHWHILE = 20
-"""If a search moves fewer than one centre in 20, the next search waits until the batch is all
-rows."""
+"""If a search moves fewer than one in this many centres, the next search waits until the batch
+contains all rows."""
 ROUNDS = 5
-"""Maximum number of searches for moves on all rows."""
+"""Maximum number of searches for moves of centres once the batch contains all rows."""
 ROW_BYTES = 12
-"""Row state per row in bytes: 4 each for the label, the position in the chunk's seeded order, and
+"""Bytes of row state per row: 4 each for the label, the position in the chunk's seeded order, and
 the index among the rows of the batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class NMBatchState:
-    """State between two steps."""
-
     centers: NDArray[Any]
-    """(k, d) centres that the next step assigns rows to."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster in the last assignment."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     rows: int
-    """Number of rows of the batch of the next step, in the nested order (up to n_rows)."""
+    """Number of rows in the batch of the next step, a prefix of the nested order."""
     looks: bool = False
-    """True if the next step searches for moves of centres."""
     rounds: int = 0
     """Number of searches on all rows so far."""
     worthwhile: bool = True
-    """True if the last search moved many centres, or there was none."""
+    """True unless the last search moved few centres."""
     previous_rows: int = 0
     """Number of rows of the batch of the last step; 0 before the first step."""
     history: History[NDArray[Any]] = field(default_factory=History)
@@ -107,7 +89,6 @@ class NMBatchState:
 
     @property
     def step(self) -> int:
-        """Number of steps so far."""
         return self.history.generation
 
 
@@ -116,8 +97,8 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     """Nested mini-batch k-means, for many rows per cluster.
 
     Each step is a Lloyd step on a batch of rows. The batch doubles as soon as the centres move by
-    less than their uncertainty. The last batch is all rows, so the fit ends at a fixed point of
-    Lloyd's algorithm. A batch is the same share of every chunk, so that workers have equal work.
+    less than their uncertainty, until it contains all rows. The fit therefore ends at a fixed point
+    of Lloyd's algorithm. A batch is the same share of every chunk, so workers have equal work.
 
     Parameters
     ----------
@@ -158,33 +139,24 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def paper(
         cls, b0: int = 5_000, rho: float = 100.0, bounds: Literal["lower"] | None = "lower"
     ) -> NMBatchPaper:
-        """Return the published form, with lower bounds per row and centre, or without bounds."""
+        """Return the algorithm as published, with or without lower bounds per row and centre."""
         return NMBatchPaper(b0, rho, bounds)
 
     def init(self, passes: Passes, rng: Rng) -> NMBatchState:
-        """Find starting centres on the first batch, unless they are given (lines 1 to 7).
+        """Find initial centres on the first batch unless ``init`` gives them (lines 1 to 7).
 
-        Only the centres of Algorithm 2 are computed; S and v begin empty.
+        Only the centres of Algorithm 2 are computed; S and v start empty.
         """
-        k, how = self.problem.n_clusters, self.problem.init
-        rows = self._first_rows(passes.n_rows)
-        if not isinstance(how, str) or how != "auto":
-            centers = initial_centers(passes, rng, k, how)
-        else:
-            x, weight, size = NestedRows(passes, rng).sample(rows, k)
-            centers, rows = centers_of_sample(x, weight, k, passes, rng), max(size, rows)
+        k, rows = self.problem.n_clusters, self._first_rows(passes.n_rows)
+        centers, rows = nested_start(passes, rng, k, self.problem.init, rows)
         return NMBatchState(centers, np.zeros(k), passes.statistics.shift, rows)
 
     def _first_rows(self, n: int) -> int:
-        """Return the number of rows in the first batch, the paper's b0."""
+        """Return the size of the first batch (b0 in the paper)."""
         k = self.problem.n_clusters
         if self.b0 != "auto":
             return min(max(self.b0, 2 * k), n)
-        rows, least = n, max(ROWS_PER_CENTER * k, LEAST_ROWS)
-        # Halve the number of all rows, so that the last doubling leads to exactly all rows.
-        while -(-rows // 2) >= least:
-            rows = -(-rows // 2)
-        return rows
+        return halved(n, max(ROWS_PER_CENTER * k, LEAST_ROWS))
 
     def step(self, passes: Passes, rng: Rng, state: NMBatchState) -> tuple[NMBatchState, Info]:
         """Assign the batch to ``state.centers``, move the centres, choose the next batch.
@@ -223,13 +195,12 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
             centers=centers,
             counts=counts,
             previous_rows=state.rows,
-            # Labels depend only on the centres, so earlier passes are not needed.
+            # Lost labels can be rebuilt from these centres alone, without earlier passes.
             history=state.history.then(state.centers, anchor=True),
         )
         return after, _info(passes, state, after, total, sse, n_displaced, extra)
 
     def _gathers(self, table: Passes | PlannedTable, size: int, k: int) -> bool:
-        """Return True if a batch of this size is gathered."""
         if self.gather != "auto":
             return size <= self.gather
         return worth_gathering(table, size, k)
@@ -237,7 +208,7 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     def _assign(
         self, rows: NestedRows, batch: NestedBatch, packed: PackedCenters, state: NMBatchState
     ) -> NestedTotal:
-        """Let every row of the batch vote for its nearest centre (lines 9 to 29).
+        """Assign every row of the batch to its nearest centre (lines 9 to 29).
 
         Lost labels are recomputed from the previous batch and centres.
         """
@@ -266,8 +237,8 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
     ) -> NMBatchState:
         """Choose the next batch, and whether to search for moves (lines 36 to 40).
 
-        ``state``, ``tally``, ``ratio`` (min_j sigma_C(j) / p(j)) and ``n_moves`` are those of the
-        current step; ``n`` is the number of all rows.
+        All arguments but ``n``, the number of all rows, describe the current step; ``ratio`` is
+        min_j sigma_C(j) / p(j).
         """
         k, everything = len(state.centers), state.rows == n
         rounds, worthwhile = state.rounds, state.worthwhile
@@ -290,7 +261,6 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         )
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory: labels, positions in the order, held batches and samples."""
         n, k = table.n_rows, self.problem.n_clusters
         size, sample = self._first_rows(n), 0
         how = self.problem.init
@@ -313,7 +283,6 @@ class NMBatch(Algorithm[NMBatchState, KMeansProblem]):
         )
 
     def model(self, state: NMBatchState) -> CenterArrays:
-        """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.centers, state.counts, state.shift)
 
 
@@ -333,11 +302,10 @@ def _info(
     cost, shift = sum(sse.tolist()), None
     if not everything and weight > 0:
         cost *= all_weight / weight
-    # If a centre was moved elsewhere than to the mean of its rows, or will be, this is no fixed
-    # point, and the movement must not end the fit by ``tol``.
+    # A displaced centre is no fixed point, so the movement must not end the fit by ``tol``.
     still = not n_displaced and not after.looks
     if everything and still:
-        # Mean variance of the features, to which scikit-learn's `tol` is relative.
+        # scikit-learn's `tol` is relative to the mean variance of the features.
         variance = total.squares.value / (all_weight * passes.n_features)
         shift = squared_movement(after.centers, state.centers) / variance if variance > 0 else 0.0
     returned = (
@@ -379,10 +347,10 @@ def _empty_tally(k: int) -> NestedTally:
 def nested_chunk(
     chunk: Chunk, total: NestedTotal, centers: PackedCenters, step: int, looks: bool
 ) -> None:
-    """Label the batch's rows of a chunk by their nearest centre and let each vote once.
+    """Label the rows of a batch in one chunk by their nearest centre, and count each row once.
 
-    Algorithm 5, lines 9 to 29. A row of the previous batch takes its last vote back (section 3.1).
-    If ``looks``, also sum the cost of removing each centre.
+    This is Algorithm 5, lines 9 to 29. A row of the previous batch takes back its last vote
+    (section 3.1). If ``looks`` is True, the cost of removing each centre is summed as well.
     """
     total.begin(step)
     old = _labels_before(chunk)
@@ -400,22 +368,22 @@ def nested_chunk(
 
 
 def _labels_before(chunk: Chunk) -> NDArray[np.int32]:
-    """Return the labels of the rows in the previous step; -1 for rows that enter the batch now."""
+    """Return the labels of the previous step, or -1 for rows that have just entered the batch."""
     n, state = len(chunk.x), chunk.state
     if state is not None and len(state["labels"]) == n:
         return state["labels"]
     labels = np.full(n, -1, np.int32)
     if state is not None:
-        # The present batch includes the rows of the previous one, in the same order.
+        # The batch includes all rows of the previous batch, in the same order.
         rows = state["rows"]
         labels[rows if chunk.rows is None else np.searchsorted(chunk.rows, rows)] = state["labels"]
     return labels
 
 
 def cluster_sse(total: NestedTotal, centers: NDArray[Any]) -> NDArray[np.float64]:
-    """Return (k,) weighted squared distances of each cluster's rows to its row of ``centers``.
+    """Return (k,) weighted sums of squared distances from the rows of a cluster to its centre.
 
-    Features are added one after the other, so the result is independent of vector width.
+    Features are added sequentially, so the result does not depend on the vector width.
     """
     grid = total.sums.grid
     dot, norm = center_terms(centers, grid.shift, total.sums.totals)

@@ -1,6 +1,6 @@
-"""Objective of a fit: its names, its direction, and its form in JSON documents.
+"""Objective of a fit: name, direction of improvement, and JSON form.
 
-Programs that only display a fit import this module, so its imports are light.
+Programs that only display results import this module, so it has no heavy imports.
 """
 
 from __future__ import annotations
@@ -19,19 +19,17 @@ class Objective:
     """Objective of a fit, by which starts are compared."""
 
     name: str
-    """Name of the exact value over all rows, computed by the last pass. It is a key in files,
-    results and provenance, with ``_`` between words."""
+    """Name of the exact value over all rows, which the last pass computes; words are joined by
+    ``_``. Files, results and provenance use this name as a key."""
     of_step: str
     """Name of the value that a step reports (``Info.cost``), which is often an estimate, a bound,
     or the value over a batch."""
     unit: str
-    """Unit or formula, in symbols."""
     sense: Sense = "min"
     """Direction of improvement: lower ("min") or higher ("max")."""
 
     @property
     def words(self) -> str:
-        """Name with spaces, for display."""
         return self.name.replace("_", " ")
 
     def is_better(self, a: float | None, b: float | None) -> bool:
@@ -43,7 +41,7 @@ class Objective:
     def describe(self, **value: float | None) -> dict[str, Any]:
         """Return the fields that describe this objective in a document, with ``value`` if given.
 
-        For k-means the only field is the value, "inertia".
+        For k-means, the only field is "inertia", if a value is given.
         """
         if self == INERTIA:
             return {self.name: value["value"]} if value else {}
@@ -51,8 +49,8 @@ class Objective:
 
 
 INERTIA = Objective("inertia", "cost", "Σ w d²")
-"""Objective of k-means: the weighted sum of squared distances of the rows to their centres. It is
-the default for documents that name no objective."""
+"""Objective of k-means: the weighted sum of squared distances of the rows to their centres.
+Documents that name no objective use this one."""
 
 
 def objective_in(document: Mapping[str, Any]) -> Objective:
@@ -70,7 +68,7 @@ def objective_in(document: Mapping[str, Any]) -> Objective:
 
 
 def value_in(document: Mapping[str, Any]) -> tuple[Objective, Any]:
-    """Return the objective of a document, and its value without checking it."""
+    """Return the objective of a document and its unchecked value."""
     objective = objective_in(document)
     if objective == INERTIA:
         return objective, document.get(INERTIA.name)

@@ -1,7 +1,7 @@
-"""Arrays of a model that holds all partitions into up to k clusters.
+"""Arrays of a model with all partitions into up to k clusters.
 
-Partitions are packed one after another in one array: the centres of the partition into l clusters
-are the rows from l (l - 1) / 2 to before l (l + 1) / 2.
+The partitions are stored one after another in one array. Rows l (l - 1) / 2 to l (l + 1) / 2 - 1
+are the centres of the partition into l clusters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.kernels.blocks import dense_rows
 
 FIGURES = ("movement", "ties", "moves", "swap")
-"""Measures of how stationary a partition is, in the order of ``PathArrays.stationarity``."""
+"""Columns of ``PathArrays.stationarity``, which measure how close a partition is to a local
+optimum."""
 
 
 def rows_of_path(length: int) -> int:
@@ -32,13 +33,13 @@ def centers_in(path: NDArray[Any], n_clusters: int) -> NDArray[Any]:
 
 
 def packed(partitions: Sequence[NDArray[Any]]) -> NDArray[Any]:
-    """Pack the centres of the partitions into 1, 2, 3, ... clusters in one array."""
+    """Concatenate the centres of the partitions into 1, 2, 3, ... clusters."""
     assert [len(centers) for centers in partitions] == list(range(1, len(partitions) + 1))
     return np.concatenate(partitions)
 
 
 def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
-    """Return the partition into one cluster, at the mean of a few rows, without statistics."""
+    """Return the partition into one cluster, whose centre is the mean of a few rows."""
     x = dense_rows(rows.x).astype(np.float64)
     center = np.average(x, axis=0, weights=rows.weight).astype(shift.dtype)[None]
     found = PathArrays.of(center, None, np.full(1, np.inf), np.zeros(1), shift)
@@ -47,38 +48,36 @@ def path_of_one(rows: TakenRows, shift: NDArray[Any]) -> PathArrays:
 
 @dataclass(frozen=True, slots=True)
 class PathArrays(CenterArrays):
-    """Centres of the last partition and of all partitions before it.
+    """Centres of all partitions into 1 to k clusters.
 
-    ``centers`` and ``counts`` are the last rows of ``path`` and ``counts_of_path``.
+    ``centers`` and ``counts`` are those of the last partition.
     """
 
     path: NDArray[Any]
-    """(k (k + 1) / 2, d) packed centres of the partitions into 1 to k clusters, compute dtype, in
-    the coordinates of the data."""
+    """(k (k + 1) / 2, d) packed centres of all partitions, in the compute dtype and the coordinates
+    of the data."""
     counts_of_path: NDArray[np.float64]
-    """(k (k + 1) / 2,) weight of the rows of each cluster of these partitions."""
+    """(k (k + 1) / 2,) weight of the rows of each cluster of all partitions."""
     inertia: NDArray[np.float64]
-    """(k,) exact objective of each partition: the sum of ``w ||x - c||^2`` over all rows x with
-    their nearest centres c. If the fit of a large table was stopped, all but the last are estimates
-    from a sample."""
+    """(k,) exact objective of each partition: the sum of ``w ||x - c||^2`` over all rows x and
+    their nearest centres c. If the fit of a large table was stopped, all values but the last are
+    estimates from a sample."""
     lower_bound: NDArray[np.float64]
     """(k,) lower bounds of the inertia of all partitions into 1, 2, ... k clusters."""
     stationarity: NDArray[np.float64]
-    """(k, 4) array with one column for each of ``FIGURES``; NaN where unknown.
+    """(k, 4) measures in the order of ``FIGURES``; NaN if unknown.
 
     movement
-        Largest distance of a centre to the mean of its rows.
+        Largest distance between a centre and the mean of its rows.
     ties
         Number of rows with two nearest centres.
     moves
         Number of rows whose move to another cluster would lower the objective.
     swap
         Smallest change of the objective by any examined swap of a centre for a row, with no centre
-        moved afterwards; negative if a swap lowers the objective.
-    """
+        moved afterwards; negative if a swap lowers the objective."""
     stability: NDArray[np.float64]
-    """(k,) adjusted Rand index of the partitions found on the two halves of a sample; NaN where
-    unknown."""
+    """(k,) adjusted Rand index between partitions of two halves of a sample; NaN if unknown."""
 
     @classmethod
     def of(
@@ -89,7 +88,6 @@ class PathArrays(CenterArrays):
         bounds: NDArray[np.float64],
         shift: NDArray[Any],
     ) -> PathArrays:
-        """Return partitions with objectives and lower bounds only; counts are 0 if not given."""
         length, path = len(inertia), path.astype(shift.dtype)
         counts = np.zeros(len(path)) if counts is None else counts
         return cls(
@@ -107,9 +105,9 @@ class PathArrays(CenterArrays):
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
     ) -> Self:
-        """Return the arrays with the last partition as it is after the last pass.
+        """Return a copy with the results of the last pass for the last partition.
 
-        If the pass moved a centre, the partition's ``stationarity`` becomes unknown.
+        The ``stationarity`` of the last partition becomes NaN if the pass moved a centre.
         """
         n_before = rows_of_path(len(self.centers) - 1)
         last = self.stationarity[-1:]
@@ -121,8 +119,7 @@ class PathArrays(CenterArrays):
             counts=counts,
             path=np.concatenate([self.path[:n_before], centers]),
             counts_of_path=np.concatenate([self.counts_of_path[:n_before], counts]),
-            # If the search was stopped, the objectives are estimates from a sample, which may be
-            # too low.
+            # Estimates from a sample, which remain if the search was stopped, may be too low.
             inertia=np.append(np.maximum(self.inertia[:-1], inertia), inertia),
             stationarity=np.concatenate([self.stationarity[:-1], last]),
         )

@@ -1,4 +1,4 @@
-"""The problem of finding partitions into all numbers of clusters up to k, and its memory."""
+"""Problem of finding partitions into 1 to k clusters, and the memory it needs."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from largek_dask.algorithms.randomness import TakenRows
 from largek_dask.errors import NotEnoughMemoryError, ParameterError
 
 BEYOND, SHARE = 5, 10
-"""Partitions searched beyond the requested number: a minimum, and one per this many requested."""
+"""Number of partitions searched beyond the requested number: at least 5, and one for every 10
+requested."""
 COPIES = 6
-"""Number of copies of each centre: before and after a step, sent, packed in two forms, in a
+"""Number of copies of each centre: before and after a step, sent, packed in two forms, and in a
 checkpoint."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 
@@ -35,26 +36,25 @@ class PathProblem(KMeansProblem):
         """Reject sparse rows, starting centres, and more partitions than fit into memory."""
         if table.is_sparse:
             raise ParameterError(
-                "algorithms that find every partition up to k take dense rows only, and these are "
-                "sparse: use algorithm='auto', or make them dense (X.toarray()) if they are few."
+                "algorithms that find every partition up to k accept dense rows only, and these "
+                "rows are sparse: use algorithm='auto', or make few rows dense with X.toarray()."
             )
         if not isinstance(self.init, str) or self.init != "auto":
             raise ParameterError(
                 "init must be 'auto' for algorithms that find every partition up to k, as each "
-                "starts from the one before. Use another algorithm to start from your own centres."
+                "starts from the previous one. Use another algorithm to start from given centres."
             )
         check_path_memory(self.n_clusters, table.n_features)
 
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> PathArrays:
-        """Return the partition into one cluster."""
         return path_of_one(rows, shift)
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Explain why partitions end before ``n_clusters``."""
+        """Explain why there are fewer partitions than ``n_clusters``."""
         n_found = len(final.arrays.centers)
         if n_found >= self.n_clusters:
             return KMeansProblem.complaint(self, final, had_time=had_time, last=last)
@@ -65,22 +65,22 @@ class PathProblem(KMeansProblem):
 
 
 def length_of_search(k: int) -> int:
-    """Return the number of clusters of the last partition to search."""
+    """Return the number of clusters of the largest partition to search."""
     return k + max(BEYOND, k // SHARE)
 
 
 def path_memory(k: int, d: int) -> int:
-    """Return the memory of a search for k clusters in one process in bytes, excluding the rows.
+    """Return the memory in bytes of a search for k clusters, without the rows.
 
-    Each centre has several copies in float64, and 64-bit sums and a weight in two limbs, as in wide
-    grids: once for each of two threads, once merged, and once while partitions are read one after
-    another.
+    Each centre has several copies in float64, plus 64-bit sums and a weight in two limbs, as in
+    wide grids. Sums are held four times: for two threads, merged, and while partitions are read one
+    after another.
     """
     return rows_of_path(length_of_search(k)) * 8 * (COPIES * d + 2 * 4 * (d + 1))
 
 
 def available_memory() -> int:
-    """Return the memory available to this process in bytes, limited by machine or control group."""
+    """Return the memory in bytes available to this process, within its control group's limit."""
     available = int(psutil.virtual_memory().available)
     if CGROUP_LIMIT.exists() and (text := CGROUP_LIMIT.read_text().strip()).isdigit():
         available = min(available, int(text))
@@ -88,7 +88,7 @@ def available_memory() -> int:
 
 
 def check_path_memory(k: int, d: int) -> None:
-    """Raise NotEnoughMemoryError, with the largest number that fits, if k is too large."""
+    """Raise ``NotEnoughMemoryError`` if a search for k clusters does not fit into memory."""
     limit = available_memory()
     if path_memory(k, d) <= limit:
         return
@@ -97,7 +97,7 @@ def check_path_memory(k: int, d: int) -> None:
     held = length_of_search(k)
     raise NotEnoughMemoryError(
         f"All partitions into 1 to {held} clusters have {rows_of_path(held)} centres of {d} "
-        f"features, which need about {path_memory(k, d) / 1e6:,.0f} MB, and "
-        f"{limit / 1e6:,.0f} MB are available. {advice}, or use an algorithm that holds one "
+        f"features, which need about {path_memory(k, d) / 1e6:,.0f} MB, but "
+        f"{limit / 1e6:,.0f} MB are available. {advice}, or use an algorithm that finds a single "
         "partition."
     )

@@ -1,6 +1,6 @@
-"""Problems that algorithms solve: labelling of rows by a model, and the last pass of a fit.
+"""Problems that algorithms solve: labelling rows by a model, and the last pass of a fit.
 
-Each kind of problem declares how rows are labelled and which sums over rows are computed. The
+Each kind of problem defines how rows are labelled and which sums over the rows are computed. The
 driver labels groups of chunks in turn and writes the labels to memory or to a label store
 (``driver.final``).
 """
@@ -30,15 +30,12 @@ SKIPPED = -1
 
 @dataclass(frozen=True, slots=True)
 class RowValues:
-    """Kind of value that a labelling assigns to each row."""
-
     name: str
-    """Name of the values in a store."""
     dtype: str
     skipped: float
     """Value of a row with NaN or infinity."""
     missing: float
-    """Fill value of a store: the value of rows that have not been written."""
+    """Fill value of a store, for rows that have not been written."""
 
 
 LABELS = RowValues("labels", "<i4", SKIPPED, -2)
@@ -46,24 +43,23 @@ LABELS = RowValues("labels", "<i4", SKIPPED, -2)
 
 @dataclass(frozen=True, slots=True)
 class Labelling:
-    """Labelling of rows by a model, and the sums over the rows."""
+    """Function and sums for labelling rows by a model."""
 
     chunk_fn: Callable[..., NDArray[Any]]
-    """``chunk_fn(chunk, sums, *broadcast)`` returns the labels of a chunk's rows and adds to
-    ``sums``, a mapping by name. It must be importable by name on the workers. Skipped rows have
-    weight 0, and their labels become -1."""
+    """``chunk_fn(chunk, sums, *broadcast)`` returns the labels of the rows of a chunk and adds to
+    ``sums``, a mapping by name. Workers must be able to import the function by name. Skipped rows
+    have weight 0 and get the label -1."""
     broadcast: tuple[Any, ...]
     """Arguments of ``chunk_fn`` that describe the model; sent once to every worker."""
     sums: Mapping[str, int]
     """Name and length of each exact sum."""
     marks: Mapping[str, NDArray[Any]]
     """Arrays that identify the model. A label store records their hashes, so that only the same
-    model can continue it."""
+    model can continue labelling."""
     values: RowValues = LABELS
-    """Kind of value that each row gets."""
     expect: Callable[..., None] | None = None
-    """``expect(n_rows, *broadcast)`` is called before a trial on a few rows, so that ``chunk_fn``
-    treats these as it would treat ``n_rows`` rows. None if it treats any number of rows alike."""
+    """``expect(n_rows, *broadcast)`` is called before a trial on few rows, so that ``chunk_fn``
+    treats them like ``n_rows`` rows. None if the number of rows makes no difference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,18 +67,15 @@ class Labelled:
     """Result of a pass that labels all rows."""
 
     labels: NDArray[Any] | None
-    """(n,) labels, or other values defined by the labelling; labels are -1 for rows with NaN or
-    infinity. None if labels were written to storage or discarded."""
+    """(n,) labels or other values per row; labels are -1 for rows with NaN or infinity. None if
+    labels were written to storage or discarded."""
     sums: Mapping[str, ExactSums]
-    """Sums of the labelling, by name."""
 
     def sum_of(self, name: str) -> float:
-        """Return a sum of length 1, rounded once."""
         return self.sums[name].value
 
 
 LabelRows = Callable[[Labelling], Labelled]
-"""Function that labels all rows in one pass."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +83,11 @@ class Final:
     """Results of the last pass."""
 
     arrays: Any
-    """Arrays of the model; its counts cover all rows."""
+    """Arrays of the model, with counts over all rows."""
     value: float
-    """Value of the objective."""
     labels: NDArray[np.int32] | None
     """(n,) labels; None if they were written to storage or discarded."""
     n_empty: int = 0
-    """Number of clusters left without rows."""
     n_distinct: int | None = None
     """Number of distinct rows if it is below the number of clusters, otherwise None."""
 
@@ -105,21 +96,20 @@ class Final:
 class Problem(ABC):
     """Base class of problems, with one subclass per kind, such as k-means.
 
-    A field with the name of a fit option is set to that option. An algorithm object created by a
-    user (``Lloyd()``) holds only its own parameters; ``Algorithm.bind`` sets its problem.
+    A field named like a fit option is set to that option. An algorithm object created by a user,
+    such as ``Lloyd()``, has only its own parameters; ``Algorithm.bind`` sets the problem.
     """
 
     objective: ClassVar[Objective]
-    """Objective that steps report and by which starts are compared."""
+    """Objective that steps report, also used to rank starts."""
     inits: ClassVar[tuple[str, ...]] = ("auto",)
     """Valid names for ``init``."""
 
     n_clusters: int
     init: str | NDArray[Any] = "auto"
-    """First model: one of ``inits``, centres (k, d), or centres of several starts
-    (n_init, k, d)."""
+    """Initial model: one of ``inits``, centres (k, d), or centres of several starts (n_init, k,
+    d)."""
     tol: float = field(default=1e-4, kw_only=True)
-    """The ``tol`` of the fit, for algorithms that use it in their own decisions."""
 
     def check(self, table: TableShape) -> None:
         """Raise ``ParameterError`` if the problem cannot be solved for such a table."""
@@ -135,14 +125,13 @@ class Problem(ABC):
     def labelling(self, arrays: Any) -> Labelling:
         """Return the labelling of rows by a model with these arrays.
 
-        Its sums include the objective, under the name of the objective, and ``counts`` of length k.
+        The sums include ``counts`` (k,) and the objective under its name.
         """
 
     def finish(self, passes: Passes, arrays: Any, label_rows: LabelRows) -> Final:
         """Run the last pass or passes: label rows, relocate empty clusters, compute the objective.
 
-        ``arrays`` is the final model of the algorithm. The result has the labels of the last call
-        of ``label_rows``.
+        ``arrays`` is the final model. The result has the labels of the last call of ``label_rows``.
         """
         found = label_rows(self.labelling(arrays))
         counts = found.sums["counts"].values
@@ -156,8 +145,8 @@ class Problem(ABC):
     def unsearched(self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator) -> Any:
         """Return model arrays for a fit that ran out of time before its first model.
 
-        ``rows`` is a sample with at least ``n_clusters`` rows of positive weight; ``shift`` (d,) is
-        the origin used by the kernels. Returns None if this is not possible.
+        ``rows`` is a sample with at least ``n_clusters`` rows of positive weight, and ``shift``
+        (d,) is the origin used by the kernels. Return None if no such model exists.
         """
         return None
 

@@ -1,4 +1,4 @@
-"""Selections of rows (slices, samples, projections), and order-independent random numbers."""
+"""Selections of rows, and random numbers that do not depend on the order of execution."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from largek_dask.kernels.projection import Directions
 
 @dataclass(frozen=True, slots=True)
 class Rng:
-    """Counter-based random numbers, independent of the order of execution.
+    """Counter-based random numbers that do not depend on the order of execution.
 
-    The same ``(seed, stream, step, purpose, chunk)`` gives the same numbers on any worker, in
-    any process, before and after a resume.
+    The same ``(seed, stream, step, purpose, chunk)`` gives the same numbers in any process, before
+    and after a resume.
     """
 
     seed: int
@@ -47,10 +47,10 @@ class RowSlice:
 
 @dataclass(frozen=True, slots=True)
 class RowSample:
-    """Sample of about ``n`` rows drawn without replacement, independently of chunks.
+    """Sample of about ``n`` rows, drawn without replacement and independently of the chunks.
 
-    Rows of weight 0 are left out. If two samples differ only in ``n``, the smaller one is a prefix
-    of the larger, so that rows have to be read only once.
+    Rows of weight 0 are excluded. If two samples differ only in ``n``, the smaller is a prefix of
+    the larger, so rows are read only once.
     """
 
     rng: Rng
@@ -58,16 +58,17 @@ class RowSample:
     """Samples of different purposes are drawn independently."""
     n: int
     largest: int = 0
-    """Size of the largest sample that will be requested, if above ``n``."""
+    """Size of the largest sample that will be requested, if larger than ``n``."""
     ascending: bool = False
-    """True if rows are in ascending order of index, not in random order."""
+    """True to return rows in ascending order of index instead of random order."""
 
 
 @dataclass(frozen=True, slots=True)
 class SpacedRows:
     """Sample of at most ``most`` rows of a slice, evenly spaced by index.
 
-    Rows of weight 0 are left out. (The first rows would all belong to the first chunks.)
+    Rows of weight 0 are excluded. Rows are spaced because the first rows would all belong to the
+    first chunks.
     """
 
     rows: RowSlice
@@ -76,14 +77,14 @@ class SpacedRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProjectedRows:
-    """Rows of positive weight in ascending order of index, projected onto some directions.
+    """Rows of positive weight, ascending by index, projected onto some directions.
 
-    They form a table with one feature per direction and its own statistics.
+    Projected rows form a table with one feature per direction and separate statistics.
     """
 
     directions: Directions
     within: RowSample | None = None
-    """Sample of rows to project; None: all rows."""
+    """Sample of rows to project; None means all rows."""
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -100,7 +101,6 @@ class TakenRows(NamedTuple):
     """Rows in contiguous, read-only memory."""
 
     x: Any
-    """(m, d) rows."""
     weight: NDArray[np.float64] | None
     """(m,) weights; None if every row weighs 1."""
     rows: NDArray[np.int64]
@@ -120,7 +120,7 @@ def numbers_of(rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
 
 
 def draws_of(rows: NDArray[np.int64], key: int, n: int, k: int) -> NDArray[np.int32]:
-    """Return (rows, n) random integers below k; each row's depend only on its index and the key."""
+    """Return (rows, n) random integers below k, which depend only on the row index and the key."""
     out = np.empty((len(rows), n), np.int32)
     for q in range(n):
         out[:, q] = np.minimum(numbers_of(rows, key + q) * k, k - 1)

@@ -86,5 +86,5 @@ def test_fit__ends_where_rows_are_distinct_no_more(
 def test_fit__an_effort_that_nobody_hears(tmp_path: Path) -> None:
     asked = ("x.npy", "-k", 3, "--out", tmp_path / "run", "--effort", "best")
     done = run("fit", *asked, "--algorithm", "lloyd", code=2)
-    assert "Lloyd has none: leave it out" in done.stderr
-    assert "VCGMM has none" in run("fit", *asked, "--mixture", "iso", code=2).stderr
+    assert "Lloyd has no effort" in done.stderr
+    assert "VCGMM has no effort" in run("fit", *asked, "--mixture", "iso", code=2).stderr

@@ -9,7 +9,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.algorithms import incremental, kmeans, lloyd, nmbatch
 from largek_dask.algorithms.kmeans import CenterArrays, nearest_center
-from largek_dask.algorithms.parts import shared_centers
+from largek_dask.algorithms.published import vrkm
 from largek_dask.driver.final import label_rows, seconds_of_last_pass
 from largek_dask.kernels.bounds import pruned
 from largek_dask.passes.local import LocalPasses
@@ -26,12 +26,7 @@ STEPS = {
     "incremental": lk.IncrementalLloyd(rounds=3),
     "snapshot": lk.VRKM(),
 }
-SEARCHING = {
-    "lloyd": lloyd,
-    "nmbatch": nmbatch,
-    "incremental": incremental,
-    "snapshot": shared_centers,
-}
+SEARCHING = {"lloyd": lloyd, "nmbatch": nmbatch, "incremental": incremental, "snapshot": vrkm}
 """Modules that label rows in the steps of these."""
 
 

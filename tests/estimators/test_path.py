@@ -69,9 +69,9 @@ def test_its_effort_is_that_of_the_fit(effort: Any) -> None:
     km = lk.KMeans(3, algorithm="path-toy", effort=effort, random_state=0).fit(X)
     told = km.model_.provenance["parameters"]["algorithm"]
     assert told == {"name": "PathToy", "effort": effort}
-    with pytest.raises(ParameterError, match=r"PathToy\(effort='balanced'\) has its own: use"):
+    with pytest.raises(ParameterError, match=r"not to PathToy\(effort='balanced'\): use"):
         lk.KMeans(3, algorithm=PathToy(), effort=effort).fit(X)
-    with pytest.raises(ParameterError, match="Lloyd has none: leave it out"):
+    with pytest.raises(ParameterError, match="Lloyd has no effort"):
         lk.KMeans(3, algorithm="lloyd", effort=effort).fit(X)
 
 

@@ -74,10 +74,10 @@ def test_an_effort_is_a_parameter_of_the_algorithm(service, monkeypatch):
 
 def test_an_effort_that_nobody_hears_is_refused(service):
     for asked, message in (
-        ({"algorithm": lk.Lloyd()}, "Lloyd has none: leave it out, or use one of these"),
-        ({"algorithm": PathToy("fast")}, r"has its own: use PathToy\(effort='best'\)"),
+        ({"algorithm": lk.Lloyd()}, "Lloyd has no effort: leave out effort, or use one of these"),
+        ({"algorithm": PathToy("fast")}, r"not to PathToy.*: use PathToy\(effort='best'\)"),
         ({"algorithm": "none"}, "algorithm must be one of .auto., "),
-        ({"mixture": "iso"}, "VCGMM has none"),
+        ({"mixture": "iso"}, "VCGMM has no effort"),
         ({"algorithm": "path-toy", "effort": "most"}, "effort must be one of 'fast'"),
     ):
         with pytest.raises(ParameterError, match=message):

@@ -1,4 +1,4 @@
-"""Partitions into all numbers of clusters: a search based on DCD-Bundle."""
+"""Partitions into every number of clusters up to k: a search based on DCD-Bundle."""
 
 from __future__ import annotations
 

@@ -1,15 +1,17 @@
-"""Every partition into up to k clusters, with an objective close to the lowest possible.
+"""Find partitions into 1 to k clusters whose objectives are close to the minimum.
 
 The search is based on DCD-Bundle (``published.dcd_bundle``), which goes from l - 1 to l clusters by
-minimising a difference of two convex functions, with a bundle method and a diagonal metric. In the
-metric that fits the problem, m / (2 n_j), a step of that method is a Lloyd step. So this search
-takes Lloyd steps, with bounds, and spends its time on starting points: it adds and removes
-clusters, moves single rows, swaps centres, and recombines partitions (as in HG-means).
+minimising a difference of two convex functions with a bundle method and a diagonal metric. In the
+metric that fits the problem, m / (2 n_j), a step of DCD-Bundle is a Lloyd step, so this search
+takes Lloyd steps, with distance bounds.
 
-Rows that fit into the driver's process are searched there (:mod:`.stages`), in float64. Of a larger
+Most time is spent on starting points: the search adds and removes clusters, moves single rows,
+swaps centres, and recombines partitions (as in HG-means).
+
+Rows that fit into the driver's process are searched there in float64 (:mod:`.stages`). For a larger
 table, a weighted sample is searched (:mod:`.samples`). All rows are then assigned to the clusters
-of every partition, with each pass reading the rows once (:mod:`.passes`), and each partition ends
-at a fixed point of Lloyd's algorithm. In one dimension, partitions are optimal.
+of every partition until each partition is a fixed point of Lloyd's algorithm; each pass reads the
+rows once (:mod:`.passes`). With one feature, partitions are optimal.
 """
 
 from __future__ import annotations
@@ -39,7 +41,6 @@ from largek_dask.algorithms.partition_path.passes import (
     path_step,
 )
 from largek_dask.algorithms.partition_path.samples import (
-    Sample,
     count_distinct,
     draw_far,
     draw_sample,
@@ -60,81 +61,71 @@ from largek_dask.algorithms.parts.gathered import bytes_of_held
 from largek_dask.algorithms.parts.spectrum import lower_bounds
 from largek_dask.algorithms.path_arrays import FIGURES, PathArrays, centers_in, packed, rows_of_path
 from largek_dask.algorithms.path_problem import PathProblem, length_of_search
+from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
-"""Maximum rows, and maximum values, of a table that is searched as a whole: 64 MB, and another 64
-MB for the transposed values."""
+"""Maximum number of rows, and of values, for which all rows are searched. The values and a
+transposed copy take 64 MB each."""
 ROWS_A_CLUSTER, LEAST_ROWS = 256, 1 << 15
-"""Rows of a sample per cluster of the last partition, and the minimum rows of a sample."""
+"""Number of sample rows per cluster of the last partition, and the minimum sample size."""
 FEW_A_CLUSTER = 16
-"""Minimum rows per cluster, if a sample of wide rows would have too many values."""
+"""Minimum number of rows per cluster in a sample of wide rows."""
 LINE_ROWS, LINE_VALUES, LINE_CLUSTERS = 1 << 24, 1 << 20, 128
-"""Maximum rows, distinct values and clusters for an exact solution with one feature."""
+"""Maximum number of rows, of distinct values, and of clusters for an exact solution of a table with
+one feature."""
 FEWEST_FAR = 64
 """Number of distinct rows farthest from the mean that every sample includes."""
 FAR = 64.0
-"""Multiple of the mean squared distance to their centre beyond which rows join the sample."""
+"""Rows whose squared distance to their centre exceeds this multiple of the mean join the sample."""
 LAST = 300
 """Maximum number of recombinations if only the last partition is recombined."""
 PASSES = 15
 """Approximate number of passes over all rows for a large table."""
 SLOW = 1e-4
-"""A partition settles if a pass lowers its objective by less than this share, unless ``tol`` is
-0."""
+"""A partition is settled when a pass lowers its objective by less than this share, unless ``tol``
+is 0."""
 MOST_PASSES = 100
-"""Maximum passes over all rows: rounded centres may cycle."""
+"""Maximum number of passes over all rows, because centres may cycle due to rounding."""
 SCANNED = 16
 """Number of far rows whose swaps with every centre are examined."""
 STABLE_CLUSTERS = 32
-"""Maximum number of clusters for which partitions of two halves of the rows are compared."""
+"""Maximum number of clusters for which stability is computed."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchState:
-    """State between two steps."""
-
     wanted: int
-    """Number of clusters of the last requested partition."""
+    """Number of clusters of the largest requested partition."""
     most: int
-    """Number of clusters of the last partition that is searched."""
+    """Number of clusters of the largest partition to search."""
     shift: NDArray[Any]
-    """(d,) origin of the kernels, compute dtype."""
     origin: Floats
     """(d,) mean of the rows, which is subtracted from the searched rows."""
     kept: Kept
-    """Partitions found by the search."""
     bounds: Floats
-    """(wanted,) lower bounds of the objectives."""
     n_distinct: int | None
-    """Distinct rows if there are at most as many as requested clusters; otherwise None."""
+    """Number of distinct rows if it does not exceed the number of requested clusters, otherwise
+    None."""
     n_rows: int
-    """Number of rows of the table."""
     step: int = 0
     work: int = 0
-    """Number of pieces of the search that are done."""
-    sample: tuple[NDArray[np.int64], Floats] | None = None
-    """Indices of the rows that are searched instead of all, and factors on their weights."""
+    """Number of pieces of the search completed so far."""
+    sample: Coreset | None = None
+    """Weighted rows to search; None if all rows are searched."""
     has_far: bool = False
-    """True if the sample includes the rows that were far from all centres of a first search."""
+    """True once the sample was checked for missing rows far from all centres."""
     passes: PathState | None = None
     """State of the passes over all rows; None before the first pass."""
     found: PathArrays | None = None
-    """The final result."""
-
-    @property
-    def drawn(self) -> Sample | None:
-        """``sample`` as a ``Sample``."""
-        return None if self.sample is None else Sample(*self.sample)
 
     @property
     def n_searched(self) -> int:
-        """Number of rows that are searched."""
-        return self.n_rows if self.sample is None else len(self.sample[0])
+        return self.n_rows if self.sample is None else len(self.sample.rows)
 
     @property
     def length(self) -> int:
@@ -143,28 +134,29 @@ class SearchState:
 
     @property
     def path(self) -> Floats:
-        """Packed centres of these partitions, in the coordinates of the data."""
+        """Packed centres of the partitions found so far, in the coordinates of the data."""
         if self.passes is None:
             return self.kept.partitions[: rows_of_path(self.length)] + self.origin
         return self.passes.path.astype(np.float64)
 
     @property
     def ends_distinct(self) -> bool:
-        """True if the last partition has one centre per distinct row, so no more are possible."""
+        """True if the last partition has one centre per distinct row and none can be larger."""
         return self.n_distinct is not None and self.length == self.n_distinct <= self.wanted
 
 
 @dataclass(frozen=True)
 class PartitionPath(Algorithm[SearchState, PathProblem]):
-    """Every partition into up to k clusters in one fit, close to the lowest objectives.
+    """Find partitions into 1 to k clusters in one fit, each with an objective near the minimum.
 
-    ``km.path_`` has all partitions, lower bounds of their objectives, and the agreement between
-    partitions of two halves of the rows. A step is a piece of the search, or a pass over all rows.
+    ``km.path_`` contains all partitions, lower bounds of their objectives, and their stability,
+    which is the agreement between partitions of two halves of the rows. A step is one part of the
+    search or one pass over all rows.
 
-    Rows are searched in the driver's process: all of a table of up to 131,072 rows and 2^23 values,
-    otherwise a sample that includes the rows farthest from the mean. All rows are then assigned to
-    the clusters of every partition, and each pass reads the rows once. With one feature, partitions
-    are optimal.
+    Up to 131,072 rows and 2^23 values are searched as a whole in the driver's process. For a larger
+    table, a sample is searched that includes the rows farthest from the mean. All rows are then
+    assigned to the clusters of every partition, and each pass reads the rows once. With one
+    feature, partitions are optimal.
 
     Parameters
     ----------
@@ -209,14 +201,12 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         wanted = min(state.wanted, state.most)
         return list(pieces(self._plan, state.most, wanted, state.n_searched))
 
-    # --- before the fit ---------------------------------------------------------------------------
-
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes; the rows are read once if all of them are searched.
+        """Estimate memory and passes.
 
-        Searched rows are held unchanged, in float64, relative to their mean, and transposed, with
-        the state of about a dozen partitions per row. A checkpoint has all partitions, in float64
-        and as they are returned, and the populations.
+        Searched rows are held four times (unchanged, in float64, relative to their mean, and
+        transposed), with the state of about a dozen partitions per row. A checkpoint contains all
+        partitions, in float64 and in the compute dtype, and the populations.
         """
         k, d, is_small = self.problem.n_clusters, table.n_features, is_searched_whole(table)
         n_searched = table.n_rows if is_small else rows_of_sample(k, d)
@@ -230,10 +220,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
             full_search="all partitions meet all rows in one reading",
         )
 
-    # --- steps ------------------------------------------------------------------------------------
-
     def init(self, passes: Passes, rng: Rng) -> SearchState:
-        """Return the partition into one cluster, and lower bounds."""
         wanted = self.problem.n_clusters
         solved = solve_line(passes, rng, wanted)
         if solved is not None:
@@ -243,15 +230,15 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
             n_draws = rows_of_sample(wanted, passes.n_features)
             sample = draw_sample(passes, rng, n_draws, max(FEWEST_FAR, wanted))
         most = most_clusters(passes, rng, wanted, sample)
-        # For a sample this is known only after the search for far rows that it lacks.
+        # For a sample, the number of distinct rows is known only after far rows were added.
         n_distinct = most if most <= (wanted if sample is None else 1) else None
         rows = rows_to_search(passes, rng, passes.statistics.mean, sample)
         kept = PathSearch.begin(self._plan, Operators(rows, passes.threads)).kept()
         state = _state(passes, wanted, most, kept, lower_bounds(passes, wanted), n_distinct)
-        return state if sample is None else replace(state, sample=(sample.rows, sample.factors))
+        return replace(state, sample=sample)
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
-        """Run a piece of the search, a pass over all rows, or the conclusion."""
+        """Run one piece of the search, one pass over all rows, or the final evaluation."""
         work = self._pieces(state)
         rows, stage = passes.n_rows, len(STAGES)
         before = state.kept.n_steps
@@ -267,7 +254,7 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         return state, self._info(state, rows, stage)
 
     def _search(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
-        """Run one piece; after the first partitions, also look for far rows."""
+        """Run one piece of the search; after the stage "up", also look for far rows."""
         work = self._pieces(state)
         piece = work[state.work]
         search = PathSearch.of(self._plan, _operators(passes, rng, state), state.kept)
@@ -279,9 +266,9 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         return self._with_far(passes, rng, replace(state, has_far=True))
 
     def _with_far(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
-        """Restart with far rows that the sample lacks, if any are far from all centres."""
-        sample = state.drawn
-        assert sample is not None
+        """Restart with a larger sample if rows far from all centres are missing from the sample."""
+        assert state.sample is not None
+        sample = state.sample
         centers = centers_in(state.kept.partitions, state.length) + state.origin
         centers = centers.astype(state.shift.dtype)
         rows = draw_far(passes, centers, max(FEWEST_FAR, state.wanted))
@@ -293,29 +280,27 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         lacking = rows[(np.array(squares) > limit) & ~np.isin(rows, sample.rows)]
         if len(lacking):
             sample = sample.including(lacking)
-        # If every distinct row of the sample has a centre, the sample lacks every other row.
         most = most_clusters(passes, rng, state.wanted, sample)
         state = replace(state, most=most, n_distinct=most if most <= state.wanted else None)
         if not len(lacking):
             return state
-        state = replace(state, sample=(sample.rows, sample.factors), work=0)
+        state = replace(state, sample=sample, work=0)
         begun = PathSearch.begin(self._plan, _operators(passes, rng, state))
         return replace(state, kept=begun.kept())
 
     def _pass(self, passes: Passes, state: SearchState) -> SearchState:
-        """Assign all rows to all partitions that have not settled."""
+        """Assign all rows in every partition that has not settled."""
         before = state.passes
         if before is None:
             before = begin_path(state.path.astype(state.shift.dtype), state.length)
         after = path_step(passes, before, self.problem.tol)
         if self.problem.tol > 0:
-            # Centres of few rows may keep moving with no visible effect on the objective.
+            # Centres with few rows may keep moving without a visible effect on the objective.
             slow = before.cost - after.cost <= SLOW * after.cost
             after = replace(after, settled=after.settled | slow)
         return replace(state, passes=after)
 
     def _info(self, state: SearchState, rows: int, stage: int) -> Info:
-        """Return the record of a step; ``stage`` is an index into all stages."""
         last = state.length - 1
         cost = float(state.kept.costs[last])
         if state.found is not None:
@@ -338,7 +323,6 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         )
 
     def model(self, state: SearchState) -> PathArrays:
-        """Return all partitions found so far."""
         if state.found is not None:
             return state.found
         inertia = state.kept.costs if state.passes is None else state.passes.cost
@@ -347,17 +331,17 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
 
 
 def is_searched_whole(table: TableShape) -> bool:
-    """Return True if all rows are searched, or False if a sample is."""
+    """Return True if all rows are searched, or False if only a sample is searched."""
     return table.n_rows <= MOST_ROWS and table.n_rows * table.n_features <= MOST_VALUES
 
 
 def rows_of_sample(k: int, d: int) -> int:
-    """Return the number of draws of a sample to search."""
+    """Return the number of draws for a sample, given k clusters and d features."""
     rows = max(LEAST_ROWS, ROWS_A_CLUSTER * k)
     return min(rows, max(MOST_VALUES // d, FEW_A_CLUSTER * k))
 
 
-def most_clusters(passes: Passes, rng: Rng, wanted: int, sample: Sample | None) -> int:
+def most_clusters(passes: Passes, rng: Rng, wanted: int, sample: Coreset | None) -> int:
     """Return the maximum number of clusters to search, at most the number of distinct rows."""
     x, _ = take_rows(passes, rng, sample)
     return count_distinct(x, length_of_search(wanted))
@@ -385,36 +369,33 @@ def _state(
 
 
 def _operators(passes: Passes, rng: Rng, state: SearchState) -> Operators:
-    return Operators(rows_to_search(passes, rng, state.origin, state.drawn), passes.threads)
+    return Operators(rows_to_search(passes, rng, state.origin, state.sample), passes.threads)
 
 
 def _has_settled(passes: PathState | None) -> bool:
     return passes is not None and (not passes.live or passes.n_passes >= MOST_PASSES)
 
 
-# --- the conclusion -------------------------------------------------------------------------------
-
-
 def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
     """Return the partitions with exact objectives, stationarity and stability.
 
-    This takes two passes over all rows, or one if centres are means already, and more only if a
-    cluster is left without rows.
+    This takes one or two passes over all rows, and more if an objective increases with the number
+    of clusters.
     """
-    length, shift, sample = state.length, state.shift, state.drawn
+    length, shift, sample = state.length, state.shift, state.sample
     path = state.path.astype(shift.dtype)
     if state.passes is None:
-        # Exact means, rounded once; the sums of the search are rounded.
+        # Replace the centres, which come from rounded sums, by exact means.
         path = path_step(passes, begin_path(path, length)).path
     if state.ends_distinct:
         rows = np.unique(take_rows(passes, rng, sample)[0], axis=0)
-        if len(rows) == length:  # (the search may have ended as no other centre was useful)
+        if len(rows) == length:  # False if the search ended early
             centers_in(path, length)[:] = rows
     path, count = _non_increasing(passes, path, length)
     operators = _operators(passes, rng, state)
     stationarity = np.full((length, len(FIGURES)), np.nan)
     stationarity[:, 0], stationarity[:, 1] = count.movement, count.ties
-    # Swaps on a sample would ignore the rows that it lacks.
+    # Swaps are not evaluated on a sample, which lacks rows.
     for size in range(1, length + 1 if sample is None else 1):
         generator = rng.generator(0, "swaps looked at", size)
         centers = centers_in(path, size).astype(np.float64) - state.origin
@@ -439,10 +420,10 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
 def _non_increasing(
     passes: Passes, path: NDArray[np.floating], length: int
 ) -> tuple[NDArray[np.floating], PathCount]:
-    """Return partitions and their statistics, such that objectives do not increase with l.
+    """Return partitions and statistics such that the objective does not increase with l.
 
-    A partition that costs more than the one before is replaced by that one with an additional
-    centre: the row farthest from its centres.
+    A partition with a higher objective than the previous partition is replaced by the previous
+    partition plus one centre, at the row farthest from all centres.
     """
     count = count_pass(passes, path, length)
     for size in range(2, length + 1):

@@ -1,7 +1,7 @@
-"""Operators that make a partition from others: add, remove or swap a cluster, recombine two.
+"""Operators on partitions: add, remove or swap a cluster, or recombine two partitions.
 
-All work on rows in memory. Results are settled: no row has a nearer centre, and moving any single
-row would not lower the objective (:mod:`~largek_dask.kernels.single_moves`).
+All operators work on rows in memory. In each result, no row has a nearer centre, and no move of a
+single row lowers the objective (:mod:`~largek_dask.kernels.single_moves`).
 """
 
 from __future__ import annotations
@@ -37,42 +37,41 @@ from largek_dask.kernels.threads import ALONE, Threads
 Floats = NDArray[np.float64]
 
 LOWER = 1 - 1e-9
-"""A partition is lower than another if its objective is below this share of the other objective."""
+"""A partition counts as better than another if its objective is below the other objective times
+this factor."""
 SHORT = 4
-"""Lloyd steps after which candidates are compared."""
+"""Number of Lloyd steps before candidates are compared."""
 FINISHED = 2
-"""Number of candidates that continue after the comparison."""
+"""Number of candidates that continue after the first comparison."""
 CALM = 1000
-"""Candidates are compared again once fewer than one row in this many changes its cluster."""
+"""A search pauses to compare candidates when fewer than one in this many rows changes its
+cluster."""
 MOST_ROUNDS = 50
-"""Maximum rounds of moving single rows and settling clusters; two or three are usual."""
+"""Maximum number of alternations between moving single rows and Lloyd steps; two or three are
+usual."""
 
 
 @dataclass(slots=True)
 class Operators:
-    """Operators on partitions; the caller passes a random generator to each."""
+    """Operators on partitions of rows in memory."""
 
     rows: CenteredRows
     threads: Threads = ALONE
     n_settled: int = 0
-    """Number of partitions that were settled or abandoned."""
     n_steps: int = 0
-    """Number of Lloyd steps taken."""
-
-    # --- settling, the end of every operator ------------------------------------------------------
 
     def label(self, centers: Floats) -> tuple[PartitionState, TwoNearest]:
         """Return the partition with these centres, without moving them."""
         return label_rows(self.rows, centers)
 
     def settle_from(self, centers: Floats) -> PartitionState | None:
-        """Settle the partition with some centres; return None if a cluster ends without rows."""
+        """Run Lloyd steps and row moves from these centres; None if a cluster ends up empty."""
         partition, _ = self.label(centers)
         partition.stale[:] = True
         return self.finish(partition)
 
     def finish(self, partition: PartitionState) -> PartitionState | None:
-        """Settle a partition and move single rows; return None if a cluster has no rows."""
+        """Run Lloyd steps and single-row moves until neither helps; None if a cluster is empty."""
         self._settle([partition])
         for _ in range(MOST_ROUNDS):
             if not move_rows(self.rows, partition):
@@ -87,11 +86,11 @@ class Operators:
             self.threads.check()
             return settle(self.rows, partition, most_steps, calm)
 
-        # Steps are added up here, as concurrent additions by threads could be lost.
+        # Steps are summed here because threads might lose concurrent additions.
         self.n_steps += sum(self.threads.map(run, partitions))
 
     def _settle_best(self, partitions: Sequence[PartitionState]) -> PartitionState | None:
-        """Settle the best of some partitions: all take a few steps, then the lowest continue."""
+        """Take a few Lloyd steps from every partition, then settle only the best."""
         self.n_settled += len(partitions)
         self._settle(partitions, SHORT)
         best = _lowest(partitions, FINISHED)
@@ -99,17 +98,15 @@ class Operators:
         best = _lowest(best)
         return self.finish(best[0]) if best else None
 
-    # --- operators --------------------------------------------------------------------------------
-
     def grow(
         self, partition: Floats, generator: np.random.Generator, drawn: int, kept: int, steps: int
     ) -> PartitionState | None:
         """Add one cluster to the partition with these centres (k, d).
 
-        Candidates for the new centre are ``drawn`` rows, drawn by weight times squared distance,
-        one from each of ``drawn`` equal parts of that mass. The 4 * ``kept`` candidates that would
-        reduce the objective most move up to ``steps`` steps to a local optimum of the auxiliary
-        problem; the ``kept`` best distinct ones become partitions.
+        Candidates for the new centre are ``drawn`` rows, sampled by weight times squared distance
+        with even spacing. The best 4 * ``kept`` candidates take up to ``steps`` steps towards a
+        local optimum of the auxiliary problem. The ``kept`` best distinct candidates become
+        partitions.
         """
         base, nearest = self.label(partition)
         rows = self._draw_far(nearest.first, generator, drawn)
@@ -121,7 +118,7 @@ class Operators:
     def _best_points(
         self, base: PartitionState, r: Floats, points: Floats, kept: int, steps: int
     ) -> Floats:
-        """Return the best local optima of the auxiliary problem from some points."""
+        """Return the best local optima of the auxiliary problem, reached from the given points."""
         order = order_by_distance(base.labels, r, len(base.centers))
         arranged = arrange(self.rows.x, self.rows.weight, base.centers, order, r)
         first = np.argsort(-gains_at(arranged, points), kind="stable")[: 4 * kept]
@@ -134,7 +131,7 @@ class Operators:
         return points[chosen]
 
     def shrink(self, partition: Floats, tried: int) -> PartitionState | None:
-        """Remove the one of the ``tried`` cheapest clusters that leads to the lowest result."""
+        """Try to remove each of the ``tried`` cheapest clusters; return the best result."""
         base, nearest = self.label(partition)
         weighted = self.rows.weight * (nearest.second - nearest.first)
         losses = np.bincount(base.labels, weighted, minlength=len(partition))
@@ -171,10 +168,10 @@ class Operators:
     def possible_gains(
         self, partition: Floats, generator: np.random.Generator, scanned: int
     ) -> tuple[int, float]:
-        """Count rows whose move lowers the objective; find the smallest change by some swaps.
+        """Count row moves that lower the objective, and find the smallest change by a swap.
 
-        Each of ``scanned`` rows, drawn by weight times squared distance, is tried in place of each
-        centre, and no centre moves afterwards. The change is NaN if no row is drawn.
+        Each of ``scanned`` rows, drawn by weight times squared distance, replaces each centre in
+        turn while all other centres stay in place. The change is NaN if no row is drawn.
         """
         self.threads.check()
         base, nearest = self.label(partition)
@@ -193,7 +190,7 @@ class Operators:
     def _draw_far(
         self, squares: Floats, generator: np.random.Generator, drawn: int
     ) -> NDArray[np.int64]:
-        """Draw distinct rows by weight times squared distance, evenly spaced over that mass."""
+        """Draw distinct rows, evenly spaced over the cumulative weight times squared distance."""
         mass = np.cumsum(self.rows.weight * squares)
         if not mass[-1] > 0.0:
             return np.empty(0, np.int64)
@@ -210,12 +207,12 @@ class Operators:
     def recombine(
         self, one: Floats, other: Floats, generator: np.random.Generator
     ) -> PartitionState | None:
-        """Recombine two partitions: take one centre of each matched pair, swap one for a far row.
+        """Pick one centre of each matched pair of two partitions, then swap one for a far row.
 
         D. Gribel, T. Vidal, HG-means: a scalable hybrid genetic algorithm for minimum
         sum-of-squares clustering, Pattern Recognition 88 (2019).
         """
-        # This import takes half a second, so it is made only if needed.
+        # This import takes half a second.
         from scipy.optimize import linear_sum_assignment
 
         gaps = ((one[:, None] - other) ** 2).sum(axis=2)
@@ -230,11 +227,11 @@ class Operators:
 
 
 def _row_at(mass: Floats, share: float) -> int:
-    """Return the row at a share of the total of the cumulative ``mass``."""
+    """Return the index at which the cumulative ``mass`` reaches a share of its total."""
     return min(int(np.searchsorted(mass, share * mass[-1], "right")), len(mass) - 1)
 
 
 def _lowest(partitions: Sequence[PartitionState], kept: int = 1) -> list[PartitionState]:
-    """Return the lowest partitions in which all clusters have rows; ties go to the first."""
+    """Return the partitions without empty clusters that have the lowest objectives."""
     whole = [p for p in partitions if p.counts.all()]
     return sorted(whole, key=lambda p: p.cost)[:kept]

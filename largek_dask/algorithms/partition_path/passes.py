@@ -1,12 +1,12 @@
-"""Passes over all rows for all partitions at once, reading the rows only once.
+"""Lloyd passes for all partitions at once, reading the rows once per pass.
 
-A block of rows that fits the processor's cache is compared with the centres of one partition after
-another. It is rounded to the grid of the sums once, and then each row is added to one cluster per
-partition. There is no row state, as every pass labels the rows again. So the only state is the sums
-of k (k + 1) / 2 centres, and a pass reads as much as a Lloyd step.
+A block of rows that fits into the processor's cache is compared with the centres of one partition
+after another. Rows are rounded to the grid of the sums once and then added to one cluster per
+partition. Every pass labels the rows again, so the only state is the sums of k (k + 1) / 2 centres,
+and a pass reads as much as a Lloyd step.
 
-Each partition ends at a fixed point of Lloyd's algorithm and is left out of later passes. Unlike
-the search in memory, these passes do not move single rows between clusters.
+Each partition ends at a fixed point of Lloyd's algorithm and is then skipped. Unlike the search in
+memory, these passes do not move single rows between clusters.
 """
 
 from __future__ import annotations
@@ -39,43 +39,39 @@ from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.exact.sums import ClusterSums
 
 BLOCK_VALUES = 1 << 17
-"""Number of values in a block of rows: 1.5 MB in single precision with the rounded values, about
-the size of a second-level cache; smaller blocks would have a noticeable overhead of calls."""
+"""Number of values in a block of rows. In single precision, a block with its rounded values takes
+1.5 MB, about the size of a second-level cache; smaller blocks cause noticeable call overhead."""
 FEWEST_ROWS, MOST_ROWS = 256, 8192
 
 
 @dataclass(frozen=True, slots=True)
 class PathState:
-    """Partitions into 1 to k clusters between two path passes."""
+    """Partitions into 1 to k clusters, between two passes."""
 
     path: NDArray[Any]
-    """(k (k + 1) / 2, d) packed centres, compute dtype, to which the next pass assigns rows."""
+    """(k (k + 1) / 2, d) packed centres for the next pass, in the compute dtype."""
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster in its last assignment."""
     cost: NDArray[np.float64]
-    """(k,) objective of each partition at the start of the last pass over it, from exact sums;
-    infinity before the first pass."""
+    """(k,) objective of each partition before its last pass, from exact sums; infinity before the
+    first pass."""
     movement: NDArray[np.float64]
-    """(k,) squared movement of the centres of each partition in that pass, divided by the mean
+    """(k,) squared movement of each partition's centres in the last pass, divided by the mean
     variance of the features; infinity before the first pass."""
     settled: NDArray[np.bool_]
-    """(k,) mask of partitions that have settled: no further pass assigns rows to them."""
     n_passes: int = 0
-    """Number of path passes so far."""
 
     @property
     def length(self) -> int:
-        """Number of partitions."""
         return len(self.settled)
 
     @property
     def live(self) -> list[int]:
-        """Numbers of clusters of the partitions that have not settled, ascending."""
+        """Numbers of clusters of the partitions that have not settled, in ascending order."""
         return [int(i) + 1 for i in np.flatnonzero(~self.settled)]
 
 
 def begin_path(path: NDArray[Any], length: int) -> PathState:
-    """Return the state before the first pass, from packed centres of the compute dtype."""
     assert len(path) == rows_of_path(length)
     return PathState(
         path,
@@ -88,12 +84,11 @@ def begin_path(path: NDArray[Any], length: int) -> PathState:
 
 @dataclass
 class PathTotal(Additive):
-    """Exact totals of rows that are assigned to a cluster of each of several partitions."""
+    """Exact totals of the clusters of several partitions."""
 
     sums: ClusterSums
-    """Sums of the clusters, one partition after another."""
+    """Sums of the clusters of all partitions, one partition after another."""
     squares: ExactSums
-    """Sum of ``weight * ||x - shift||^2``."""
 
     @classmethod
     def empty(cls, n_clusters: int, d: int, grid: FixedPoint) -> PathTotal:
@@ -104,8 +99,8 @@ def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
     """Run a Lloyd step in every partition that has not settled.
 
     This takes one pass, or none if all partitions have settled. A cluster without rows keeps its
-    centre. A partition settles when its centres no longer change, or their ``movement`` is at most
-    ``tol``; the moved centres are kept even then.
+    centre. A partition settles when its centres do not change or when their ``movement`` is at most
+    ``tol``; the moved centres are kept in both cases.
     """
     live = state.live
     if not live:
@@ -144,7 +139,7 @@ def path_step(passes: Passes, state: PathState, tol: float = 0.0) -> PathState:
 
 
 def assign_to_path(chunk: Chunk, total: PathTotal, partitions: Sequence[PackedCenters]) -> None:
-    """Add each row of a chunk to the cluster of its nearest centre in every partition."""
+    """In every partition, add each row of a chunk to the cluster with the nearest centre."""
     sums = total.sums
     for x, weight in _blocks(chunk, partitions[0].dtype):
         first = 0
@@ -159,26 +154,23 @@ class PathCount:
     """Statistics over all rows of partitions with fixed centres."""
 
     inertia: NDArray[np.float64]
-    """(k,) objectives: exact sums of the weighted squared distances, rounded once."""
+    """(k,) exact sums of the weighted squared distances, rounded once."""
     counts: NDArray[np.float64]
     """(k (k + 1) / 2,) weight of the rows of each cluster, in steps of the grid of the sums."""
     movement: NDArray[np.float64]
-    """(k,) largest distance of a centre from the mean of its rows, both as stored; 0 if a Lloyd
-    step would change nothing."""
+    """(k,) largest distance between a centre and the mean of its rows, both as stored; 0 at a fixed
+    point of Lloyd's algorithm."""
     ties: NDArray[np.int64]
-    """(k,) number of rows of positive weight whose two nearest centres are equally far in
+    """(k,) number of rows of positive weight whose two nearest centres have equal distances in
     float64."""
 
 
 @dataclass
 class CountTotal(Additive):
-    """Exact totals of :func:`count_pass`."""
-
     sums: ClusterSums
     inertia: dict[int, ExactSums]
     """Exact objectives, by index of the partition."""
     ties: NDArray[np.int64]
-    """(k,)"""
 
     @classmethod
     def empty(cls, length: int, d: int, grid: FixedPoint) -> CountTotal:
@@ -192,8 +184,8 @@ class CountTotal(Additive):
 def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
     """Return the exact objective and stationarity of every partition, in one pass.
 
-    ``path`` has packed centres of the compute dtype. Each objective is bit for bit the inertia of a
-    model with these centres.
+    ``path`` contains packed centres of the compute dtype. Each objective is bit-identical to the
+    inertia of a model with these centres.
     """
     statistics = passes.statistics
     lengths = range(1, length + 1)
@@ -213,7 +205,7 @@ def count_pass(passes: Passes, path: NDArray[Any], length: int) -> PathCount:
 
 
 def count_chunk(chunk: Chunk, total: CountTotal, partitions: Sequence[PackedCenters]) -> None:
-    """Add a chunk's rows to the sums and exact objectives of all partitions; count its ties."""
+    """Add a chunk to the sums and exact objectives of all partitions, and count ties."""
     for x, weight in _blocks(chunk, partitions[0].dtype):
         for at, packed in enumerate(partitions):
             found = nearest_two(x, packed)
@@ -228,15 +220,15 @@ def count_ties(
     packed: PackedCenters,
     found: tuple[NDArray[np.int32], NDArray[Any], NDArray[np.int32], NDArray[Any]],
 ) -> int:
-    """Count rows that have two nearest centres at the same squared distance, in float64.
+    """Count rows whose two nearest centres have the same squared distance in float64.
 
-    ``found`` is the result of ``nearest_two`` for the rows (n, d), which have the compute dtype. In
-    the product form, rows whose two smallest scores differ by less than the error of the scores
-    have already been compared in float64, so both labels are correct, and equal distances are also
-    equal after rounding. In the direct form the error of a score is at most (d + 3) roundings of
-    its own size: with a relative error e, centres that tie for the smallest distance D have scores
-    up to (1 + e) D, and no score is below (1 - e) D. Rows whose two smallest scores are that close
-    are compared here.
+    ``found`` is the result of ``nearest_two`` for rows (n, d) of the compute dtype. In the product
+    form, rows whose two smallest scores differ by less than their error were already compared in
+    float64, so both labels are correct, and equal distances remain equal after rounding.
+
+    In the direct form, the error of a score is at most (d + 3) roundings of the score. With a
+    relative error e, centres that tie for the smallest distance D have scores up to (1 + e) D, and
+    no score is below (1 - e) D. Rows whose two smallest scores are that close are compared here.
     """
     labels, first, second_labels, second = found
     if packed.n_clusters == 1:
@@ -263,7 +255,7 @@ def _packed(
 
 
 def _slices(lengths: Sequence[int]) -> list[slice]:
-    """Return the slices of the clusters of successive partitions."""
+    """Return, for each partition, the slice of its clusters in the joint numbering."""
     ends = np.cumsum(lengths).tolist()
     return [slice(end - n, end) for n, end in zip(lengths, ends, strict=True)]
 
@@ -271,7 +263,7 @@ def _slices(lengths: Sequence[int]) -> list[slice]:
 def _blocks(
     chunk: Chunk, dtype: np.dtype[Any]
 ) -> Iterator[tuple[NDArray[Any], NDArray[np.float64] | None]]:
-    """Yield blocks of rows of positive weight, in the compute dtype."""
+    """Yield blocks of rows with positive weight, in the compute dtype."""
     x, weight = chunk.x, chunk.weight
     step = max(FEWEST_ROWS, min(MOST_ROWS, BLOCK_VALUES // x.shape[1]))
     for begin in range(0, len(x), step):

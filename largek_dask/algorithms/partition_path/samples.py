@@ -1,19 +1,20 @@
 """Rows that are searched in the driver's process: all rows, or a weighted sample.
 
-The sample is a coreset (:mod:`~largek_dask.algorithms.starts.coresets`) and the rows farthest from
-the mean. A far row may determine a centre, and a coreset may lack that row: on ``eeg``, a search on
-a plain sample ends at many times the possible cost. The farthest rows do not depend on the draws,
-so they have their own weight and all other rows have their weight in the coreset; a sum over the
-sample is still an unbiased estimate of the sum over all rows.
+The sample consists of a coreset (:mod:`~largek_dask.algorithms.starts.coresets`) and the rows
+farthest from the mean. A single far row may determine a centre, and a coreset may lack that row: on
+``eeg``, a search on a plain coreset ends at many times the possible cost.
 
-A row may also be far from every centre without being far from the mean. Once there are partitions,
-:func:`draw_far` finds the rows farthest from their centres, and :meth:`Sample.including` adds them
+The farthest rows do not depend on the draws, so they keep their own weight, while all other rows
+have their weight in the coreset. A sum over the sample remains an unbiased estimate of the sum over
+all rows.
+
+A row may be far from every centre without being far from the mean. Once partitions exist,
+:func:`draw_far` finds the rows farthest from their centres, and ``Coreset.including`` adds them
 with their own weight.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -22,48 +23,27 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.parts.relocation import FarthestRows, farthest_chunk
-from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.kernels.blocks import readonly
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.kernels.descent import CenteredRows
 from largek_dask.kernels.distances import pack_centers
 
 Floats = NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Sample:
-    """Weighted rows that represent all rows."""
+def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Coreset:
+    """Draw a sample in three passes.
 
-    rows: NDArray[np.int64]
-    """(m,) global indices of distinct rows, ascending."""
-    factors: Floats
-    """(m,) factors on the rows' weights."""
-
-    def including(self, rows: NDArray[np.int64]) -> Sample:
-        """Return the sample with the rows at these global indices added, at their own weight."""
-        together = np.union1d(self.rows, rows)
-        factors = np.ones(len(together))
-        others = ~np.isin(self.rows, rows)
-        factors[np.searchsorted(together, self.rows[others])] = self.factors[others]
-        return Sample(readonly(together), readonly(factors))
-
-
-def draw_sample(passes: Passes, rng: Rng, n: int, n_far: int) -> Sample:
-    """Draw a sample in three passes, one of which only reads chunks that hold drawn rows.
-
-    The coreset has ``n`` draws, which may exceed the number of rows. The ``n_far`` distinct rows
-    farthest from the mean are always in the sample, except for rows equal to the mean.
+    The coreset has ``n`` draws, which may exceed the number of rows. The sample also contains the
+    ``n_far`` distinct rows farthest from the mean, except for rows equal to the mean.
     """
-    coreset = draw_coreset(passes, rng, n)
     mean = passes.statistics.mean.astype(passes.statistics.dtype)[None]
-    return Sample(coreset.rows, coreset.factors).including(draw_far(passes, mean, n_far))
+    return draw_coreset(passes, rng, n).including(draw_far(passes, mean, n_far))
 
 
 def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]:
-    """Return indices of up to n distinct rows farthest from their nearest centre, farthest first.
+    """Return indices of up to n distinct rows, farthest from their nearest centre first.
 
-    This takes one pass. Ties go to the lowest index. Rows equal to one of the ``centers`` (k, d)
-    are left out.
+    This takes one pass. Ties go to the lowest index. Rows equal to a centre are left out.
     """
     k = len(centers)
     farthest: FarthestRows = passes.reduce(
@@ -76,24 +56,26 @@ def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]
     return farthest.rows
 
 
-def take_rows(passes: Passes, rng: Rng, sample: Sample | None = None) -> tuple[Floats, Floats]:
+def take_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> tuple[Floats, Floats]:
     """Return the rows of a sample, or all rows, with positive weights, in float64.
 
-    The rows are cached between steps, so a cluster sends them only once.
+    Rows are cached between steps, so a cluster sends them only once.
     """
     if sample is None:
-        whole = RowSample(rng, "all rows", passes.n_rows, ascending=True)
-        x, weight, _ = passes.subset(whole).take()
+        chosen = passes.subset(RowSample(rng, "all rows", passes.n_rows, ascending=True))
     else:
-        x, weight, _ = passes.subset(sample.rows, sample.factors, own_weights=True).take()
+        chosen = passes.subset(sample.rows, sample.factors, own_weights=True)
+    x, weight, _ = chosen.take()
     x = np.asarray(x, np.float64)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
     present = weight > 0
     return (x, weight) if present.all() else (x[present], weight[present])
 
 
-def rows_to_search(passes: Passes, rng: Rng, origin: Floats, sample: Sample | None) -> CenteredRows:
-    """Return the rows to search, relative to an origin (d,), arranged for the kernels."""
+def rows_to_search(
+    passes: Passes, rng: Rng, origin: Floats, sample: Coreset | None
+) -> CenteredRows:
+    """Return the rows to search, with ``origin`` (d,) subtracted."""
     x, weight = take_rows(passes, rng, sample)
     return CenteredRows.of(x - origin, weight)
 

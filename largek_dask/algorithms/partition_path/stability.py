@@ -1,11 +1,12 @@
-"""Stability of partitions: agreement between the partitions found on two halves of a sample.
+"""Stability of partitions: agreement between partitions of two halves of a sample.
 
-Two halves of a sample are clustered separately, and the whole sample is labelled with the centres
-of each half. If there are k groups, both halves find them and the labels agree; if k is one too
-many, the halves split different groups, or split the same group differently (A. Ben-Hur, A.
-Elisseeff and I. Guyon, "A stability based method for discovering structure in clustered data",
-2002; T. Lange et al., "Stability-based validation of clustering solutions", Neural Computation 16,
-2004).
+Two halves of a sample are clustered separately, and the centres of each half label the whole
+sample. If there are k groups, both halves find them, and the labels agree. If k is one too many,
+the halves split different groups, or split the same group differently.
+
+A. Ben-Hur, A. Elisseeff, I. Guyon, A stability based method for discovering structure in clustered
+data, 2002; T. Lange et al., Stability-based validation of clustering solutions, Neural Computation
+16, 2004.
 """
 
 from __future__ import annotations
@@ -25,34 +26,33 @@ from largek_dask.kernels.distances import nearest, pack_centers
 from largek_dask.kernels.threads import ALONE, Threads
 
 MOST_ROWS = 4_096
-"""Number of rows of the sample, both halves together."""
+"""Number of sampled rows in both halves together."""
 PLAN = Plan(drawn=64)
-"""Plan of the search on each half: the cheapest plan."""
+"""Search plan for each half: the cheapest plan."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SplitHalves:
-    """Two halves of a sample, and the partitions found on each."""
+    """Two halves of a sample, the partitions found on each half, and their stability."""
 
     stability: Floats
-    """(k,) adjusted Rand index between the labels of the whole sample by the centres of one half
-    and by those of the other; 1 for one cluster, NaN if a half has fewer distinct rows than
-    clusters."""
+    """(k,) adjusted Rand index between the labels from the centres of the two halves; 1 for one
+    cluster, NaN if a half has fewer distinct rows than clusters."""
     rows: Sequence[Floats]
     """Rows (m, d) of each half; empty if there are too few rows for two halves."""
     paths: Sequence[Sequence[Floats]]
-    """For each half, the centres (l, d) for l = 1, 2, ..."""
+    """For each half, the centres (l, d) of its partitions into l = 1, 2, ... clusters."""
 
 
 def compare_halves(
     x: Floats, weight: Floats | None, rng: Rng, n_clusters: int, threads: Threads = ALONE
 ) -> SplitHalves:
-    """Find the partitions of two halves of a sample of rows (n, d), into 1 to k clusters.
+    """Compare partitions into 1 to k clusters of two halves of a sample of rows (n, d).
 
-    A row of weight 3 is drawn like three rows; if weights are not integers, at most n rows are
-    drawn. At least one weight must be positive.
+    A row of integer weight w counts like w equal rows. If weights are not integers, at most n rows
+    are drawn. At least one weight must be positive.
     """
     sample = x[_draw(weight, len(x), rng)]
     stability = np.full(n_clusters, np.nan)
@@ -81,7 +81,7 @@ def _search(x: Floats, rng: Rng, k: int, threads: Threads) -> list[Floats]:
 def agreement_of(
     x: Any, centers: Sequence[NDArray[Any]], shift: NDArray[np.floating[Any]]
 ) -> float:
-    """Return the adjusted Rand index of the labels of rows by two sets of centres."""
+    """Return the adjusted Rand index of the labels that two sets of centres give to the rows."""
     one, other = (
         nearest(x, pack_centers(np.asarray(each, shift.dtype), shift)) for each in centers
     )
@@ -91,8 +91,9 @@ def agreement_of(
 def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]]) -> float:
     """Return the adjusted Rand index (Hubert and Arabie, "Comparing partitions", 1985, eq. 5).
 
-    The arguments are two labellings (n,) of the same rows by numbers from 0. The index is between
-    -0.5 and 1. It is 1 for equal partitions, even if both have only one part, or one part per row.
+    The arguments are two labellings (n,) of the same rows by integers from 0. The index is between
+    -0.5 and 1, and equals 1 for identical partitions, even if there is only one part or one part
+    per row.
     """
     width = int(other.max()) + 1
     cells = np.bincount(one.astype(np.int64) * width + other)
@@ -100,7 +101,7 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
     if len(sizes[0]) == len(sizes[1]) == len(sizes[2]):
         return 1.0
     n = len(one)
-    # Numbers of ordered pairs, as Python integers, since their products exceed 64 bits.
+    # Python integers, because products of numbers of pairs exceed 64 bits.
     both, first, second = (sum(size**2 for size in each) - n for each in sizes)
     # (Σ over cells - expectation) / (maximum - expectation), both multiplied by 2 * pairs.
     pairs = n * (n - 1)
@@ -109,10 +110,10 @@ def rand_of_labels(one: NDArray[np.integer[Any]], other: NDArray[np.integer[Any]
 
 
 def _draw(weight: Floats | None, n: int, rng: Rng) -> NDArray[np.int64]:
-    """Draw rows in random order, evenly spaced by weight along a random order of all rows.
+    """Draw rows in proportion to their weight, in random order.
 
-    Even spacing draws every row in proportion to its weight, up to rounding: if n rows are
-    requested and weights are equal, each row is drawn once.
+    Draws are evenly spaced along a random order of all rows. If n rows are drawn and weights are
+    equal, each row is drawn once.
     """
     generator = rng.generator(0, "stability")
     order = generator.permutation(n)
@@ -122,7 +123,7 @@ def _draw(weight: Floats | None, n: int, rng: Rng) -> NDArray[np.int64]:
     are_integers = bool((weight == np.floor(weight)).all())
     count = int(min(MOST_ROWS, mass[-1] if are_integers else np.count_nonzero(weight)))
     at = (np.arange(count) + generator.random()) * (mass[-1] / count)
-    # rounding may select the last rows, whose weights may be 0
+    # Rounding may select the last rows, whose weights may be 0.
     last = int(np.flatnonzero(weight[order])[-1])
     drawn: NDArray[np.int64] = order[np.minimum(np.searchsorted(mass, at, side="right"), last)]
     return generator.permutation(drawn)

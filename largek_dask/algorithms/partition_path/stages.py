@@ -1,23 +1,23 @@
-"""Stages of the search, and the partitions found so far.
+"""Stages of the search, and the best partitions found so far.
 
-A search is a sequence of stages, and a stage is a sequence of pieces. A fit can stop after any
+A search is a sequence of stages, and each stage is a sequence of pieces. A fit can stop after any
 piece and continue later. The stages are:
 
 up
-    Go from l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), up to more
-    clusters than requested.
+    Go from l - 1 to l clusters (Algorithm 7.1 of N. Karmitsa, A. Bagirov, S. Taheri), beyond the
+    requested number.
 down
-    Go from l + 1 to l clusters, by removing a cluster that costs little. Of all stages this one
-    lowers the objectives most for its work.
+    Go from l + 1 to l clusters by removing a cheap cluster. This stage lowers the objectives most
+    for its cost.
 again
-    Go up and down once more, from partitions that have been improved since.
+    Go up and down once more, from the improved partitions.
 swaps
     Replace a random centre by a far row.
 crossed
-    Recombine partitions in the population of each number of clusters: greedy k-means++ starts, and
-    the partitions of all earlier stages.
+    Recombine the partitions of each population: greedy k-means++ starts and the results of all
+    earlier stages.
 
-Stages are limited by a number of partitions, never by time, so the result does not depend on time.
+Stages are limited by numbers of partitions, not by time, so results are reproducible.
 """
 
 from __future__ import annotations
@@ -38,43 +38,38 @@ Floats = NDArray[np.float64]
 
 STAGES = ("up", "down", "swaps", "crossed")
 MOST_LABELS = 1_600_000_000
-"""Maximum of recombinations times clusters times rows: about a minute."""
+"""Maximum product of recombinations, clusters and rows, which takes about a minute."""
 LEAST_FAILURES = 24
-"""Minimum number of successive failed recombinations that end a stage."""
+"""Minimum number of successive failed recombinations before a stage ends."""
 SAME = 1e-7
-"""Two partitions count as equal if their objectives differ by less than this share."""
+"""Two partitions count as equal if their objectives differ by less than this relative amount."""
 PIECES = 24
-"""Approximate maximum number of pieces of a stage, for any number of clusters."""
 GROWN, GROWN_STEPS = 2, 2
-"""Number of candidates for a new centre that become partitions, and of steps of the auxiliary
-problem."""
+"""When a cluster is added: the number of candidates that become partitions, and the number of steps
+on the auxiliary problem."""
 DROPPED = 2
-"""Number of clusters whose removal is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Extent of each stage."""
-
     members: int = 0
-    """Maximum population of a number of clusters; with 0, "up" is the only stage."""
+    """Maximum number of partitions in a population; with 0, the search ends after the stage
+    "up"."""
     swaps: int = 0
-    """Number of swaps tried for each number of clusters."""
     starts: int = 0
-    """Number of greedy k-means++ starts that enter the population."""
+    """Number of greedy k-means++ starts that are added to the population."""
     recombinations: int = 0
-    """Maximum recombinations for one number of clusters; with ``recombines_all``, maximum of the
-    sum over all numbers of clusters of recombinations times clusters."""
+    """Maximum number of recombinations for one number of clusters. If ``recombines_all``, the
+    maximum of the sum of recombinations times clusters over all numbers of clusters."""
     failures: int = 0
-    """Number of successive failures per cluster that end recombination; 0 means no such end."""
+    """Number of successive failures per cluster after which recombination ends; 0 means never."""
     recombines_all: bool = False
-    """True to recombine at every number of clusters, False to recombine only at the requested
-    one."""
+    """True to recombine at every number of clusters, not only at the requested one."""
     drawn: int = 100
     """Number of rows that are candidates for a new centre."""
     work: int = 60
-    """Approximate cost per number of clusters, relative to labelling all rows (measured), for
-    plans."""
+    """Approximate cost per number of clusters, relative to labelling all rows; measured, and used
+    only for estimates."""
 
 
 PLANS: dict[Effort, Plan] = {
@@ -94,18 +89,15 @@ PLANS: dict[Effort, Plan] = {
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Part of a stage."""
-
     stage: str
     """One of ``STAGES``, or "again up" or "again down"."""
     sizes: tuple[int, ...]
-    """Numbers of clusters, in the order of processing."""
     recombinations: int = 0
-    """Maximum recombinations for each number of clusters."""
+    """Maximum number of recombinations for each number of clusters."""
 
 
 def pieces(plan: Plan, length: int, wanted: int, n_rows: int) -> Iterator[Piece]:
-    """Yield the pieces of a search up to ``length`` clusters, of which ``wanted`` are requested."""
+    """Yield the pieces of a search for partitions into up to ``length`` clusters."""
     rising, falling = range(2, length + 1), range(length, 1, -1)
     yield from _cut("up", rising)
     if not plan.members:
@@ -136,26 +128,19 @@ def _cut(stage: str, sizes: range, recombinations: int = 0) -> Iterator[Piece]:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Arrays of a search, between two pieces."""
+    """State of a search between two pieces, as arrays."""
 
     partitions: Floats
-    """(l (l + 1) / 2, d) packed centres of all partitions."""
     costs: Floats
-    """(l,) objectives of all partitions."""
     tried: NDArray[np.int64]
-    """(3, l) ``changes``, ``grown`` and ``shrunk`` of ``PathSearch``."""
+    """(3, l) values of ``changes``, ``grown`` and ``shrunk`` of ``PathSearch``."""
     members: Floats
-    """Packed centres of the members of all populations."""
     member_sizes: NDArray[np.int64]
-    """Number of clusters of each member."""
     member_costs: Floats
-    """Objective of each member."""
     n_settled: int
-    """Number of partitions that were settled or abandoned."""
     n_steps: int
-    """Number of Lloyd steps taken."""
     is_searched: bool = True
-    """True if partitions are not known to be optimal, so that lower ones may exist."""
+    """False if all partitions are known to be optimal."""
 
     @classmethod
     def optimal(cls, partitions: Floats, costs: Floats) -> Kept:
@@ -167,7 +152,7 @@ class Kept:
 
 @dataclass(slots=True)
 class PathSearch:
-    """Partitions found so far, and the attempts made to lower them.
+    """Best partitions found so far, and a record of attempts to improve them.
 
     Lists are indexed by the number of clusters minus one.
     """
@@ -175,16 +160,14 @@ class PathSearch:
     plan: Plan
     operators: Operators
     partitions: list[Floats] = field(default_factory=list)
-    """Centres (l, d) of each partition."""
     costs: list[float] = field(default_factory=list)
     changes: list[int] = field(default_factory=list)
-    """Number of times that each partition was improved."""
     grown: list[int] = field(default_factory=list)
-    """``changes`` of the next smaller partition when it was last grown; -1 if it never was."""
+    """``changes`` of the next smaller partition at the last attempt to grow it; -1 if never."""
     shrunk: list[int] = field(default_factory=list)
-    """``changes`` of the next larger partition when it was last shrunk; -1 if it never was."""
+    """``changes`` of the next larger partition at the last attempt to shrink it; -1 if never."""
     population: list[list[tuple[float, Floats]]] = field(default_factory=list)
-    """For each number of clusters, objectives and centres of distinct partitions, lowest first."""
+    """Objectives and centres of distinct partitions for each number of clusters, lowest first."""
 
     @classmethod
     def begin(cls, plan: Plan, operators: Operators) -> PathSearch:
@@ -195,7 +178,6 @@ class PathSearch:
 
     @classmethod
     def of(cls, plan: Plan, operators: Operators, kept: Kept) -> PathSearch:
-        """Return a search that continues from arrays."""
         length = len(kept.costs)
         partitions = [centers_in(kept.partitions, size + 1) for size in range(length)]
         search = cls(plan, operators, partitions, kept.costs.tolist(), *kept.tried.tolist())
@@ -208,7 +190,6 @@ class PathSearch:
         return search
 
     def kept(self) -> Kept:
-        """Return the search as arrays."""
         members = [member for group in self.population for member in group]
         none = np.zeros((0, self.operators.rows.x.shape[1]))
         return Kept(
@@ -224,11 +205,10 @@ class PathSearch:
 
     @property
     def length(self) -> int:
-        """Number of clusters of the last partition found so far; all smaller ones exist."""
+        """Number of clusters of the largest partition found so far."""
         return len(self.costs)
 
     def run(self, piece: Piece, rng: Rng, step: int) -> None:
-        """Run a piece."""
         stage = piece.stage.removeprefix("again ")
         for size in piece.sizes:
             if size > self.length + (stage == "up"):
@@ -245,7 +225,7 @@ class PathSearch:
                 self._recombine(size, generator, piece.recombinations)
 
     def offer(self, size: int, partition: PartitionState | None) -> None:
-        """Store a partition if it is the lowest of its size."""
+        """Store a partition if no better one of its size is known."""
         if partition is None or len(partition.centers) != size:
             return
         self._add_member(size, partition)
@@ -259,7 +239,7 @@ class PathSearch:
             self.changes[size - 1] += 1
 
     def _add_member(self, size: int, partition: PartitionState) -> None:
-        """Add a partition to the population of its size, if it differs from all members."""
+        """Add a partition to the population unless it equals a member."""
         while len(self.population) < size:
             self.population.append([])
         members, cost = self.population[size - 1], partition.cost
@@ -284,7 +264,7 @@ class PathSearch:
         self.offer(size, self.operators.shrink(self.partitions[size], DROPPED))
 
     def _recombine(self, size: int, generator: np.random.Generator, recombinations: int) -> None:
-        """Try new starts, then recombine until too many successive attempts have failed."""
+        """Try new starts, then recombine partitions until too many attempts fail in a row."""
         if size < 2:
             return
         plan, members = self.plan, self.population[size - 1]

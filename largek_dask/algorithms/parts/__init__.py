@@ -1,1 +1,1 @@
-"""Parts that several algorithms share; they do not depend on any algorithm."""
+"""Components shared by several algorithms."""

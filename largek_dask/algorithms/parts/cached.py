@@ -1,4 +1,4 @@
-"""Cached properties that can be dropped and computed again."""
+"""Cached properties that can be dropped and recomputed."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 
 class Recomputable:
-    """Base of classes whose cached properties depend on their fields alone.
+    """Base class with cached properties that depend only on the fields.
 
-    Pickles leave these out, and :meth:`forget` drops them; access computes them again.
+    Cached properties are not pickled; :meth:`forget` drops them, and the next access recomputes
+    them.
     """
 
     _cached: ClassVar[frozenset[str]] = frozenset()
-    """Names of the cached properties."""
 
     def __init_subclass__(cls) -> None:
         own = {name for name, value in vars(cls).items() if isinstance(value, cached_property)}
@@ -24,10 +24,8 @@ class Recomputable:
 
     @property
     def has_cached(self) -> bool:
-        """True if a cached property is present."""
         return not self._cached.isdisjoint(self.__dict__)
 
     def forget(self) -> None:
-        """Drop cached properties."""
         for name in self._cached:
             self.__dict__.pop(name, None)

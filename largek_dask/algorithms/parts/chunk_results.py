@@ -15,5 +15,4 @@ class ChunkResults(Additive):
     chunks: dict[int, Any] = field(default_factory=dict)
 
     def in_order(self) -> list[Any]:
-        """Return the results in the order of the chunks."""
         return [self.chunks[index] for index in sorted(self.chunks)]

@@ -1,9 +1,9 @@
-"""Approximate leading principal directions of rows, and the share of variance outside of them.
+"""Approximate principal directions of rows, and the share of variance outside them.
 
-They are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A. Tropp,
-Finding structure with randomness: probabilistic algorithms for constructing approximate matrix
-decompositions, SIAM Review 2011, algorithm 4.4). Only the space that the directions span is needed,
-not its axes, so the small eigenproblem at the end of that algorithm is omitted.
+The directions are computed by subspace iteration on a sample (N. Halko, P. G. Martinsson, J. A.
+Tropp, Finding structure with randomness: probabilistic algorithms for constructing approximate
+matrix decompositions, SIAM Review 2011, algorithm 4.4). Only the span of the directions is needed,
+so the small eigenproblem at the end of that algorithm is omitted.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from largek_dask.kernels.exact.squares import row_squares
 from largek_dask.kernels.projection import Directions, orthonormal, project
 
 SAMPLE_ROWS = 2_000
-"""Number of sample rows. With 6,000 rows and four iterations, 64 of 784 directions retain 0.932
-instead of 0.927 of the variance (set C), and take four times as long."""
+"""Number of sample rows. On set C, 6,000 rows and four iterations retain 0.932 of the variance in
+64 of 784 directions, instead of 0.927, and take four times as long."""
 ITERATIONS = 2
-"""Number of subspace iterations. With one iteration the share of the variance is 0.915."""
+"""Number of subspace iterations. One iteration on the same sample retains 0.915 of the variance."""
 
 Weights = NDArray[np.float64] | None
 
@@ -36,16 +36,16 @@ def principal_directions(
     n_directions: int,
     known: Directions | None = None,
 ) -> Directions | None:
-    """Return up to d orthonormal principal directions of rows (n, d); None if there are fewer.
+    """Return ``n_directions`` orthonormal principal directions of rows; None if there are fewer.
 
-    ``SAMPLE_ROWS`` rows in random order are enough. ``origin`` (d,), of the compute dtype, is near
-    their mean. If the first directions are ``known``, for the same origin, only the remaining ones
-    are computed.
+    A sample of ``SAMPLE_ROWS`` rows in random order is enough. ``origin`` (d,), of the compute
+    dtype, is close to the mean of the rows. If the first directions for this origin are ``known``,
+    only the remaining ones are computed.
     """
     dtype, d = origin.dtype, x.shape[1]
     before = np.empty((0, d), dtype) if known is None else known.vectors
     m = n_directions - len(before)
-    # Random signs are the same on any machine, unlike normally distributed numbers.
+    # Unlike normal random numbers, random signs are identical on all machines.
     signs = rng.generator(0, "directions").integers(0, 2, (n_directions, d)) * 2.0 - 1.0
     columns = np.ascontiguousarray((x - origin).T, dtype=dtype)
     zero = np.zeros(len(x), dtype)
@@ -55,7 +55,7 @@ def principal_directions(
             return None
         projected = project(x, Directions.of(vectors.astype(dtype), origin))
         if weight is not None:
-            # Relative to the mean, so that products do not depend on the unit of weights.
+            # Divide by the mean so that products do not depend on the unit of weights.
             projected = (projected * (weight / weight.mean())[:, None]).astype(dtype)
         transposed = Directions.of(np.ascontiguousarray(projected.T), zero)
         vectors = _complement(before, project(columns, transposed).T)
@@ -65,22 +65,20 @@ def principal_directions(
 
 
 def _complement(before: NDArray[Any], vectors: NDArray[Any]) -> NDArray[np.float64]:
-    """Return an orthonormal basis of the part of the vectors' span orthogonal to ``before``."""
+    """Return ``vectors`` made orthonormal to ``before`` and to each other."""
     return orthonormal(np.concatenate([before, vectors]))[len(before) :]
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Variance of rows outside of directions."""
+    """Variance of rows outside the span of directions."""
 
     share: float
-    """Share of the variance, 0 to 1."""
+    """Share of the variance outside the span, from 0 to 1."""
     of_a_row: float
-    """Mean squared length per row."""
 
 
 def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
-    """Return the variance of rows (n, d) outside of directions."""
     whole, inside = ExactSums(1), ExactSums(1)
     whole.add(row_squares(x, directions.origin), weight)
     inside.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)

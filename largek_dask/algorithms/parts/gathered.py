@@ -1,6 +1,6 @@
-"""All rows in the driver's process, for algorithms that visit rows one by one.
+"""All rows in the driver's process, for algorithms that process rows one by one.
 
-If every update depends on the previous row, several processes cannot share the work.
+Several processes cannot share the work if every update depends on the previous row.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from largek_dask.kernels.blocks import dense_rows
 
 
 def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
-    """Raise ParameterError if holding the rows takes more memory than a fit may use.
+    """Raise ``ParameterError`` if holding all rows exceeds the memory limit.
 
-    ``name`` is the algorithm with the parameter that makes it hold rows; ``instead`` is what to use
-    for large tables.
+    ``name`` is the algorithm with the parameter that makes it hold rows, and ``instead`` is the
+    alternative for large tables.
     """
     if passes.state_limit is not None and n_bytes > passes.state_limit:
         raise ParameterError(
@@ -31,16 +31,16 @@ def check_held(passes: Passes, n_bytes: int, name: str, instead: str) -> None:
 
 
 def bytes_of_held(table: TableShape, n: int, itemsize: int, beside: int, copies: int = 1) -> int:
-    """Return the memory of n rows in the driver's process in bytes, for plans.
+    """Return the memory in bytes of n rows in the driver's process.
 
-    Each row has an index, a weight and ``beside`` further bytes. Pass ``copies=2`` for the
-    memory needed while rows are read: they arrive in any order and are then sorted.
+    Each row needs an index, a weight and ``beside`` more bytes. ``copies=2`` includes the copy for
+    sorting rows that arrive in any order.
     """
     return n * (copies * table.row_values * itemsize + 2 * 8 + beside)
 
 
 def bytes_of_gathered(table: TableShape, itemsize: int, beside: int = 0) -> int:
-    """Return the memory of :func:`gather_rows` in bytes, for plans, with two copies of the rows."""
+    """Return the memory of :func:`gather_rows` in bytes, including two copies of the rows."""
     return table.n_rows * (2 * table.n_features * itemsize + 3 * 8 + beside)
 
 
@@ -49,20 +49,19 @@ class GatheredRows:
     """Rows of positive weight, in the order of the table."""
 
     x: NDArray[Any]
-    """(n, d) dense, C-contiguous, compute dtype."""
+    """(n, d) dense, C-contiguous rows of the compute dtype."""
     weight: NDArray[np.float64] | None
-    """(n,) positive weights; None if every row weighs 1."""
     passes: Passes
     """Passes over the same rows; ``chunk.start`` is a position in ``x``."""
 
     def draws(self, rng: Rng, step: int, purpose: str, share: float) -> NDArray[np.int64]:
-        """Draw positions of rows with replacement: this share of all rows, or one row."""
+        """Draw positions of a share of all rows, at least one, with replacement."""
         n = len(self.x)
         return rng.generator(step, purpose).integers(n, size=max(1, round(share * n)))
 
 
 def gather_rows(passes: Passes, rng: Rng) -> GatheredRows:
-    """Return all rows; they are read once and cached until other rows are requested."""
+    """Return all rows, read once and cached until other rows are requested."""
     n = passes.n_rows
     held = passes.subset(RowSample(rng, "all rows", n, ascending=True))
     x, weight, _ = held.take()

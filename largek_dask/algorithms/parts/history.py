@@ -1,4 +1,4 @@
-"""History of passes since the last anchor, from which row state is rebuilt."""
+"""History of passes since the last anchor, used to rebuild row state."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Entry = TypeVar("Entry")
 
 @dataclass(frozen=True, slots=True)
 class History(Generic[Entry]):
-    """Passes over the same rows, stored in an algorithm's state.
+    """Record of passes over the same rows, stored in the state of an algorithm.
 
-    An anchor is a pass whose result does not depend on row state. Arrays that entries share are
-    also shared in checkpoints and after a resume.
+    An anchor is a pass whose result does not depend on row state. Arrays shared by several entries
+    are also shared in checkpoints and after a resume.
     """
 
     generation: int = 0
-    """Number of passes so far, and the generation of the row state that the last one wrote."""
+    """Number of passes so far, which is also the generation of the last row state."""
     entries: tuple[Entry, ...] = ()
     """Entries of the passes since the last anchor, the anchor first."""
 
@@ -37,8 +37,8 @@ class History(Generic[Entry]):
     ) -> History[Entry]:
         """Return the history with one more pass; an anchor removes all earlier entries.
 
-        ``back_to`` is the number of entries that remain valid, if the pass first restored the state
-        after them.
+        If the pass first restored an earlier state, ``back_to`` is the number of entries up to that
+        state.
         """
         before = () if anchor else self.entries[:back_to]
         return History(self.generation + 1, (*before, entry))
@@ -51,7 +51,7 @@ class History(Generic[Entry]):
         anchor: bool = False,
         retain: bool = False,
     ) -> RowState:
-        """Return the row state of the next pass; ``broadcast`` makes arguments from an entry."""
+        """Return the row state of the next pass; ``broadcast`` turns an entry into arguments."""
         entries = () if anchor else self.entries
         replay = tuple(map(broadcast, entries))
         return RowState(name, self.generation + 1, replay, retain=retain)
@@ -63,5 +63,5 @@ class History(Generic[Entry]):
         rebuild: ChunkFunction,
         start: Callable[[], Any],
     ) -> RowState:
-        """Return the row state of a pass that only reads what ``rebuild`` wrote into its totals."""
+        """Return the row state for a pass that only reads what ``rebuild`` has written."""
         return replace(self.next_state(name, broadcast), rebuild=rebuild, rebuild_start=start)

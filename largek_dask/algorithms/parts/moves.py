@@ -1,10 +1,12 @@
-"""Moves of centres: those cheapest to remove go to the clusters that gain most by a split.
+"""Moves of centres: the cheapest are removed to split the clusters with the largest gains.
 
-Lloyd's steps never move a centre past another one, so a region that got too few centres at the
-start never gets more. A move takes the centre whose removal costs least (each of its rows goes to
-its second nearest centre) and splits a cluster with it. The gain of a split is estimated on a
-sample: on rows that it was not fitted to (:mod:`~largek_dask.algorithms.parts.splits`), or on the
-same rows if unsuccessful moves are undone (:mod:`~largek_dask.algorithms.truncated`).
+Lloyd steps never move a centre past another one, so a region with too few centres at the start
+keeps too few. A move takes the centre whose removal costs least, when each of its rows goes to the
+second nearest centre, and uses this centre to split another cluster.
+
+The gain of a split is estimated on a sample: on rows that the split was not fitted to
+(:mod:`~largek_dask.algorithms.parts.splits`), or on the same rows if unsuccessful moves are undone
+(:mod:`~largek_dask.algorithms.truncated`).
 """
 
 from __future__ import annotations
@@ -19,43 +21,38 @@ from numpy.typing import NDArray
 from largek_dask.kernels.distances import pack_centers, scores, squared_distances
 
 Gaps = Callable[[NDArray[np.int64]], NDArray[Any]]
-"""Function that returns the squared distances of some centres to all."""
+"""Function that returns the squared distances from some centres to all centres."""
 
 PAIRED_VALUES = 1 << 16
 """Approximate number of centre coordinates compared in one call."""
 GAPS_AT_ONCE = 1 << 22
-"""Approximate number of distances between centres held at a time. The distances of 12,800 centres
-to all 32,000 would take 1.6 GB, and sorting them twice that."""
+"""Approximate number of distances between centres held at once. All distances of 12,800 centres to
+32,000 centres take 1.6 GB, and sorting them takes twice that."""
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """Estimated result of splitting each of several clusters."""
-
     clusters: NDArray[np.int64]
-    """(m,) clusters, ascending."""
     gains: NDArray[np.float64]
-    """(m,) reductions of the cost."""
     halves: NDArray[Any]
-    """(m, 2, d) centres of the rows that stay in the cluster, and of the rows that leave it."""
+    """(m, 2, d) centres of both halves: the rows that stay in the cluster, and the rows that
+    leave."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Clusters to split, and the centres to split them with."""
+    """Clusters to split, and centres to move into the new halves."""
 
     split: NDArray[np.int64]
-    """(m,) clusters to split; each keeps one half of its rows."""
+    """(m,) indices of clusters to split; each keeps one half of its rows."""
     removed: NDArray[np.int64]
-    """(m,) centres that leave their own rows and take over the other halves."""
+    """(m,) indices of centres that give up their rows and take over the other halves."""
     halves: NDArray[Any]
-    """(m, 2, d)"""
     gain: float
-    """Estimate of the total gain of all moves."""
 
     @property
     def clusters(self) -> NDArray[np.int64]:
-        """(2 m,) clusters: first those that are split, then those that are removed."""
+        """(2 m,) indices of the split clusters, followed by the removed ones."""
         return np.concatenate([self.split, self.removed])
 
     def apply(self, centers: NDArray[Any]) -> NDArray[Any]:
@@ -95,7 +92,7 @@ def choose_moves(
         True if clusters that take over rows may be split.
     """
     candidates = iter(enumerate(cheapest.tolist()))
-    # Estimates stay valid while locked clusters do not change.
+    # Estimates remain valid as long as locked clusters do not change.
     locked, gone = np.zeros(len(losses), np.bool_), np.zeros(len(losses), np.bool_)
     chosen: list[int] = []
     removed: list[int] = []
@@ -125,9 +122,9 @@ def nearest_others(
     m: int,
     gaps: Gaps | None = None,
 ) -> NDArray[np.int64]:
-    """Return (len(which), up to m) indices of the nearest other centres of each of ``which``.
+    """Return the indices of the m nearest other centres of each centre in ``which``.
 
-    ``gaps`` computes the distances if they cannot be computed from ``centers``.
+    If given, ``gaps`` computes the distances instead of ``centers``.
     """
     k = len(centers)
     found = np.empty((len(which), min(m, k - 1)), np.int64)
@@ -146,12 +143,12 @@ def nearest_others(
 
 
 def _least(values: NDArray[Any], m: int) -> NDArray[np.int64]:
-    """Return (n, m) positions of the m smallest values of each row, ascending; ties by position."""
+    """Return (n, m) column indices of the m smallest values of each row, ascending."""
     n = len(values)
     if m == 0:
         return np.empty((n, 0), np.int64)
     most = np.partition(values, m - 1, axis=1)[:, m - 1 : m]
-    # Positions of at most m values, and of ties. NaN comes last, as in numpy.
+    # Positions of the m smallest values and of ties; NaN sorts last, as in numpy.
     rows, places = np.nonzero(~(values > most))
     order = np.lexsort((places, values[rows, places], rows))
     starts = np.searchsorted(rows, np.arange(n))
@@ -165,11 +162,11 @@ def losses_of_merging(
     shift: NDArray[Any],
     gaps: Gaps | None = None,
 ) -> NDArray[np.float64]:
-    """Return (k,) upper bounds of the cost of removing each centre, by merging clusters in pairs.
+    """Return (k,) upper bounds of the cost of removing each centre, by merging pairs of clusters.
 
-    After a merge the centre moves to the mean. If each row went to its second nearest centre and
-    the centres did not move, merging two clusters would cost up to twice as much (J. H. Ward,
-    Hierarchical grouping to optimize an objective function, JASA 1963). ``gaps`` is as in
+    After a merge, the centre moves to the joint mean. Assigning each row to its second nearest
+    centre, without moving centres, would overestimate the cost up to twofold (J. H. Ward,
+    Hierarchical grouping to optimize an objective function, JASA 1963). For ``gaps`` see
     :func:`nearest_others`.
     """
     (k, d), packed = centers.shape, pack_centers(centers, shift)

@@ -1,11 +1,11 @@
-"""Nested batches of rows, held in the driver's process or read on the workers.
+"""Nested batches of rows, read on the workers or gathered in the driver's process.
 
 J. Newling, F. Fleuret, Nested Mini-Batch K-Means, NIPS 2016, section 3.3: a row costs more in the
-step in which it enters a batch, so every thread or worker should have an equal part of the rows
-that entered in each step. Here a batch is the same share of every chunk, in the order of a seeded
-permutation of that chunk, so a smaller batch is always part of a larger one.
+step in which it enters a batch, so every worker should get an equal number of new rows. Here a
+batch is the same share of every chunk, in the order of a seeded permutation, so every batch
+contains all smaller batches.
 
-No result depends on whether a batch is gathered.
+Results do not depend on whether a batch is gathered.
 """
 
 from __future__ import annotations
@@ -20,28 +20,22 @@ from largek_dask.algorithms.base import Passes, PlannedTable, Rng, RowSlice, Spa
 from largek_dask.kernels.blocks import rows_at
 
 SAMPLE_VALUES = 1 << 25
-"""Maximum values (rows times features) of a sample."""
 GATHERED_VALUES = 1 << 25
-"""Maximum values of a gathered batch."""
 GATHERED_WORK = 1 << 31
-"""Maximum multiplications to assign a gathered batch, if workers could share them: tens of
-milliseconds, about as long as a pass takes on a cluster of machines."""
+"""Maximum number of multiplications to assign a gathered batch that workers could share. These take
+tens of milliseconds, about as long as a pass on a cluster."""
 
 COPIES = 3
-"""Number of copies of a sample from which centres are drawn: as read, in one piece, and in
-order."""
+"""Number of copies of a sample from which centres are drawn: as read, concatenated, and sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class NestedBatch:
-    """Access to the rows of one batch."""
-
     passes: Passes
     """Passes over the rows of the batch, or over a larger set of rows."""
     share: RowSlice | None
-    """Slice of the rows in ``passes`` that forms the batch; None for all of them."""
+    """Slice of ``passes`` that forms the batch; None if the batch is all of ``passes``."""
     gathered: bool
-    """True if the rows are held in the driver's process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,31 +46,31 @@ class NestedRows:
     rng: Rng
 
     def first(self, rows: int) -> RowSlice:
-        """Return the first rows of the nested order, counted over all chunks together."""
+        """Return a slice of the first rows in the nested order."""
         return RowSlice(self.rng, 0, rows, self.passes.n_rows)
 
     def batch(self, rows: int, rows_before: int, gathered: bool) -> NestedBatch:
-        """Return the batch of the first rows; ``rows_before`` is the size of the previous batch."""
+        """Return a batch of the first rows; ``rows_before`` is the size of the previous batch."""
         if gathered:
             if rows_before not in (0, rows):
-                # Entering rows come after those of the previous batch.
+                # Request the previous batch first, so that new rows come after its rows.
                 self.passes.subset(self.first(rows_before))
             return NestedBatch(self.passes.subset(self.first(rows)), None, True)
         everything = rows == self.passes.n_rows
         return NestedBatch(self.passes, None if everything else self.first(rows), False)
 
     def sample(self, rows: int, k: int) -> tuple[Any, NDArray[np.float64], int]:
-        """Return the first rows (m, d) of positive weight, their weights, and how many were read.
+        """Return the first rows of positive weight, their weights, and the number of rows read.
 
-        More rows than requested are returned if there would otherwise be fewer than k, as few have
-        positive weight or chunks are small; fewer rows if they would take too much memory.
+        The sample is enlarged while it has fewer than k rows of positive weight, and reduced if it
+        would take too much memory.
         """
         n = self.passes.n_rows
         size = min(rows, room_of_sample(self.passes, k))
         while True:
             x, weight, rows_of_x = self.passes.subset(self.first(size)).take()
             weight = np.ones(len(x)) if weight is None else weight
-            # Sorted by index, since after a resume the rows are in another order.
+            # Sort by index, because the order of rows may change after a resume.
             order = np.argsort(rows_of_x, kind="stable")
             order = order[weight[order] > 0]
             if len(order) >= k or size == n:
@@ -84,10 +78,10 @@ class NestedRows:
             size = min(2 * size, n)
 
     def spaced_sample(self, rows: int, least: int, k: int, each: int) -> Passes:
-        """Return up to ``each`` rows per cluster of k, evenly spaced among the first rows.
+        """Return a sample of up to ``each * k`` evenly spaced rows of the nested order.
 
-        These are the first ``least`` rows; their number doubles, up to ``rows``, while they are too
-        few.
+        The sample is taken from the first ``least`` rows; this number doubles, up to ``rows``,
+        while it is below ``each * k``.
         """
         most = min(rows, room_of_sample(self.passes, k))
         size = min(least, most)
@@ -96,13 +90,20 @@ class NestedRows:
         return self.passes.subset(SpacedRows(self.first(size), each * k))
 
 
+def halved(n: int, least: int) -> int:
+    """Halve n, rounding up, as long as at least ``least`` remain; doubling then leads back to n."""
+    while -(-n // 2) >= least:
+        n = -(-n // 2)
+    return n
+
+
 def worth_gathering(table: Passes | PlannedTable, rows: int, k: int, n_passes: int = 1) -> bool:
-    """Return True if a step on few rows is as fast in one process as on a cluster of machines."""
+    """Return True if one process takes no longer than a cluster for a step on these rows."""
     values = rows * table.row_values
     alone = table.n_threads == 1
     return values <= GATHERED_VALUES and (alone or values * k // n_passes <= GATHERED_WORK)
 
 
 def room_of_sample(table: TableShape, k: int) -> int:
-    """Return the maximum number of rows of a sample, at least one per cluster."""
+    """Return the maximum number of rows in a sample, which is at least k."""
     return max(k, SAMPLE_VALUES // table.row_values)

@@ -1,12 +1,12 @@
-"""Relocation of centres without rows to the rows farthest from their own centres.
+"""Relocation of centres without rows to the rows farthest from their centres.
 
-Scikit-learn's ``KMeans`` does the same. Here the result does not depend on the order of rows:
-candidates are distinct rows, ranked by exact squared distance, with ties broken by global row
-index. Two equal rows count once, like one row of weight 2.
+Scikit-learn's ``KMeans`` relocates centres as well. Here the result does not depend on the order of
+rows: candidates are distinct rows, ranked by exact squared distance and then by global row index.
+Two equal rows count once, like one row of weight 2.
 
-A row gets a centre only if its cluster also holds other rows: a cluster of equal rows needs no
-second centre, however far the rounded mean of these rows is from them. If the rows of every cluster
-are equal, there is one distinct row per cluster with rows, and all distinct rows are known.
+A row gets a centre only if its cluster contains other rows: a cluster of equal rows needs no second
+centre, however far their rounded mean is from them. If every cluster contains equal rows only, the
+number of distinct rows is known.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from largek_dask.kernels.distances import PackedCenters, squared_distances
 
 
 class FarthestRows:
-    """Up to ``size`` distinct rows far from their centres, and clusters that hold distinct rows.
+    """The ``size`` farthest distinct rows, and the clusters that contain distinct rows.
 
     Rows are compared in the compute ``dtype``.
     """
@@ -36,21 +36,18 @@ class FarthestRows:
         self.distances = np.empty(0, np.float64)
         """Squared distances of the farthest rows to their centres, descending."""
         self.rows = np.empty(0, np.int64)
-        """Global indices of the farthest rows; of equal rows, the index of the first."""
+        """Global indices of the farthest rows; the lowest index of equal rows."""
         self.labels = np.empty(0, np.int32)
-        """Clusters of the farthest rows."""
         self.x = np.empty((0, d), dtype)
-        """Coordinates of the farthest rows, all distinct."""
         self.several = np.zeros(k, np.bool_)
-        """Clusters that hold distinct rows."""
+        """Mask of clusters that contain distinct rows."""
         self.single = np.empty(0, np.int32)
-        """Clusters whose rows are all equal, ascending."""
+        """Indices of clusters whose rows are all equal, ascending."""
         self.single_x = np.empty((0, d), dtype)
-        """Coordinates of the rows of each of these clusters."""
+        """Coordinates of one row of each cluster in ``single``."""
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the arrays that are sent."""
         names = (name for name in self.__slots__ if name != "size")
         return sum(getattr(self, name).nbytes for name in names)
 
@@ -61,7 +58,7 @@ class FarthestRows:
         labels: NDArray[np.int32],
         x: Table,
     ) -> None:
-        """Add rows: squared distances, global indices, clusters (n,), coordinates (n, d)."""
+        """Add rows (n, d) with their squared distances, global indices and clusters."""
         x = x.astype(self.x.dtype)
         best = _farthest(distances, rows, x, self.size, self.least)
         distances = np.concatenate([self.distances, distances[best]])
@@ -78,7 +75,7 @@ class FarthestRows:
         return float(self.distances[-1]) if len(self.distances) == self.size else 0.0
 
     def compare(self, distances: NDArray[np.float64], labels: NDArray[np.int32], x: Table) -> None:
-        """Find clusters that hold distinct rows; this must be called with all rows."""
+        """Find clusters that contain distinct rows; all rows must be passed."""
         order = np.flatnonzero(~self.several[labels])
         if not len(order):
             return
@@ -99,7 +96,7 @@ class FarthestRows:
         self._compare_singles(labels[firsts], dense_rows(x[firsts]).astype(self.x.dtype))
 
     def _compare_singles(self, labels: NDArray[np.int32], x: NDArray[Any]) -> None:
-        """Compare one row of each of the clusters ``labels``, ascending, with its known row."""
+        """Compare one row of each cluster in ``labels``, ascending, with the row known so far."""
         labels = np.concatenate([self.single, labels])
         x = np.concatenate([self.single_x, x])
         order = np.argsort(labels, kind="stable")
@@ -127,7 +124,7 @@ def _farthest(
     kept = np.flatnonzero(distances >= least)
     values = np.unique(distances[kept])
     if len(values) > size:
-        # Rows at different distances differ, so from here on there are enough distinct rows.
+        # Different distances imply distinct rows, so nearer rows are not needed.
         kept = kept[distances[kept] >= values[-size]]
     kept = kept[np.lexsort((rows[kept], -distances[kept]))]
     _, first = np.unique(_numbers(x[kept]), return_index=True)
@@ -136,7 +133,7 @@ def _farthest(
 
 
 def _numbers(x: Table) -> NDArray[np.int64]:
-    """Return (n,) numbers, one per row of (n, d), that are equal for equal rows."""
+    """Return (n,) integers, one per row, that are equal for equal rows."""
     if isinstance(x, SparseBlock):
         known: dict[tuple[bytes, bytes], int] = {}
         numbers = np.empty(len(x), np.int64)
@@ -154,7 +151,7 @@ def _numbers(x: Table) -> NDArray[np.int64]:
 
 
 def _runs(labels: NDArray[np.int32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the start and length of each run of equal labels; labels are ascending."""
+    """Return the start and length of each run of equal values in ascending labels."""
     starts = np.flatnonzero(np.concatenate([[True], labels[1:] != labels[:-1]]))
     return starts, np.diff(np.concatenate([starts, [len(labels)]]))
 
@@ -164,8 +161,8 @@ def farthest_chunk(
 ) -> None:
     """Add the rows of a chunk that differ from their centre.
 
-    ``several`` is a mask of the clusters to search. With None, all are searched, and clusters that
-    hold distinct rows are found.
+    ``several`` is a mask of the clusters to search. If None, all clusters are searched, and those
+    with distinct rows are recorded.
     """
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = squared_distances(chunk.x, centers, labels)
@@ -179,20 +176,16 @@ def farthest_chunk(
         total.compare(distances, labels, x)
     else:
         away &= several[labels]
-    # Rows that are too near are not copied.
+    # Do not copy rows that are too near.
     keep = np.flatnonzero(away & (distances >= total.least))
     total.add(distances[keep], rows[keep], labels[keep], x[keep])
 
 
 class Relocation(NamedTuple):
-    """Result of relocating centres without rows."""
-
     centers: NDArray[Any]
-    """(k, d) centres after relocation."""
     n_moved: int
-    """Number of centres that were moved."""
     distinct: tuple[NDArray[np.int32], NDArray[Any]] | None
-    """Clusters (n,) and their rows (n, d), if in every cluster all rows are equal; otherwise
+    """Clusters (n,) and their rows (n, d) if all rows of every cluster are equal, otherwise
     None."""
 
 
@@ -203,7 +196,7 @@ def relocate_empty(
     empty: NDArray[np.int64],
     rows: RowSlice | None = None,
 ) -> Relocation:
-    """Move the centres ``empty`` to the rows farthest from the centres ``packed``.
+    """Move centres without rows to the rows that are farthest from their own centres.
 
     Parameters
     ----------
@@ -235,7 +228,7 @@ def relocate_empty(
         return Relocation(centers, 0, (found.single, found.single_x))
     x = found.x[several[found.labels]]
     if len(x) < len(found.x) == found.size:
-        # Rows that need no centre of their own took up candidate positions, so search without them.
+        # Rows of clusters of equal rows took up candidates, so search again without them.
         x = search(several).x
     moved = centers.copy()
     moved[empty[: len(x)]] = x
@@ -244,9 +237,9 @@ def relocate_empty(
 
 
 def returns(centers: NDArray[Any], before: NDArray[Any] | None) -> bool:
-    """Return True if the centres are the same as two steps ago, and so would cycle for ever.
+    """Return True if the centres equal those of two steps ago, so the fit would cycle forever.
 
-    Rows that differ by less than a step of the sums' grid have the same mean, so two centres that
-    were moved to them coincide there, and one of them has no rows again.
+    Rows that differ by less than a grid step have the same mean. Two centres moved to such rows
+    coincide afterwards, and one of them is empty again.
     """
     return before is not None and np.array_equal(centers, before)

@@ -1,10 +1,10 @@
-"""Splits of clusters in two, evaluated on rows that they were not fitted to, and moves of centres.
+"""Splits and moves of centres, evaluated on rows that were not used to fit the splits.
 
-A split always lowers the cost of the rows that it was fitted to, and moves based on such estimates
-make a result worse. (The kernel :mod:`largek_dask.kernels.dense.splits` estimates on all rows of
-the cluster, for a search that undoes unsuccessful moves.)
+A split always lowers the cost of the rows it was fitted to, and moves based on such estimates make
+the result worse. (:mod:`largek_dask.kernels.dense.splits` estimates gains on all rows of a cluster,
+for a search that undoes unsuccessful moves.)
 
-All clusters are split at once. Each gets two centres, and every row is compared only with the two
+All clusters are split at once: each gets two centres, and every row is compared only with the two
 centres of its cluster.
 """
 
@@ -28,17 +28,15 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.threads import on_threads
 
 SPLIT_ROWS = 256
-"""Maximum rows of a cluster on which a split is fitted and evaluated."""
+"""Maximum number of rows per cluster on which a split is fitted and evaluated."""
 LEAST_SPLIT_ROWS = 16
-"""Minimum number of rows to estimate a gain."""
+"""Minimum number of rows of a cluster whose gain is estimated."""
 SPLIT_STEPS = 4
-"""Number of Lloyd steps with two centres."""
 LEAST_PIECE = 2_048
-"""Minimum number of rows that one thread labels."""
 MOVED_SHARE = 10
 """At most one in this many centres moves at a time."""
 LOCKED = 4
-"""Number of centres nearest to a removed one that must stay unchanged."""
+"""Number of centres nearest to a removed centre that must stay unchanged."""
 
 
 def held_out_moves(
@@ -48,15 +46,15 @@ def held_out_moves(
     sse: NDArray[np.float64],
     losses: NDArray[np.float64],
 ) -> Moves:
-    """Return moves that lower the cost, by trying splits on a sample without rows of weight 0.
+    """Return moves that lower the cost, based on splits of a sample of rows of positive weight.
 
-    ``counts`` and ``sse`` are the weight and the sum of squared distances of each cluster;
-    ``losses`` (k,) is the cost of removing each centre.
+    ``counts`` and ``sse`` are the weights and sums of squared distances of the clusters; ``losses``
+    (k,) are the costs of removing each centre.
     """
     k, grid = len(centers), sample.statistics.grid
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
-    # Try the clusters with the largest cost; an empty cluster cannot be split.
+    # Try the clusters with the largest cost, except for empty ones.
     wanted = np.argsort(-sse, kind="stable")[: max(4, 4 * k // MOVED_SHARE)]
     wanted = np.sort(wanted[counts[wanted] > 0])
     splits = held_out_splits(x, weight, centers, wanted, grid, rows, sample.threads.n)
@@ -71,11 +69,11 @@ def held_out_moves(
 def split_up(
     sample: Passes, centers: NDArray[Any], counts: NDArray[np.float64], n_clusters: int
 ) -> NDArray[Any]:
-    """Split the clusters that gain most, up to ``n_clusters`` (k to 2 k) centres.
+    """Split the clusters with the largest gains until there are ``n_clusters`` centres.
 
-    The sample has no rows of weight 0; ``counts`` (k,) are the weights of the clusters. There are
-    fewer centres if too few clusters have rows. Each of the first k centres is the given one, or
-    that of one half of its cluster.
+    The sample has no rows of weight 0, and ``counts`` (k,) are the weights of the clusters.
+    ``n_clusters`` is at most 2 k. Fewer centres are returned if too few clusters have rows. The
+    first k centres are the given ones, or the centres of the first halves of split clusters.
     """
     x, weight, rows = sample.take()
     weight = np.ones(len(x)) if weight is None else weight
@@ -98,12 +96,11 @@ def held_out_splits(
     order: NDArray[np.int64] | None = None,
     n_threads: int = 1,
 ) -> Splits:
-    """Split clusters (m,), ascending, in two on a sample of rows (n, d) of positive weight.
+    """Split each of the given clusters in two, on a sample of rows (n, d) of positive weight.
 
-    The first rows of each cluster in the ``order`` (n,) are used; the default is the given order.
-    ``grid`` is the grid for all rows. Gains are reductions of the squared distances divided by the
-    weight of the cluster, or -inf if there are too few rows. The second half, to which a centre is
-    moved, is the one around the row farthest from the centre.
+    The first rows of each cluster in the ``order`` (n,) are used. ``grid`` is the grid for all
+    rows. Gains are reductions of squared distances per unit of weight, or -inf if there are too few
+    rows. The second half, which gets the moved centre, starts at the row farthest from the centre.
     """
     labels = _labels(x, pack_centers(centers, grid.shift), n_threads)
     segment = np.full(len(centers), -1)
@@ -115,7 +112,7 @@ def held_out_splits(
     rank = _rank_in(segment[labels[rows]], len(clusters))
     rows, rank = rows[rank < SPLIT_ROWS], rank[rank < SPLIT_ROWS]
     edges = np.searchsorted(segment[labels[rows]], np.arange(len(clusters) + 1))
-    # Clusters are split independently, so they may be processed in any groups.
+    # Any grouping of clusters gives the same splits.
     inner = np.searchsorted(edges, np.arange(1, n_threads) * len(rows) // n_threads)
     cuts = np.unique([0, *np.minimum(inner, len(clusters)), len(clusters)]).tolist()
 
@@ -150,7 +147,7 @@ def _split(
     centers: NDArray[Any],
     grid: FixedPoint,
 ) -> tuple[NDArray[np.float64], NDArray[Any]]:
-    """Return gains (m,) and halves (m, 2, d) of these clusters.
+    """Return gains (m,) and centres of both halves (m, 2, d) for these clusters.
 
     Rows ``edges[i] : edges[i + 1]`` belong to cluster i; ``rank`` is each row's position in its
     cluster.
@@ -182,7 +179,7 @@ def _split(
 
 
 def _rank_in(segments: NDArray[np.int64], n: int) -> NDArray[np.int64]:
-    """Return the (r,) position of each row in its segment; segments are ascending."""
+    """Return the position of each row within its segment; segments are ascending."""
     edges = np.searchsorted(segments, np.arange(n))
     rank: NDArray[np.int64] = np.arange(len(segments)) - edges[segments]
     return rank
@@ -195,7 +192,7 @@ def _means(x: Any, labels: Any, weight: Any, fallback: Any, grid: FixedPoint) ->
 
 
 def _nearer_of_two(x: Table, packed: PackedCenters, of: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return (n,) the nearer of centres ``2 of`` and ``2 of + 1``; ties go to the first."""
+    """Return (n,) the nearer of centres ``2 of`` and ``2 of + 1``; ties go to ``2 of``."""
     first, second = (squared_distances(x, packed, 2 * of + i) for i in range(2))
     return 2 * of + (second < first)
 
@@ -208,7 +205,7 @@ def _farthest(
     edges: NDArray[np.int64],
     grid: FixedPoint,
 ) -> NDArray[Any]:
-    """Return (m, d) rows: for each segment, the fitting row farthest from its point."""
+    """Return (m, d) rows: for each cluster, the fitted row farthest from the given point."""
     distances = np.where(fits, squared_distances(x, pack_centers(points, grid.shift), of), -1.0)
     out = points.copy()
     filled = np.flatnonzero(np.diff(edges) > 0)

@@ -1,4 +1,4 @@
-"""Variances of the rows, and lower limits of the variances of a mixture's components."""
+"""Variances of the rows, and lower limits for the variances of mixture components."""
 
 from __future__ import annotations
 
@@ -15,24 +15,23 @@ from largek_dask.kernels.exact.soft_sums import resolved_bits
 from largek_dask.kernels.exact.squares import FeatureSquares
 
 MARGIN = 8
-"""Bits between the smallest variance and its rounding error. F then changes by less than 2^-18 of
-the contribution of a row."""
+"""Number of bits between the smallest variance and its rounding error. The free energy F then
+changes by less than 2^-18 of the contribution of a row."""
 LEAST = 2.0**-960
-"""Smallest variance allowed: both it and its inverse are normal floating-point numbers."""
+"""Smallest variance allowed; the variance and its inverse are normal floating-point numbers."""
 
 Real = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Variances of the rows by feature."""
+    """Variance of the rows in each feature."""
 
     variances: Real
-    """(d,)"""
     sizes: Real
-    """(d,) absolute values of the features' means."""
+    """(d,) absolute values of the feature means."""
     extents: NDArray[np.int64]
-    """(d,) exponents of the powers of 2 that bound the distances of rows from the shift."""
+    """(d,) exponents of the powers of 2 that bound the distances of the rows from the shift."""
 
     @property
     def mean(self) -> float:
@@ -41,14 +40,16 @@ class Spread:
     def floor(
         self, rows: Passes, covariance: Covariance, reg_covar: float, least_variance: float
     ) -> Real:
-        """Return (1,), or for "diag" (d,), lower limits of the variances of components.
+        """Return lower limits of the variances of components: (d,) for "diag", otherwise (1,).
 
-        The limit is the largest of ``reg_covar`` times the variance of the rows (of the feature,
-        or, with one variance per component, the mean over all features), ``least_variance``, and
-        the resolution of the sums. A mean has an error relative to the feature's extent; as it
-        moves by about the spread of the rows, the error of squared distances from it is the product
-        of the two. If all rows are equal in a feature, the resolution is the rounding error of
-        their value, or of 1 if the value is 0.
+        The limit is the maximum of ``least_variance``, ``reg_covar`` times the variance of the
+        rows, and the resolution of the sums. With one variance per component, the variance of the
+        rows is the mean over all features.
+
+        The mean of a component has an error relative to the extent of the feature. As the mean
+        moves by about the spread of the rows, the error of squared distances is the product of
+        error and spread. If all rows are equal in a feature, the resolution is the rounding error
+        of their value, or of 1 if the value is 0.
         """
         known = rows.statistics
         variances, sizes, extents = self.variances, self.sizes, self.extents
@@ -70,13 +71,13 @@ def spread_of(rows: Passes) -> Spread:
     """
     known = rows.statistics
     weight = max(1.0, known.total_weight)
-    # The factor 4 leaves headroom: sums of squares are later taken about other means.
+    # The factor 4 leaves room for sums of squares about other means.
     with np.errstate(over="ignore"):
         largest = np.ldexp(4.0 * len(known.shift) * weight, 2 * known.grid.extent)
     if not np.isfinite(largest):
         raise DataError(
-            f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g}: sums of their "
-            "squared distances overflow float64; divide the data, or the weights, by a constant."
+            f"rows reach 2^{known.grid.extent} and weigh {known.total_weight:.3g} in total: sums "
+            "of squared distances overflow float64. Divide the data or the weights by a constant."
         )
     found: FeatureSquares = rows.reduce(
         _add_squares, start=partial(FeatureSquares, known.shift), combine=FeatureSquares.merge
@@ -84,7 +85,7 @@ def spread_of(rows: Passes) -> Spread:
     about_shift = found.sums.values / known.total_weight
     off = known.mean - known.shift.astype(np.float64)
     variances = about_shift - off * off
-    # If all rows are equal, rounding may yield a positive variance.
+    # If all rows are equal, rounding may produce a positive variance.
     variances = np.where(variances > about_shift * 2.0**-50, variances, 0.0)
     extents = (np.frexp(found.largest)[1].astype(np.int64) + 1) // 2
     extents = np.where(found.largest > 0, extents, known.grid.extent)

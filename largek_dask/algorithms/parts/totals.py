@@ -1,4 +1,4 @@
-"""Totals: exact sums of an assignment, and how totals are added.
+"""Totals of an assignment as exact sums, and their addition.
 
 Sums are exact, so they do not depend on the order of rows or processes.
 """
@@ -20,36 +20,33 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.threads import Threads
 
 LOOKED_UP = 8
-"""Maximum bytes of rows that changed cluster, per row of the block, for which these rows are looked
-up first. With 8,000 of 1,000,000 rows of 18 features that takes 1.8 instead of 3.1 ms; with 3 kB
-per row it takes longer (measured)."""
+"""Rows that changed cluster are copied before they are moved between sums if they take at most
+this many bytes per row of the block. With 8,000 of 1,000,000 rows of 18 features this
+takes 1.8 instead of 3.1 ms; with 3 kB per row it takes longer (measured)."""
 LOOKED_UP_BYTES = 1 << 20
-"""Number of bytes of these rows that are copied at a time."""
+"""Number of bytes of changed rows that are copied at a time."""
 
 LEAST_COUNTED = 1 << 15
-"""Minimum number of rows that a thread adds up."""
 WORTH_COUNTING = 8
-"""Minimum rows per cluster for which several threads, each with its own sums, are faster."""
+"""Minimum number of rows per cluster for which separate sums per thread are faster."""
 
 A = TypeVar("A", bound="Additive")
 
 
 @dataclass
 class Additive:
-    """A total that is added to another one field by field.
+    """Total that is added field by field.
 
-    A field is a number; exact sums, or any other object with ``merge``; an array, or None if empty;
-    or a dict of such values, by chunk or by name. The other total is not changed, and shares no
-    data with this one.
+    Fields may be numbers, arrays, None, objects with ``merge`` such as exact sums, or dicts of
+    such values. Adding a total neither changes it nor shares its data.
     """
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the arrays that are sent."""
         return sum(_nbytes(getattr(self, field.name)) for field in fields(self))
 
     def merge(self: A, other: A) -> A:
-        """Add another total of the same kind to this one, and return it."""
+        """Add another total of the same kind to this one."""
         for field in fields(self):
             value = _added(getattr(self, field.name), getattr(other, field.name))
             setattr(self, field.name, value)
@@ -87,14 +84,12 @@ def _nbytes(value: Any) -> int:
 
 @dataclass
 class Tally(Additive):
-    """Statistics of one step over its rows; subclasses may add fields."""
+    """Statistics of one step; subclasses may add fields."""
 
     n_rows: int = 0
-    """Number of rows that were assigned."""
     n_changed: int = 0
     """Number of rows of positive weight whose label changed, or that had no label before."""
     n_evaluated: int = 0
-    """Number of distances computed."""
 
 
 T = TypeVar("T", bound=Tally)
@@ -103,10 +98,9 @@ T = TypeVar("T", bound=Tally)
 class AssignmentTotal(Generic[T]):
     """Sufficient statistics of labelled rows, and the tally of one step.
 
-    ``sums`` and ``squares`` (per cluster, or one for all) describe the rows with their present
-    labels and may be retained between passes. The tally, created by ``new_tally``, belongs to one
-    step: a total that was not updated in this step still has an older tally, which is ignored
-    (:meth:`begin`).
+    ``sums`` and ``squares`` describe the rows under their present labels and may be retained
+    between passes. The tally belongs to one step: a total that was not updated in this step has an
+    outdated tally, which is ignored (:meth:`begin`).
     """
 
     __slots__ = ("by_cluster", "new_tally", "squares", "step", "sums", "tally")
@@ -130,11 +124,9 @@ class AssignmentTotal(Generic[T]):
 
     @property
     def nbytes(self) -> int:
-        """Size in bytes of the arrays that are sent."""
         return self.sums.nbytes + self.squares.nbytes + self.tally.nbytes
 
     def empty(self) -> AssignmentTotal[T]:
-        """Return an empty total of the same kind and step."""
         k, d = self.sums.sums.shape
         grid, by_cluster = self.sums.grid, self.by_cluster
         other = AssignmentTotal(k, d, grid, self.new_tally, by_cluster=by_cluster)
@@ -142,7 +134,7 @@ class AssignmentTotal(Generic[T]):
         return other
 
     def begin(self, step: int) -> None:
-        """Discard the tally of an earlier step."""
+        """Discard the tally if it belongs to another step."""
         if step != self.step:
             self.step, self.tally = step, self.new_tally()
 
@@ -154,11 +146,11 @@ class AssignmentTotal(Generic[T]):
         new: NDArray[np.int32],
         counted: bool = False,
     ) -> NDArray[np.bool_]:
-        """Move rows (n, d) from their old clusters to their new ones; -1 means no cluster.
+        """Move rows (n, d) from their old to their new clusters; -1 means no cluster.
 
-        If ``counted``, the total includes the rows in their old clusters; otherwise it includes
-        none of them. Return the rows whose cluster changed, except for rows of weight 0, as their
-        labels must not keep the fit from converging.
+        The total already includes the rows in their old clusters if ``counted`` is True, and
+        otherwise none of the rows. Return a mask of the rows whose cluster changed. Rows of weight
+        0 never count as changed, so that they cannot prevent convergence.
         """
         if counted and old is not None:
             self._move_sums(x, weight, old, new)
@@ -182,7 +174,7 @@ class AssignmentTotal(Generic[T]):
         old: NDArray[np.int32],
         new: NDArray[np.int32],
     ) -> None:
-        """Move rows between sums; if few rows change cluster, they are looked up first."""
+        """Move rows between sums; if only few rows change cluster, copy these first."""
         differ = np.flatnonzero(old != new)
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
         if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
@@ -209,7 +201,7 @@ class AssignmentTotal(Generic[T]):
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
-        """Add ``b`` into ``a``; only the tally of the later step counts."""
+        """Add ``b`` to ``a``; the tally of an earlier step is discarded."""
         a.sums.merge(b.sums)
         a.squares.merge(b.squares)
         if b.step >= a.step:
@@ -227,7 +219,7 @@ def count_rows(
     counted: bool,
     threads: Threads,
 ) -> None:
-    """Run :meth:`AssignmentTotal.assign` on several threads; sums are exact in any order."""
+    """Run :meth:`AssignmentTotal.assign` on several threads."""
     n = len(labels)
     step = max(LEAST_COUNTED, -(-n // threads.n))
     if counted and old is not None and step < n:

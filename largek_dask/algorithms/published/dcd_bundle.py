@@ -19,21 +19,21 @@ Algorithm and step, or equation       here
 30: λ                                 ``convex.multipliers``
 ====================================  =============================================================
 
-Departures from the paper, and choices that it leaves open:
+Departures from the paper, and choices that the paper leaves open:
 
-* ε is relative to f: Algorithm 5.1 stops if w ≤ ε f. Step 5 also advances k.
-* Equation 24 is undefined for coordinates that no correction has moved; these keep D = 1.
-* α = 0 (equation 33) counts as convex. D_1 is also used in w after Step 8.
-* Step 6 finds t by halving an interval whose upper end gives no descent. If, because of rounding,
-  no t satisfies equation 27, the descent ends.
-* t of Algorithm 5.2 is r / 4 (Lemma 6.9, L = 2) times the largest power of two such that it and all
-  smaller ones satisfy Step 4. Rows that tie are treated together (``kernels.convex``).
-* Points of S_1 and S_2 closer than ``apart`` mean squared distances of rows to their centres count
-  as one. S_2 is only found to the accuracy ``auxiliary_tolerance``. The last partition possible has
-  one centre per distinct row.
+* ε is relative to f: Algorithm 5.1 stops if w ≤ ε f. Step 5 also increments k.
+* Equation 24 is undefined for coordinates that no correction has moved; D = 1 for these.
+* α = 0 in equation 33 counts as convex. D_1 is also used for w after Step 8.
+* Step 6 finds t by bisection of an interval whose upper end gives no descent. The descent ends if
+  no t satisfies equation 27 because of rounding.
+* t in Algorithm 5.2 is r / 4 (Lemma 6.9 with L = 2) times the largest power of two for which this t
+  and all smaller ones satisfy Step 4. Tied rows are treated together (``kernels.convex``).
+* Points of S_1 and S_2 count as equal if their squared distance is below ``apart`` times the mean
+  squared distance of rows to their centres. S_2 is found only to the accuracy
+  ``auxiliary_tolerance``. The largest possible partition has one centre per distinct row.
 
-f_1 has the Hessian 2I, so D_1 soon becomes I / 2, and x_j moves only n_j / m of the way to the
-mean.
+Since f_1 has the Hessian 2I, D_1 soon becomes I / 2, and x_j moves only n_j / m of the way to the
+mean of its rows.
 """
 # ruff: noqa: E741 (l is the paper's letter)
 
@@ -61,7 +61,7 @@ from largek_dask.kernels.distances import nearest
 from largek_dask.kernels.threads import Threads
 
 MOST = 20_000
-"""Maximum iterations per descent, and maximum descents of Algorithm 5.2; not in the paper."""
+"""Maximum number of iterations per descent, and of descents in Algorithm 5.2; not in the paper."""
 Array = NDArray[np.float64]
 
 
@@ -83,31 +83,30 @@ class Accuracy:
         metric = self.gamma > 0 and self.m_c >= 1 and 0 < self.mu_min < self.mu_max
         if not (lines and metric and 0 <= self.eps < 1):
             raise ParameterError(
-                f"{self} is out of range; it must be 0 <= eps < 1, 0 < eps_L < 1/2, eps_L < eps_R "
-                "< 1, 0 < eps_T <= 1/2, 0 < gamma, 1 <= m_c, 0 < mu_min < mu_max."
+                f"{self} is out of range; use 0 <= eps < 1, 0 < eps_L < 1/2, eps_L "
+                "< eps_R < 1, 0 < eps_T <= 1/2, 0 < gamma, 1 <= m_c and 0 < mu_min < mu_max."
             )
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Iterate:
-    """Algorithm 5.1 at Step 3 of iteration k."""
+    """State of Algorithm 5.1 at Step 3 of iteration k."""
 
     k: int
     x: Array
     at: Evaluation
     """f, ∇f_1 and ξ_2 at x."""
     xi_m: Array
-    """ξ at x."""
+    """Subgradient ξ at x."""
     xi: Array
-    """ξ̃, the aggregate; ``beta`` is β̃."""
+    """Aggregate subgradient ξ̃; ``beta`` is β̃."""
     beta: float
     D_1: Array
     d: Array
     S: tuple[tuple[Array, Array, Array], ...]
     """The last m_c corrections s, u_1, u_2."""
     null: int = 0
-    """Number of null steps since the last serious step (0 means m = k); ``t`` is of the last null
-    step."""
+    """Number of null steps since the last serious step; 0 means m = k."""
     t: float = math.nan
     end: str | None = None
 
@@ -135,13 +134,13 @@ def clarke_stationary(f: DCFunction, x: Array, a: Accuracy) -> Descent:
 
 
 def serious(k: int, x: Array, at: Evaluation, D_1: Array, S: Any) -> Iterate:
-    """Initialise a serious step, and take the convex direction (Steps 1 and 2)."""
+    """Start iteration k after a serious step, with the convex direction (Steps 1 and 2)."""
     xi = at.gradient - at.subgradient
     return Iterate(k, x, at, xi, xi, 0.0, D_1, -D_1 * xi, S)
 
 
 def iterate(f: DCFunction, s: Iterate, a: Accuracy) -> Iterate:
-    """Run Steps 3 to 8, up to the next Step 3."""
+    """Run Steps 3 to 8 of Algorithm 5.1."""
     w = s.w
     if w <= a.eps * abs(s.at.value):  # Step 3
         return replace(s, end="accuracy")
@@ -163,7 +162,7 @@ def iterate(f: DCFunction, s: Iterate, a: Accuracy) -> Iterate:
     metric = D_1 = diagonal(S, 1, a) if s.null == 0 else s.D_1  # Step 7
     if alpha < 0:  # Steps 7b and 8
         both = D_1 + (D_2 := diagonal(S, 2, a))
-        # 1 - p is computed separately, as D_2 may be so large that its rounding error matters
+        # Compute 1 - p directly, as p rounds to 1 if D_2 is large.
         p, rest = (D_2 / both).max(), (D_1 / both).min()
         metric = np.maximum(p * D_1 - rest * D_2, 0.0)
     d = -metric * xi
@@ -171,7 +170,7 @@ def iterate(f: DCFunction, s: Iterate, a: Accuracy) -> Iterate:
 
 
 def diagonal(S: tuple[tuple[Array, ...], ...], of: Literal[1, 2], a: Accuracy) -> Array:
-    """Return D_1 or D_2, the inverse of B of equation 24, with its safeguards."""
+    """Return D_1 or D_2, the safeguarded inverse of B in equation 24."""
     b, Q = np.zeros_like(S[0][0]), np.zeros_like(S[0][0])
     for correction in S:
         b += correction[0] * correction[of]
@@ -184,7 +183,7 @@ def diagonal(S: tuple[tuple[Array, ...], ...], of: Literal[1, 2], a: Accuracy) -
 
 
 def null_step(f: DCFunction, s: Iterate, y: Evaluation, a: Accuracy) -> Any:
-    """Return t, ξ at x + t d and β that satisfy equation 27; None if rounding prevents it."""
+    """Return t, ξ at x + t d and β that satisfy equation 27, or None if rounding prevents this."""
     low, high, t = 0.0, 1.0, 1.0
     for _ in range(60):
         xi = y.gradient - y.subgradient
@@ -201,9 +200,9 @@ def null_step(f: DCFunction, s: Iterate, y: Evaluation, a: Accuracy) -> Any:
 
 
 def plain_descent(f: DCFunction, x: Array, a: Accuracy) -> Descent:
-    """Descend without a bundle: to the minimum with f_2 linearised, then on while f falls.
+    """Descend without a bundle, by steps to the minimum of f with f_2 linearised.
 
-    This is our reading of DCClust, with which the paper compares and which it does not describe.
+    This is our interpretation of DCClust, with which the paper compares without describing it.
     """
     x = np.array(x, np.float64)
     at, t = f.evaluate(x), 1.0
@@ -227,7 +226,7 @@ def plain_descent(f: DCFunction, x: Array, a: Accuracy) -> Descent:
 def inf_stationary(
     f: DCFunction, x: Array, a: Accuracy, descend: Callable[[DCFunction, Array, Accuracy], Descent]
 ) -> Descent:
-    """Run Algorithm 5.2 from x; the result is inf-stationary if it ends by "accuracy"."""
+    """Run Algorithm 5.2 from x; the result is inf-stationary if ``end`` is "accuracy"."""
     for _ in range(MOST):
         x, at, end = descend(f, x, a)  # Step 1
         xi_2 = f.other_subgradient(x)
@@ -249,27 +248,25 @@ def inf_stationary(
 
 @dataclass(frozen=True, slots=True)
 class DCDBundleState:
-    """State between two steps: all partitions into 1 to l clusters."""
+    """State between two steps, with all partitions into 1 to l clusters."""
 
     step: int
     path: Array
     """Packed centres of all partitions, in the coordinates of the data."""
     inertia: Array
-    """m f_l of each partition."""
+    """Inertia of each partition, m f_l."""
     bounds: Array
-    """Lower bounds of the inertia for 1 to k clusters."""
     shift: NDArray[Any]
-    """(d,) origin of the fit's kernels, compute dtype."""
     counts: Array | None = None
-    """Weight of the rows of each cluster; None until Algorithm 7.1 has ended."""
+    """Weight of the rows of each cluster; None before Algorithm 7.1 has ended."""
 
 
 @dataclass(frozen=True)
 class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
-    """The published method, Algorithms 7.1, 5.2 and 5.1; each step adds one cluster.
+    """DCD-Bundle as published (Algorithms 7.1, 5.2 and 5.1); each step adds one cluster.
 
-    ``km.path_`` has all partitions up to k, with their inertia and its lower bounds. Rows are held
-    in the driver's process, in float64. The method is a slow baseline for
+    ``km.path_`` contains all partitions up to k, with their inertia and its lower bounds. All rows
+    are held in the driver's process, in float64. The method is slow and serves as a baseline for
     :class:`~largek_dask.PartitionPath`.
 
     Parameters
@@ -299,7 +296,7 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
 
     @classmethod
     def paper(cls, accuracy: Accuracy | None = None) -> DCDBundle:
-        """Return the published method, with these parameters of Algorithms 5.1 and 5.2."""
+        """Return the published method, with the given parameters of Algorithms 5.1 and 5.2."""
         return cls(accuracy=accuracy or Accuracy())
 
     def __post_init__(self) -> None:
@@ -311,7 +308,6 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         replace(self.accuracy, eps=self.auxiliary_tolerance)
 
     def footprint(self, table: base.PlannedTable) -> base.Footprint:
-        """Estimate memory: all rows are held, and a checkpoint has all partitions."""
         held, copies = _held_bytes(table), 2 + (self.problem.n_clusters + 1) // 2
         return base.Footprint(model_copies=copies, held_rows=table.n_rows, held_bytes=held)
 
@@ -349,7 +345,7 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
     def next_partition(self, A: MeasuredRows, points: Array, x: Array, threads: Threads) -> Any:
         """Return l centres and f_l, given l - 1 centres x; None if no new centre decreases f."""
         if len(points) == len(x) + 1:
-            return points, 0.0, {}  # a centre per distinct row
+            return points, 0.0, {}  # one centre per distinct row
         auxiliary = convex.AuxiliaryFunction(A, x)
         near, gammas = self.apart * auxiliary.without / A.total, (self.gamma_1, self.gamma_2)
         S_1 = starting_points(auxiliary.arranged, points, gammas, near, threads)  # Step 3
@@ -369,17 +365,16 @@ class DCDBundle(base.Algorithm[DCDBundleState, PathProblem]):
         return best.x, best.at.value, counts
 
     def model(self, state: DCDBundleState) -> PathArrays:
-        """Return all partitions found so far."""
         return PathArrays.of(state.path, state.counts, state.inertia, state.bounds, state.shift)
 
 
 def _held_bytes(table: base.TableShape) -> int:
-    """Return the memory of all rows in float64 in bytes, in table order and in scan order."""
+    """Return the memory in bytes of two float64 copies of all rows."""
     return table.n_rows * (16 * table.n_features + 40)
 
 
 def _rows(passes: Passes, rng: Rng) -> tuple[MeasuredRows, Array]:
-    """Return the rows relative to their mean, in float64, and the distinct rows unchanged."""
+    """Return the rows in float64 relative to their mean, and the distinct rows unchanged."""
     held = gather_rows(passes, rng)
     x = np.asarray(held.x, np.float64)
     return MeasuredRows.of(x - passes.statistics.mean, held.weight), np.unique(x, axis=0)

@@ -14,14 +14,16 @@ section 3.3: equal parts          ``RowSlice``: M_t is the same share of every c
 ================================  ==============================================================
 
 S and v are exact sums over rows, so lines 15 and 16 undo line 18 of the previous iteration. As
-printed, a seed stays in S(j) and v(j) (Algorithm 2) in addition to its vote as a row, so a cluster
-without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster does not vote.
+printed, a seed remains in S(j) and v(j) (Algorithm 2) in addition to its vote as a row, so the
+centre of a cluster without rows returns to its seed. If v(j) = 1, line 31 is 0/0, and the cluster
+does not vote.
 
-Departures: seeds are k random rows, not the first k of the shuffle, unless they are given. Ties go
-to the lowest index in Algorithm 1, too, as on line 25. So an assignment depends only on the
-centres, and bounds lost with a worker are rebuilt as exact distances to the previous centres. A
-centre with p(j) = 0 does not prevent growth. Bounds are rounded down to float32. Weights, which the
-paper lacks, count in units of the mean weight of a row; a seed weighs one unit.
+Departures from the paper: seeds are k random rows, not the first k of the shuffle, unless ``init``
+gives them. Ties go to the lowest index in Algorithm 1 too, as on line 25, so an assignment depends
+only on the centres, and lost bounds are rebuilt as exact distances to the previous centres.
+
+A centre with p(j) = 0 does not prevent growth. Bounds are rounded down to float32. Weights, which
+the paper does not have, are in units of the mean weight of a row, and a seed weighs one unit.
 """
 # ruff: noqa: E741 (l is the paper's letter)
 
@@ -54,21 +56,21 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class NestedState:
-    """State after iteration t, which is ``step``."""
+    """State after iteration t (``step``)."""
 
     step: int
     b: int
-    """Number of rows of M_{t+1}; that of M_t is ``b_old``."""
+    """Number of rows of the next batch M_{t+1}; ``b_old`` is the number of rows of M_t."""
     c: NDArray[Any]
-    """(k, d) centres, compute dtype; their last movement was ``p``."""
+    """(k, d) centres of the compute dtype; ``p`` is their last movement."""
     p: Real
     seeds: NDArray[Any]
-    """(k, d) seed rows, with which S begins."""
+    """(k, d) seed rows, the initial values of S."""
     counts: Real
     shift: NDArray[Any]
     b_old: int = 0
     c_old: NDArray[Any] | None = None
-    """(k, d) centres that iteration t compared rows with; lost bounds are rebuilt from them."""
+    """(k, d) centres of iteration t, from which lost bounds are rebuilt."""
 
 
 @dataclass(frozen=True)
@@ -98,13 +100,13 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
             raise ParameterError(f"bounds must be 'lower' or None, got {self.bounds!r}.")
 
     def init(self, passes: Passes, rng: Rng) -> NestedState:
-        """Choose the seeds: S(j) = x, v(j) = 1, sse(j) = 0 (lines 1 to 7)."""
+        """Choose the seeds, with S(j) = x, v(j) = 1 and sse(j) = 0 (lines 1 to 7)."""
         k, n, limit = self.problem.n_clusters, passes.n_rows, passes.state_limit
         needed = n * self._row_bytes(k)
         if self.bounds and limit is not None and needed > limit:
             raise ParameterError(
-                f"bounds='lower' keeps {k} bounds for each of {n} rows, {needed:,} bytes in all, "
-                f"and the limit of row state is {limit:,}: raise memory_limit, or use bounds=None."
+                f"bounds='lower' stores {k} bounds for each of {n} rows, {needed:,} bytes in all, "
+                f"but row state is limited to {limit:,}: raise memory_limit, or use bounds=None."
             )
         init = self.problem.init
         init = "random" if isinstance(init, str) and init == "auto" else init
@@ -139,7 +141,7 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
         # lines 36 to 41
         ratio, everything = smallest_ratio(sse / unit, v, p), state.b == n
         b = min(2 * state.b, n) if ratio > self.rho else state.b
-        # estimate of J over all rows, and the movement to compare with ``tol`` once M_t is all rows
+        # J is estimated over all rows; ``tol`` applies only once M_t contains all rows.
         weight, variance = sum(counts.tolist()), total.squares.value / (known.total_weight * d)
         cost = sum(sse.tolist()) * (known.total_weight / weight if weight > 0 else 1.0)
         shift = squared_movement(c_new, c) / variance if everything and variance > 0 else None
@@ -150,21 +152,19 @@ class NMBatchPaper(base.Algorithm[NestedState, KMeansProblem]):
         return after, Info(cost, tally.n_rows, tally.n_changed, shift, done, extra)
 
     def model(self, state: NestedState) -> CenterArrays:
-        """Return the centres that the next step would assign rows to."""
         return CenterArrays(state.c, state.counts, state.shift)
 
-    def _row_bytes(self, k: int) -> int:  # a(i), a place in a chunk's shuffle, l(i, j)
+    def _row_bytes(self, k: int) -> int:  # a(i), position in the chunk's shuffle, l(i, j)
         return 12 + (4 * k if self.bounds else 0)
 
     def footprint(self, table: base.PlannedTable) -> base.Footprint:
-        """Estimate memory: bounds of all rows."""
         own, before = self._row_bytes(self.problem.n_clusters), self.problem.passes_to_start()
         return base.Footprint(own, passes_before=before)
 
 
 @dataclass(kw_only=True)
 class VoteTally(Tally):
-    """Tally of one iteration; it begins empty, which replaces line 14."""
+    """Tally of one iteration, which starts empty (line 14)."""
 
     sse: ExactSums
 
@@ -205,7 +205,7 @@ def vote_chunk(
 
 
 def tight(x: Table, c: PackedCenters) -> tuple[Any, NDArray[np.intp]]:
-    """Return l(i, j) = ‖x(i) − c(j)‖ and its argmin (lines 22 and 25); Algorithm 1 settles ties."""
+    """Return l(i, j) = ‖x(i) − c(j)‖ and its argmin (lines 22 and 25), before ties are resolved."""
     found = scores(x, c)
     rounding = min(0.5, 8 * (c.n_features + 8) * float(np.finfo(c.dtype).eps))
     return _below(np.sqrt(found * (1 - rounding))), found.argmin(axis=1)
@@ -223,7 +223,7 @@ def _below(values: Any) -> Any:
 def assignment_with_bounds(
     x: Table, c: PackedCenters, a: NDArray[np.int32], l: NDArray[np.float32]
 ) -> tuple[Real, int]:
-    """Run Algorithm 1 for all rows together; update a and l; return d(i)² and the evaluations."""
+    """Run Algorithm 1 for all rows; update a and l; return d(i)² and the number of evaluations."""
     d2, n_met = squared_distances(x, c, a), 0  # line 1
     for j in range(c.n_clusters):
         i = np.flatnonzero((l[:, j] < np.sqrt(d2)) & (a != j))  # lines 2 and 3
@@ -236,7 +236,7 @@ def assignment_with_bounds(
 
 
 def smallest_ratio(sse: Real, v: Real, p: Real) -> float:
-    """Return min_j σ̂_C(j) / p(j) (lines 31 and 36); infinity if no cluster votes."""
+    """Return min_j σ̂_C(j) / p(j) (lines 31 and 36), or infinity if no cluster votes."""
     votes = (v > 1) & (p > 0)
     sse, v, p = sse[votes], v[votes], p[votes]
     return float((np.sqrt(sse / (v * (v - 1))) / p).min(initial=np.inf))

@@ -1,8 +1,8 @@
 """vc-GMM and var-GMM-S as published: isotropic components of one variance and equal weights.
 
 F. Hirschberger, D. Forster, J. Lücke, Large Scale Clustering with Variational EM for Gaussian
-Mixture Models, arXiv 1810.00803, has the equation numbers used here; it appeared in TPAMI 2022
-under another title.
+Mixture Models, arXiv 1810.00803. Equation numbers are from this preprint; the paper appeared in
+TPAMI 2022 under another title.
 
 =================================  ============================================================
 in the paper                       here
@@ -14,11 +14,13 @@ I_c, D̂ (equation 31), next g_c     ``PairSums``: mean distances over the rows 
 posteriors (3), F (4, 20)          ``SoftSums``, in ``search_chunk``
 =================================  ============================================================
 
-A pass over the rows y_n with weights γ_n is an E-step; it also computes the sums for the M-step.
-K_n is row state; if it is lost, E-steps are repeated, from the first one or from K_n in a
-checkpoint. N' = 16 draws per component and chains of length 20 are our choices, as the paper gives
-no general values. A coreset of more than 2^25 values stays on the workers. Not in the paper: rows
-may have weights, which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
+A pass over the rows y_n with weights γ_n is an E-step and also computes the sums for the M-step.
+K_n is row state; if K_n is lost, E-steps are repeated, from the first E-step or from K_n in a
+checkpoint.
+
+The paper gives no general values for N' and the length of chains; we use 16 draws per component and
+chains of length 20. A coreset of more than 2^25 values stays on the workers. Unlike in the paper,
+rows may have weights, which multiply γ_n, and σ² has a lower limit, the resolution of the sums.
 """
 
 from __future__ import annotations
@@ -53,20 +55,18 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.mixtures import PackedMixture, pack_equal
 
-ROWS = 16  # draws per component of a coreset of "auto"; not tuned
+ROWS = 16  # number of draws per component if coreset is "auto"; not tuned
 Labels = NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
 class EMState:
-    """State between two iterations of EM."""
-
     mu: NDArray[Any]
     sigma2: float
-    """Variance, never below ``floor``. Before the first M-step it is that of all rows, which only
+    """Variance, at least ``floor``; before the first M-step the variance of all rows, which only
     sets the scale."""
     g: Labels
-    """(C, G) neighbourhoods; each component is the first in its own."""
+    """(C, G) neighbourhoods; each begins with its own component."""
     masses: NDArray[np.float64]
     floor: float
     shift: NDArray[Any]
@@ -75,7 +75,8 @@ class EMState:
     F: float = -np.inf
     step: int = 0
     history: History[tuple[Any, ...]] = field(default_factory=History)
-    """For each E-step, mu, sigma2, g and key, which suffice to repeat it, or else its K_n."""
+    """Arguments mu, sigma2, g and key of each E-step, which suffice to repeat the step, or the
+    resulting K_n."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return min(n or table.n_rows, table.n_rows)
 
     def init(self, passes: Passes, rng: Rng) -> EMState:
-        """Draw the coreset, the seeds (from it, unless ``init`` says otherwise), and random g_c."""
+        """Draw the coreset, the seeds and random g_c."""
         C, init, n, coreset = self.problem.n_clusters, self.problem.init, self._draws(passes), None
         if n < passes.n_rows:
             coreset = draw_coreset(passes, rng, n, independent=self.independent)
@@ -137,7 +138,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return EMState(mu, max(spread.mean, floor), g, np.zeros(C), floor, shift, coreset, n_start)
 
     def step(self, passes: Passes, rng: Rng, state: EMState) -> tuple[EMState, Info]:
-        """Run an E-step and an M-step; before the first M-step, find σ² from K_n."""
+        """Run an E-step and an M-step; before the first M-step, compute σ² from K_n."""
         rows, evaluations = rows_of_coreset(passes, state.coreset), 0
         weight, mu = rows.statistics.total_weight, state.mu
         if not state.step:
@@ -159,7 +160,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return replace(state, F=F, step=step), Info(cost, rows.n_rows, converged=done, extra=extra)
 
     def _e_step(self, rows: Any, rng: Rng, state: EMState, does: str) -> tuple[EMState, EMTotal]:
-        """Run Algorithm 2: find K_n and the next g_c, "share" rows among K_n, or do "both"."""
+        """Run Algorithm 2: "search" for K_n and the next g_c, "share" rows among K_n, or "both"."""
         mu, history, g, width = state.mu, state.history, state.g, min(self.candidates, len(state.g))
         key = int(rng.generator(history.generation, "components").integers(1 << 62))
         if does == "share":  # K_n alone
@@ -185,17 +186,19 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
         return replace(state, g=g, history=history.then(entry, anchor=keeps)), total
 
     def model(self, state: EMState) -> CenterArrays | MixtureArrays:
-        """Return the components after the last M-step, or only their means for hard clusters."""
+        """Return the components after the last M-step, or only their means for k-means."""
         if not isinstance(self.problem, MixtureProblem):
             return CenterArrays(state.mu, state.masses, state.shift)
         p, masses = pack_equal(state.mu, state.sigma2, state.shift), state.masses
         return MixtureArrays(state.mu, p.variances, p.log_weights, p.alive, masses, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes; reject sparse rows, and given weights and variances."""
+        """Estimate memory and passes; reject sparse rows and initial weights or precisions."""
         given = [getattr(self.problem, f"{name}_init", None) for name in ("weights", "precisions")]
         if table.is_sparse or given != [None, None]:
-            raise ParameterError("VCGMM.paper() needs dense rows, and finds variances itself.")
+            raise ParameterError(
+                "VCGMM.paper() requires dense rows, and no initial weights or precisions."
+            )
         n, own = self._draws(table), 4 * self.candidates
         if n == table.n_rows or n * table.n_features > HELD_VALUES:
             return Footprint(own, model_copies=24, passes_before=4)
@@ -205,7 +208,7 @@ class VCGMMPaper(Algorithm[EMState, Problem]):
 
 @dataclass
 class EMTotal(Additive):
-    """Total of an E-step, with K_n by chunk if a checkpoint needs it."""
+    """Total of an E-step, including K_n by chunk if a checkpoint stores K_n."""
 
     sums: SoftSums
     nearest: ExactSums = field(default_factory=ExactSums)
@@ -222,7 +225,7 @@ def search_chunk(
     chunk: Chunk, total: EMTotal, theta: PackedMixture, g: Labels, key: int, given: Labels | None,
     sizes: tuple[int, int], scale: float, counts: bool, keeps: bool,
 ) -> None:  # fmt: skip
-    """Find K_n: the C' nearest of the union of g_c, c in K_n, and of random components."""
+    """Find K_n: the C' nearest components among all g_c with c in K_n and random components."""
     n, C, (width, explore) = len(chunk), len(g), sizes
     if given is not None:
         chunk.keep(K=given[chunk.start : chunk.start + n])

@@ -1,19 +1,21 @@
-"""AFK-MC2: draw starting centres approximately by D², in a few passes in total.
+"""AFK-MC2: draw initial centres approximately by D², in a few passes.
 
 O. Bachem, M. Lucic, H. Hassani, A. Krause, Fast and provably good seedings for k-means, NIPS 2016.
 
-k-means++ draws each centre with probability proportional to ``w d2``, the row's weight times its
-squared distance to the nearest centre so far. Here a Metropolis chain of m states draws each centre
-instead. The states are rows proposed from a fixed distribution q, which is the distribution of
+k-means++ draws each centre with probability proportional to ``w d2``, the weight of a row times its
+squared distance to the nearest centre so far. Here each centre is drawn by a Metropolis chain of m
+states. The states are rows proposed from a fixed distribution q, which is the distribution of
 lightweight coresets about the first centre
 (:mod:`~largek_dask.algorithms.starts.weighted_sampling`), and only distances of proposed rows are
-computed. The chain moves from row x to row y with probability
+computed.
+
+The chain moves from row x to row y with probability
 
     min(1, w_y d2_y q_x / (w_x d2_x q_y))
 
-so that the distribution of the drawn centre approaches weighted D² as the chain gets longer. The
-chains take no passes over the rows, but ``k^2 m / 2`` distances; above some 10,000 centres these
-take most of the time of a fit.
+As the chain gets longer, the distribution of the drawn centre approaches weighted D². Chains need
+no passes over the rows but ``k^2 m / 2`` distances, which take most of the time of a fit above
+about 10,000 centres.
 """
 
 from __future__ import annotations
@@ -34,20 +36,22 @@ from largek_dask.kernels.sampling import update_d2
 from largek_dask.kernels.threads import Threads
 
 CHAIN = 20
-"""Number of states of a chain; 200 suits data in which a few clusters are far from all others."""
+"""Number of states in a chain. A length of 200 suits data in which a few clusters are far from all
+others."""
 AFK_MC2_PASSES = 6
-"""Number of passes: for the first centre and for the proposals, two to draw and one to fetch."""
+"""Number of passes: two to draw and one to read rows, for the first centre and again for the
+proposals."""
 
 
 def afk_mc2_start(
     passes: Passes, rng: Rng, n_clusters: int, chain: int = CHAIN
 ) -> tuple[NDArray[Any], int]:
-    """Return (k, d) rows as starting centres, and the number of distances computed.
+    """Return (k, d) rows as initial centres, and the number of distances computed.
 
-    The result does not depend on chunks, threads or workers. ``chain`` is the length of the chains;
-    each centre is the last state of a chain. If all proposals coincide with earlier centres, one of
-    these is repeated. At most ``n_clusters * chain`` rows are held in memory. Raises ``DataError``
-    if no row has positive weight.
+    The result does not depend on chunks, threads or workers. Each centre is the last state of a
+    chain of length ``chain``. If all proposals coincide with earlier centres, an earlier centre is
+    repeated. At most ``n_clusters * chain`` rows are held in memory. Raises ``DataError`` if no row
+    has positive weight.
     """
     first = draw_by_mass(passes, rng.generator(0, "afk-mc2-first"), 1)
     centers = np.empty((n_clusters, passes.n_features), passes.statistics.dtype)
@@ -58,15 +62,14 @@ def afk_mc2_start(
     drawn = draw_by_mass(passes, rng.generator(0, "afk-mc2"), n, centers[0])
     uniforms = rng.generator(0, "afk-mc2-chain").random((n_clusters - 1, chain))
 
-    # Fetch each proposed row once. Rows needed for the last centres come first, so that the rows
-    # still needed are always a prefix.
+    # Rows needed for the last centres come first, so the rows still needed are a prefix.
     distinct, last = np.unique(drawn.rows[::-1], return_index=True)
     order = np.argsort(last, kind="stable")
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     places = place[np.searchsorted(distinct, drawn.rows)]
     x, weight, _ = passes.take(distinct[order])
-    # w / q is below twice the total weight for every row, so no product with d2 overflows.
+    # w / q is below twice the total weight, so no product with d2 overflows.
     factors = (1.0 if weight is None else weight[places]) / drawn.probabilities
     factors /= factors.max()
     shape, shift = uniforms.shape, passes.statistics.shift
@@ -85,16 +88,16 @@ def _draw_centers(
     shift: NDArray[Any],
     threads: Threads,
 ) -> int:
-    """Write all centres (k, d) except the first; return the number of distances computed.
+    """Draw all centres but the first; return the number of distances computed.
 
-    ``x`` (u, d) holds each proposed row once; rows that are still needed always come first.
-    ``places`` (k - 1, m) are the positions in ``x`` of the rows in the chain of each further
-    centre. ``factors`` (k - 1, m) are their weights divided by their probabilities, and
-    ``uniforms`` (k - 1, m) are random numbers.
+    ``x`` (u, d) holds the distinct proposed rows, ordered so that rows needed longest come
+    first. For each further
+    centre, ``places`` (k - 1, m) are the positions in ``x`` of the rows in its chain, ``factors``
+    (k - 1, m) are their weights divided by their probabilities, and ``uniforms`` (k - 1, m) are
+    random numbers.
     """
     k, chain = len(centers), places.shape[1]
-    # Draw about sqrt(k) centres at a time. Within such a block, each new centre updates only the
-    # proposals of the block; afterwards all later proposals are updated for the whole block.
+    # Draw about sqrt(k) centres per block; later proposals are updated once per block.
     step = isqrt(k)
     d2 = np.full(len(x), np.inf)
     evaluated = update_distances(x, pack_centers(centers[:1], shift), d2, threads)
@@ -121,14 +124,14 @@ def _draw_centers(
 
 
 def states_of_chain(gains: Sequence[float], uniforms: Sequence[float]) -> list[int]:
-    """Return the states of a chain, as indices of its proposals; the first state is proposal 0.
+    """Return the states of a chain, as indices of proposals; the first state is proposal 0.
 
     ``gains`` (m,) are ratios of target to proposal probability, ``w d2 / q``. ``uniforms`` (m,) are
     random numbers in [0, 1), of which the first is unused.
     """
     state, states = 0, [0]
     for proposed in range(1, len(gains)):
-        # A state that coincides with a centre always changes to the next proposal.
+        # A state that coincides with a centre always moves to the next proposal.
         if gains[state] == 0 or uniforms[proposed] * gains[state] < gains[proposed]:
             state = proposed
         states.append(state)

@@ -1,10 +1,12 @@
-"""Starting points of the auxiliary problem, which adds one centre.
+"""Starting points of the auxiliary problem, which adds one centre to a partition.
 
 B. Ordin, A. Bagirov, A heuristic algorithm for solving the minimum sum-of-squares clustering
-problems, Journal of Global Optimization 61 (2015). z(y) is the reduction of the cost by a centre at
-y, and B(y) is the set of rows that would be assigned to it (:mod:`largek_dask.kernels.auxiliary`).
-For the rows y with ``z(y) >= gamma_1 max z``, the means c of B(y) are computed; the means with
-``z(c) >= gamma_2 max z(c)`` are the starting points.
+problems, Journal of Global Optimization 61 (2015).
+
+z(y) is the reduction of the cost by a centre at y, and B(y) is the set of rows that would be
+assigned to this centre (:mod:`largek_dask.kernels.auxiliary`). For rows y with ``z(y) >= gamma_1
+max z``, the means c of B(y) are computed. The means with ``z(c) >= gamma_2 max z(c)`` are the
+starting points.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from largek_dask.kernels.auxiliary import ArrangedRows, descend_from, gains_at
 from largek_dask.kernels.threads import Threads
 
 _POINTS = 256
-"""Number of points whose gains are computed between two checks for a stop."""
+"""Number of points between two checks for a requested stop."""
 
 Array = NDArray[np.float64]
 
@@ -26,10 +28,10 @@ Array = NDArray[np.float64]
 def starting_points(
     rows: ArrangedRows, points: Array, gammas: tuple[float, float], near: float, threads: Threads
 ) -> Array:
-    """Return starting points, best first; an empty array if no new centre lowers the cost.
+    """Return starting points, best first, or an empty array if no new centre lowers the cost.
 
-    ``points`` (q, d) are the distinct rows, and ``gammas`` the minimum shares of the largest z for
-    rows and for means. Of points within a squared distance of ``near``, only the best is used.
+    ``points`` (q, d) are the distinct rows. ``gammas`` are the minimum shares of the largest z for
+    rows and for means. Among points within a squared distance of ``near``, only the best is used.
     """
 
     def by_parts(points: Array, function: Callable[[Array], Array]) -> Array:
@@ -54,7 +56,7 @@ def starting_points(
 
 
 def best_apart(points: Array, gains: Array, near: float) -> list[int]:
-    """Return indices of the points that are not near a better one, best first (ties: by index)."""
+    """Return indices of points, best first, without points near a better one; ties go by index."""
     chosen: list[int] = []
     open_ = np.ones(len(points), np.bool_)
     for i in np.argsort(-gains, kind="stable").tolist():

@@ -1,7 +1,7 @@
-"""Passes over selected rows of a table without moving them, for large coresets on workers.
+"""Passes over selected rows of a table in place, for large coresets on workers.
 
-These passes support chunk functions on dense rows. Each chunk consists of the selected rows of a
-chunk of the table; the whole chunk of the table is read unless it is in memory.
+Chunk functions see the selected rows of each chunk as one chunk of dense rows. The whole chunk is
+read unless it is in memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ HELD_VALUES = 1 << 25
 
 
 def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Any:
-    """Return passes over a coreset, held in this process if it is small; None: over all rows."""
+    """Return passes over a coreset, held in this process if small; None means all rows."""
     if coreset is None:
         return passes
     if len(coreset.rows) * passes.n_features <= HELD_VALUES:
@@ -32,9 +32,9 @@ def rows_of_coreset(passes: Passes, coreset: Coreset | None) -> Any:
 
 
 class RowsInPlace:
-    """Implementation of ``Passes`` over selected rows, without slices and subsets.
+    """Passes over selected rows of a table, without support for slices and subsets.
 
-    It takes one pass to create if rows of the table have weights.
+    Creation takes one pass if the rows of the table have weights.
 
     Parameters
     ----------
@@ -65,7 +65,6 @@ class RowsInPlace:
 
     @property
     def threads(self) -> Threads:
-        """Threads of the driver's process; see ``Passes.threads``."""
         return self._of.threads
 
     def reduce(
@@ -77,7 +76,6 @@ class RowsInPlace:
         state: RowState | None = None,
         **how: Any,
     ) -> Any:
-        """Run one map-reduce; see ``Passes.reduce``."""
         if state is not None:
             first = state.rebuild or chunk_fn, self._chosen
             state = replace(
@@ -89,7 +87,7 @@ class RowsInPlace:
         return self._of.reduce(_on_chosen, chunk_fn, self._chosen, *broadcast, **how)
 
     def take(self, rows: NDArray[np.int64]) -> TakenRows:
-        """Return some of the selected rows, which are numbered from 0."""
+        """Return selected rows by their position among all selected rows."""
         x, weight, numbers = self._of.take(self._chosen.rows[rows])
         factors = self._chosen.factors[rows]
         return TakenRows(x, factors if weight is None else weight * factors, numbers)
@@ -103,7 +101,7 @@ class _Chosen:
 
 @dataclass(frozen=True, slots=True)
 class _ChunkInPlace:
-    """Selected rows of a chunk, as an argument of chunk functions; see ``Chunk``."""
+    """Selected rows of a chunk, as passed to chunk functions; see ``Chunk``."""
 
     of: Chunk
     start: int

@@ -1,21 +1,23 @@
-"""Starting centres from a sample of rows in the driver's process; sparse rows stay sparse.
+"""Initial centres from a sample of rows in the driver's process.
 
 *Two levels*: about sqrt(k) coarse centres are found on a part of the sample. Each coarse cell gets
-a share of the k centres in proportion to its number of rows, and these are found on the rows of the
-cell alone. This takes about 2 sqrt(k) distances per row and step, instead of k.
+a share of the k centres in proportion to its number of rows, and these centres are found on the
+rows of the cell alone. This takes about 2 sqrt(k) distances per row and step instead of k.
 
 *Best of several*: with few clusters of dense rows, the result depends mostly on the start, and a
-start costs little compared with passes over all rows. So several greedy k-means++ starts are made.
+start is cheap compared with passes over all rows. Several greedy k-means++ starts are therefore
+tried.
 
 *Rounds*, for sparse rows: rows are drawn in proportion to their squared distance to the nearest row
 drawn before, as in k-means++ (D. Arthur, S. Vassilvitskii, SODA 2007), but each round doubles the
-number of drawn rows. So there are log k passes over the sample, with k distances per row in total.
-Comparing sparse rows with many centres costs little more than reading them, and rows with few
-common features do not form coarse cells; so this is the better start if these passes are
-affordable.
+number of drawn rows. This takes log k passes over the sample, with k distances per row in total.
 
-Rows are given as ``x`` (n, d) with n >= 1, and ``weight`` (n,) or None; if n <= k, rows are
-repeated. No result depends on the number of threads.
+For sparse rows, computing distances to many centres costs little more than reading the rows, and
+rows with few common features do not form coarse cells. Rounds are therefore the better start if
+their passes are affordable.
+
+Rows ``x`` (n, d) with n >= 1 have weights ``weight`` (n,) or None. If n <= k, rows are repeated. No
+result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -42,27 +44,22 @@ from largek_dask.kernels.threads import Threads, on_threads
 COARSE_ROWS = 100
 """Number of sampled rows per coarse centre."""
 LEVEL_STEPS = 5
-"""Number of Lloyd steps on each level."""
 FIRST_STEPS, BEST_STEPS = 3, 10
-"""Number of Lloyd steps from every start to find the best ones, and then from each of these."""
+"""Number of Lloyd steps from every start, and from each of the best starts."""
 KEPT = 4
-"""The best of every this many starts is kept."""
+"""One in this many starts is kept after ``FIRST_STEPS`` steps."""
 MOST_STARTS = 64
-"""Maximum number of starts."""
 PASSES, LEAST_WORK = 16, 1 << 25
-"""Maximum cost of all starts together: this number of passes over all rows, or, if that is more,
-this number of products (a few hundredths of a second)."""
+"""Maximum cost of all starts: a number of passes over all rows, or a number of products (a few
+hundredths of a second) if that is more."""
 FAR_COST = 10.0
-"""Maximum mean cost of the k costliest rows, relative to the mean cost of all rows, for a start of
-rows drawn by weight alone. It is 1.2 for texts, and 4 to 8 for counts of cells."""
+"""Maximum ratio of the mean cost of the k costliest rows to the mean cost of all rows for which
+rows drawn by weight alone are a good start. The ratio is 1.2 for texts, and 4 to 8 for counts of
+cells."""
 LEAST_PIECE = 2_048
-"""Minimum number of rows that a thread processes at a time."""
 
 Labels = NDArray[np.int32]
 Weights = NDArray[np.float64]
-
-
-# --- rows on threads ------------------------------------------------------------------------------
 
 
 def _pieces(n: int, n_threads: int) -> list[slice]:
@@ -77,23 +74,19 @@ def _nearest(x: Table, packed: PackedCenters, n_threads: int) -> Labels:
 
 
 def update_distances(x: Table, packed: PackedCenters, d2: Weights, threads: Threads) -> int:
-    """Update rows' squared distances for new centres; return the number of distances computed."""
+    """Update squared distances for new centres; return the number of distances computed."""
     threads.map(lambda at: update_d2(x[at], packed, d2[at]), _pieces(len(x), threads.n))
     return len(x) * packed.n_clusters
 
 
 def cost_of(x: Table, weight: Weights | None, centers: NDArray[Any], shift: NDArray[Any]) -> float:
-    """Return the weighted sum of squared distances of rows to their nearest centres."""
     packed, total = pack_centers(centers, shift), ExactSums(1)
     total.add(squared_distances(x, packed, nearest(x, packed)), weight)
     return float(total.value)
 
 
-# --- on two levels --------------------------------------------------------------------------------
-
-
 def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]:
-    """Return (about sqrt(k), d) coarse centres of dense rows, given in random order."""
+    """Return (about sqrt(k), d) coarse centres of dense rows, which are in random order."""
     m = max(1, min(isqrt(k), len(x)))
     n = min(len(x), COARSE_ROWS * m)
     order, starts = np.arange(n, dtype=np.int32), np.array([0, n])
@@ -103,7 +96,7 @@ def coarse_centers(x: NDArray[Any], k: int, shift: NDArray[Any]) -> NDArray[Any]
 def two_level_start(
     x: NDArray[Any], weight: Weights | None, k: int, shift: NDArray[Any], n_threads: int
 ) -> tuple[NDArray[Any], NDArray[Any], Labels]:
-    """Return starting centres of dense rows of any real type, given in random order.
+    """Return initial centres of dense rows, which are in random order.
 
     Returns
     -------
@@ -119,7 +112,7 @@ def two_level_start(
     cells = _nearest(x, pack_centers(coarse, shift), n_threads)
     order, starts = order_by_label(cells, len(coarse))
     sizes = shares(np.diff(starts), k)
-    # Rows are in random order, so the first rows of a cell are a random choice.
+    # Rows are in random order, so the first rows of a cell are a random sample.
     first = np.repeat(starts[:-1], sizes)
     rank = np.arange(k) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     centers, labels = cell_means(
@@ -131,9 +124,9 @@ def two_level_start(
 def sparse_start(
     x: SparseBlock, weight: Weights | None, k: int, grid: FixedPoint, n_threads: int
 ) -> NDArray[Any]:
-    """Return (k, d) starting centres of sparse rows of the compute dtype, given in random order.
+    """Return (k, d) initial centres of sparse rows, which are in random order.
 
-    ``grid`` is the grid of exact sums of the sampled table.
+    Rows have the compute dtype, and ``grid`` is the grid of the sampled table.
     """
     n, d = x.shape
     if n <= k:
@@ -157,7 +150,7 @@ def sparse_start(
 
 
 def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoint) -> NDArray[Any]:
-    """Return (m, d) centres after Lloyd steps that begin at the first m rows."""
+    """Run Lloyd steps from the first m rows; return (m, d) centres."""
     centers: NDArray[Any] = x[:m].toarray()
     for _ in range(LEVEL_STEPS):
         labels = nearest(x, pack_centers(centers, grid.shift))
@@ -168,8 +161,7 @@ def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoi
         if len(empty):
             packed = pack_centers(centers, grid.shift)
             costs = squared_distances(x, packed, labels).astype(np.float64)
-            # Fill empty clusters with the costliest rows of positive cost. Rows of equal cost in a
-            # cluster are usually equal rows, so use one of them.
+            # Rows of equal cost in a cluster are usually equal, so use only one of them.
             _, rows = np.unique(np.stack([labels, costs], axis=1), axis=0, return_index=True)
             rows = rows[costs[rows] > 0]
             mass = costs[rows] if weight is None else costs[rows] * weight[rows]
@@ -179,7 +171,7 @@ def _sparse_lloyd(x: SparseBlock, weight: Weights | None, m: int, grid: FixedPoi
 
 
 def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
-    """Divide k in proportion to counts by largest remainders; return (m,) integers.
+    """Divide k in proportion to ``counts`` by largest remainders.
 
     No share exceeds its count, and every positive count gets at least 1, if k is large enough. k
     must not exceed the sum of the counts.
@@ -195,9 +187,6 @@ def shares(counts: NDArray[np.int64], k: int) -> NDArray[np.int64]:
             left -= len(chosen)
     out: NDArray[np.int64] = sizes
     return out
-
-
-# --- the best of several --------------------------------------------------------------------------
 
 
 def n_starts(n_rows: int, n_sampled: int, n_features: int, k: int) -> int:
@@ -216,7 +205,7 @@ def greedy_start(
     n_starts: int,
     n_threads: int,
 ) -> tuple[NDArray[Any], float]:
-    """Return (k, d) starting centres of dense rows, and the weighted cost of these rows."""
+    """Return (k, d) initial centres of dense rows, and the weighted cost."""
     dtype, n = compute_dtype(x.dtype), len(x)
     if n <= k:
         return np.resize(x.astype(dtype), (k, x.shape[1])), 0.0
@@ -228,8 +217,7 @@ def greedy_start(
         return greedy_rows(columns, mass, rng.generator(start, "greedy").random(shape))
 
     def after_lloyd(picks: list[NDArray[np.int64]], n_steps: int) -> list[NDArray[Any]]:
-        """Return the centres after Lloyd steps from each start."""
-        # Each start is handled as a cell; all cells have the same rows.
+        # Handle each start as a cell; all cells contain the same rows.
         m = len(picks)
         order = np.tile(np.arange(n, dtype=np.int32), m)
         places = np.concatenate([start * n + rows for start, rows in enumerate(picks)])
@@ -248,11 +236,7 @@ def greedy_start(
 
 
 def _candidates(k: int) -> int:
-    """Return the number of candidate rows for each centre, as in scikit-learn."""
     return 2 + int(log(k))
-
-
-# --- sparse rows as centres -----------------------------------------------------------------------
 
 
 def rounds_start(
@@ -263,10 +247,10 @@ def rounds_start(
     generator: np.random.Generator,
     n_threads: int,
 ) -> NDArray[Any]:
-    """Return (k, d) starting centres of sparse rows: draw rows in rounds, then run one Lloyd step.
+    """Draw sparse rows in rounds, then run one Lloyd step; return (k, d) initial centres.
 
-    Rows have positive weight, the compute dtype, and an order independent of chunks. ``grid`` is
-    the grid of exact sums of the sampled table.
+    Rows must have positive weight and the compute dtype, in an order independent of chunks.
+    ``grid`` is the grid of the sampled table.
     """
     n, d = x.shape
     if n <= k:
@@ -279,7 +263,7 @@ def rounds_start(
         most = min(len(drawn), k - len(drawn))
         picks, _ = draw_by_d2(d2, weight, generator.random(most))
         if not len(picks):
-            # Every row coincides with a centre, so repeat some; empty clusters are moved later.
+            # Every row coincides with a centre, so repeat some of the drawn rows.
             break
         new = _different(x, picks)
         drawn = np.concatenate([drawn, new])
@@ -297,11 +281,11 @@ def different_rows(
     generator: np.random.Generator,
     n_threads: int,
 ) -> tuple[NDArray[Any], Labels] | None:
-    """Return k different sparse rows, drawn by weight, and (n,) labels of the nearest of these.
+    """Draw k different sparse rows by weight; return them and the labels (n,) of all rows.
 
-    For the parameters see :func:`rounds_start`. Returns None if this start is not good enough:
-    because too many rows are equal, or because a few rows, which drawing by D² would find, cost far
-    more than others.
+    Return None if this start is not good enough: too many rows are equal, or a few rows, which
+    drawing by D² would find, cost far more than all others. For the parameters see
+    :func:`rounds_start`.
     """
     picks, _ = draw_by_d2(weight, None, generator.random(4 * k))
     rows = _different(x, picks)[:k]
@@ -312,14 +296,14 @@ def different_rows(
     labels = _nearest(x, packed, n_threads)
     costs = squared_distances(x, packed, labels) * weight
     highest = np.partition(costs, len(x) - k)[-k:]
-    # Do not divide: both means may be 0.
+    # Multiply instead of dividing, because both means may be 0.
     if highest.mean() > FAR_COST * costs.mean():
         return None
     return centers, labels
 
 
 def _different(x: SparseBlock, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the first row of each group of equal rows."""
+    """Return the first of each group of equal rows."""
     kinds: dict[tuple[bytes, bytes], int] = {}
     for row in rows.tolist():
         at = slice(x.indptr[row], x.indptr[row + 1])

@@ -1,14 +1,14 @@
-"""Starting centres: random rows, two levels, k-means++ and its variants, or an array.
+"""Initial centres: random rows, two levels, k-means++ and variants, or an array.
 
 D. Arthur, S. Vassilvitskii, k-means++: the advantages of careful seeding, SODA 2007.
 B. Bahmani et al., Scalable k-means++, VLDB 2012 (k-means||).
 Greedy k-means++ draws 2 + log k candidates for each centre and keeps the best, as in scikit-learn.
 AFK-MC2 (:mod:`~largek_dask.algorithms.starts.afk_mc2`) approximates k-means++ in few passes.
 
-k-means++ and its variants draw by D²: a row is drawn with probability proportional to its weight
-times its squared distance to the nearest centre so far. This takes one pass per centre: every chunk
-draws its own candidates by D², with random numbers derived from (step, chunk), and returns its
-mass (the sum of weights times squared distances). Then one of the chunks is drawn by mass.
+k-means++ and its variants draw rows by D²: the probability is proportional to the weight of a row
+times its squared distance to the nearest centre so far. This takes one pass per centre. Every chunk
+draws candidates by D², with random numbers derived from (step, chunk), and returns its mass, the
+sum of weights times squared distances. One of the chunks is then drawn by mass.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, Rng, RowSample, RowState, TakenRows
 from largek_dask.algorithms.choices import INITS
 from largek_dask.algorithms.parts.chunk_results import ChunkResults
+from largek_dask.algorithms.parts.nested import NestedRows
 from largek_dask.algorithms.starts.afk_mc2 import AFK_MC2_PASSES, afk_mc2_start
 from largek_dask.algorithms.starts.samples import rounds_start, sparse_start, two_level_start
 from largek_dask.errors import ParameterError
@@ -35,15 +36,15 @@ from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.sampling import bernoulli_by_d2, draw_by_d2, potentials, update_d2
 
 AUTO_PLUS_PLUS_CLUSTERS = 100
-"""Maximum number of clusters for which `init="auto"` is k-means++. Above it, k passes would take
-too long, and random rows are drawn."""
+"""Maximum number of clusters for which ``init="auto"`` means k-means++. Above this, k passes would
+take too long, and random rows are drawn."""
 
 TWO_LEVEL_ROWS = 64
 """Rows per centre of the sample for the two-level start."""
 
 PARALLEL_ROUNDS = 5
-"""Number of rounds of k-means||, each of which draws about k / 2 candidates (Bahmani et al.,
-section 5.3)."""
+"""Number of rounds of k-means||; each round draws about k / 2 candidates (Bahmani et al., section
+5.3)."""
 
 CANDIDATE_LLOYD_STEPS = 3
 """Number of weighted Lloyd steps on the candidates of k-means||, after k-means++ on these."""
@@ -69,7 +70,7 @@ def check_init(init: str | NDArray[Any], n_clusters: int, n_features: int) -> No
     bad = ~np.isfinite(init).all(axis=1)
     if bad.any():
         raise ParameterError(
-            f"init: centre {int(np.argmax(bad))} holds NaN or infinity; give finite numbers."
+            f"init: centre {int(np.argmax(bad))} holds NaN or infinity; all values must be finite."
         )
 
 
@@ -91,7 +92,7 @@ def _auto(n_clusters: int) -> str:
 def initial_centers(
     passes: Passes, rng: Rng, n_clusters: int, init: str | NDArray[Any]
 ) -> NDArray[Any]:
-    """Return (n_clusters, n_features) starting centres; raises the errors of :func:`check_init`."""
+    """Return (n_clusters, n_features) initial centres; raise the errors of :func:`check_init`."""
     check_init(init, n_clusters, passes.n_features)
     if not isinstance(init, str):
         return init.astype(passes.statistics.dtype)
@@ -119,13 +120,23 @@ def _two_level(passes: Passes, rng: Rng, n_clusters: int) -> NDArray[Any]:
     return two_level_start(x, weight, n_clusters, passes.statistics.shift, n_threads)[0]
 
 
+def nested_start(
+    passes: Passes, rng: Rng, k: int, init: str | NDArray[Any], rows: int
+) -> tuple[NDArray[Any], int]:
+    """Return initial centres, by default from a sample, and the size of the first nested batch."""
+    if not isinstance(init, str) or init != "auto":
+        return initial_centers(passes, rng, k, init), rows
+    x, weight, size = NestedRows(passes, rng).sample(rows, k)
+    return centers_of_sample(x, weight, k, passes, rng), max(size, rows)
+
+
 def centers_of_sample(
     x: Table, weight: NDArray[np.float64], n_clusters: int, passes: Passes, rng: Rng
 ) -> NDArray[Any]:
-    """Return (k, d) starting centres from a sample (n, d).
+    """Return (k, d) initial centres from a sample (n, d).
 
-    The method is k-means++ for few clusters. For many clusters it is the two-level start for dense
-    rows, and drawing in rounds for sparse rows.
+    Few clusters are found by k-means++. Many clusters are found by the two-level start for dense
+    rows, and by drawing in rounds for sparse rows.
     """
     shift, n_threads = passes.statistics.shift, passes.threads.n
     if n_clusters <= AUTO_PLUS_PLUS_CLUSTERS:
@@ -137,24 +148,21 @@ def centers_of_sample(
     return two_level_start(x[order], weight[order], n_clusters, shift, n_threads)[0]
 
 
-# --- drawing rows by mass -------------------------------------------------------------------------
-
-
 def choose(
     draws: ChunkResults, uniforms: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[Any]]:
-    """Choose a chunk by mass for each of ``uniforms``, and return its candidate.
+    """Choose one chunk by mass for each candidate; return the candidates of these chunks.
 
-    A chunk's result is its mass, and the global rows and coordinates of its candidates;
-    ``uniforms[j]`` selects the chunk of which candidate j is returned. Returns the global rows and
-    coordinates of the chosen candidates, or none if no chunk has any mass.
+    The result of a chunk is its mass and the global rows and coordinates of its candidates.
+    ``uniforms[j]`` selects the chunk for candidate j. Return the global rows and coordinates of the
+    chosen candidates, or none if no chunk has any mass.
     """
     results = draws.in_order()
     heavy = [result for result in results if result[0] > 0]
     if not heavy:
         _, rows, x = results[0]
         return rows[:0], x[:0]
-    # Sequential sums in chunk order give identical results wherever chunks were computed.
+    # Sums in chunk order are identical wherever chunks were computed.
     edges = np.cumsum([mass for mass, _, _ in heavy])
     places = np.searchsorted(edges, uniforms * edges[-1], side="right")
     picks = [heavy[min(p, len(heavy) - 1)] for p in places]
@@ -163,7 +171,7 @@ def choose(
 
 
 def weight_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, step: int, n: int) -> None:
-    """Draw ``n`` rows of the chunk by weight."""
+    """Draw ``n`` rows of a chunk by weight."""
     weight = np.ones(len(chunk.x)) if chunk.weight is None else chunk.weight
     uniforms = rng.generator(step, "weight", chunk.index).random(n)
     picks, mass = draw_by_d2(weight, None, uniforms)
@@ -200,24 +208,20 @@ def _draw_by_weight(
 def potential_chunk(
     chunk: Chunk, total: ExactSums, centers: NDArray[Any], shift: NDArray[Any]
 ) -> None:
-    """Add the remaining potential (sum of weighted D²) after adding each candidate."""
+    """Add the potential (sum of weighted D²) that remains after adding each candidate."""
     assert chunk.state is not None
     total.merge(potentials(chunk.x, pack_centers(centers, shift), chunk.state["d2"], chunk.weight))
 
 
-# --- random rows --------------------------------------------------------------------------------
-
-
 def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Draw k rows without replacement; by weight if rows are weighted."""
+    """Draw k rows without replacement, by weight if rows are weighted."""
     statistics = passes.statistics
     same_weight = statistics.min_weight == statistics.max_weight
     if same_weight and statistics.n_rows == passes.n_rows:
         rows = rng.generator(0, "random").choice(passes.n_rows, k, replace=False)
         return dense_rows(passes.take(np.sort(rows)).x)
     chosen: dict[int, NDArray[Any]] = {}
-    # Draw with replacement and skip repeated rows: the distribution is that of draws without
-    # replacement. Chunks are drawn by mass, so rows may repeat, and several rounds may be needed.
+    # Skipping repeated rows gives the distribution of draws without replacement.
     attempt = 0
     while len(chosen) < k and attempt < 64:
         n = 2 * (k - len(chosen)) + 16
@@ -228,13 +232,10 @@ def _random_rows(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         attempt += 1
     picked = sorted(chosen)
     if len(picked) < k:
-        # Nearly all weight is on a few rows, so take any rows for the rest.
+        # Nearly all weight is on a few rows, so fill up with any rows.
         others = (row for row in range(passes.n_rows) if row not in chosen)
         picked += [row for row, _ in zip(others, range(k - len(picked)), strict=False)]
     return dense_rows(passes.take(np.array(picked, np.int64)).x)
-
-
-# --- k-means++ ----------------------------------------------------------------------------------
 
 
 def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[Any]:
@@ -243,7 +244,7 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
     centers = np.empty((k, passes.n_features), passes.statistics.dtype)
     centers[0] = _draw_by_weight(passes, rng, 0, "first", 1)[1][0]
     for t in range(1, k):
-        # D² is a function of all centres so far, so one broadcast rebuilds it for a lost chunk.
+        # D² depends only on the centres so far, so one broadcast rebuilds it for a lost chunk.
         replay = ((centers[: t - 1], shift, rng, t, 0),) if t > 1 else ()
         draws: ChunkResults = passes.reduce(
             d2_chunk,
@@ -272,9 +273,6 @@ def _plus_plus(passes: Passes, rng: Rng, k: int, n_candidates: int) -> NDArray[A
     return centers
 
 
-# --- k-means|| ----------------------------------------------------------------------------------
-
-
 def sample_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, turn: int, factor: float) -> None:
     """Sample every row with probability min(1, factor · weight · D²)."""
     assert chunk.state is not None
@@ -287,7 +285,7 @@ def sample_chunk(chunk: Chunk, total: ChunkResults, rng: Rng, turn: int, factor:
 def nearest_candidate_chunk(
     chunk: Chunk, total: ExactSums, candidates: NDArray[Any], shift: NDArray[Any], offset: int
 ) -> None:
-    """Update D² and nearest candidates for new candidates (numbered from ``offset``)."""
+    """Update D² and nearest candidates for new candidates, numbered from ``offset``."""
     if chunk.state is None:
         d2, labels = np.full(len(chunk.x), np.inf), np.zeros(len(chunk.x), np.int32)
     else:
@@ -305,9 +303,9 @@ def candidate_weight_chunk(chunk: Chunk, total: ClusterSums) -> None:
 
 
 def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
-    """Run k-means||: sample about k / 2 rows in each of some rounds, then run k-means++ on them."""
+    """Run k-means||: sample about k / 2 rows per round, then run k-means++ on these rows."""
     shift = passes.statistics.shift
-    # Only weights are summed, not coordinates, so the grid has no features.
+    # Only weights are summed, so the grid has no features.
     grid = replace(passes.statistics.grid, shift=shift[:0])
     _, candidates = _draw_by_weight(passes, rng, 0, "first", 1)
     new, turn = candidates, 0
@@ -324,7 +322,7 @@ def _parallel(passes: Passes, rng: Rng, k: int) -> NDArray[Any]:
         )
         replay = ((candidates, shift, 0),)
         written = RowState("candidates", turn + 1, replay, nearest_candidate_chunk, ExactSums)
-        # Run more rounds than planned only while there are fewer than k candidates.
+        # Extra rounds are run only while there are fewer than k candidates.
         enough = turn > PARALLEL_ROUNDS and len(candidates) >= k
         if enough or left.value <= 0 or turn > 20 * PARALLEL_ROUNDS:
             break
@@ -351,7 +349,7 @@ def choose_among(
 ) -> NDArray[Any]:
     """Run k-means++ on weighted points (n, d) in memory, then a few Lloyd steps on them."""
     if len(points) < k:
-        # There are fewer points than clusters, so repeat some; empty clusters are moved later.
+        # Repeat points if there are fewer than k; empty clusters are relocated later.
         return np.resize(dense_rows(points), (k, points.shape[1]))
     generator = rng.generator(0, "among")
     d2 = np.full(len(points), np.inf)
@@ -377,7 +375,7 @@ def choose_among(
 def drawn_centers(
     rows: TakenRows, k: int, init: str | NDArray[Any], dtype: Any, draws: np.random.Generator
 ) -> NDArray[Any]:
-    """Return (k, d) distinct rows drawn at random, or the centres ``init`` if given.
+    """Return (k, d) distinct rows drawn at random, or ``init`` if it is an array.
 
     If there are fewer than ``k`` distinct rows, some are repeated.
     """

@@ -61,7 +61,7 @@ def unread(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.mark.parametrize(
     ("x", "options", "message"),
     [
-        (sp.csr_array(X), {}, "dense rows only.*use algorithm='auto', or make them dense"),
+        (sp.csr_array(X), {}, "dense rows only.*use algorithm='auto', or make few rows dense"),
         (X, {"init": "k-means++"}, "init must be 'auto'.*Use another algorithm"),
         (X, {"init": X[:4]}, "init must be 'auto'.*Use another algorithm"),
         (X, {"n_init": 2}, "n_init=2: PartitionPath .*n_init=1, and effort='best'"),
@@ -104,7 +104,7 @@ def test_partitions_that_memory_does_not_hold(
     with pytest.raises(NotEnoughMemoryError):
         fit(x, fits + 1)
     assert len(fit(x, fits, effort="fast", max_iter=300).path_) == fits
-    with pytest.raises(NotEnoughMemoryError, match=r"more memory.*holds one partition"):
+    with pytest.raises(NotEnoughMemoryError, match=r"more memory.*finds a single partition"):
         fit(np.zeros((5, 10_000), np.float32), 3)
 
 

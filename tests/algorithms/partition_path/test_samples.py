@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from largek_dask.algorithms.base import Rng
-from largek_dask.algorithms.partition_path.samples import Sample, draw_far, draw_sample
-from largek_dask.algorithms.starts.coresets import draw_coreset
+from largek_dask.algorithms.partition_path.samples import draw_far, draw_sample
+from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.errors import DataError, ParameterError
 from largek_dask.passes.local import LocalPasses
 from tests.algorithms.conftest import blobs
@@ -129,7 +129,7 @@ def test_far_from_every_centre_but_not_from_the_mean():
 
 
 def test_rows_are_added_once():
-    sample = Sample(np.array([2, 5, 9]), np.array([3.0, 4.0, 5.0]))
+    sample = Coreset(np.array([2, 5, 9]), np.array([3.0, 4.0, 5.0]))
     more = sample.including(np.array([9, 0, 5, 0]))
     assert more.rows.tolist() == [0, 2, 5, 9]
     assert more.factors.tolist() == [1, 3, 1, 1]
@@ -159,7 +159,7 @@ def test_equal_rows_and_no_rows():
         np.testing.assert_allclose(sample.factors.sum(), N)
         assert len(draw_far(passes, x[:1], 5)) == 0
         assert len(draw_far(passes, x[:1] + 1, 5)) == 1
-        with pytest.raises(ParameterError, match="at least 1 row"):
+        with pytest.raises(ParameterError, match="at least one draw"):
             draw_sample(passes, Rng(0), 0, 64)
     with pytest.raises(DataError), passes_of(x, weight=np.zeros(N)) as passes:
         draw_sample(passes, Rng(0), 10, 64)

@@ -12,6 +12,7 @@ import pytest
 from largek_dask.algorithms.published import dcd_bundle
 from largek_dask.algorithms.published.dcd_bundle import (
     Accuracy,
+    Iterate,
     clarke_stationary,
     iterate,
     plain_descent,
@@ -262,6 +263,42 @@ def test_null_steps():
             corners = (vectors**2 * s.D_1).sum(axis=-1) + 2 * b
             assert own <= psi.min() + 1e-12 * corners.max()
     assert n > 100
+
+
+def test_null_steps_from_any_state():
+    """(25), (28), (30) to (33) where the aggregate is no longer a subgradient and has an error."""
+    r, a, met = np.random.default_rng(1), Accuracy(mu_max=10.0), set()
+    for seed in range(200):
+        function, x = Rotated(seed), r.normal(size=6)
+        if seed % 2:
+            function, x = Waves(seed), 5 * r.normal(size=3)
+        at, D_1, before = function.evaluate(x), 10 ** r.uniform(-2, 0, len(x)), r.uniform(0, 10)
+        at_m = at.gradient - at.subgradient
+        xi = r.uniform(-0.5, 0.5) * at_m + 10 * r.normal(size=len(x))
+        s = Iterate(3, x, at, at_m, xi, before, D_1, -D_1 * xi, (), null=2)
+        after = iterate(function, s, a)
+        if after.null == 0 or after.end is not None:
+            continue
+        end = function.evaluate(x + after.t * s.d)
+        new = end.gradient - end.subgradient
+        error, apart = at.value - end.value + after.t * new @ s.d, after.t**2 * s.d @ s.d
+        beta = max(abs(error), a.gamma * apart)
+        assert -beta + new @ s.d >= -a.eps_R * (xi @ (D_1 * xi) + 2 * before)
+        shares = printed.least((at_m, new, xi), (0, beta, before), np.diag(D_1))
+        expected = shares @ np.array([at_m, new, xi])
+        np.testing.assert_allclose(after.xi, expected, 1e-9, 1e-9 * abs(at_m).max())
+        assert after.beta == pytest.approx(shares[1] * beta + shares[2] * before, rel=1e-9)
+        np.testing.assert_array_equal(after.D_1, D_1)
+        y, metric = function.evaluate(x + s.d), D_1
+        if at.value - y.value + (y.gradient - y.subgradient) @ s.d < 0:
+            D_2 = np.diag(printed.inverse([s.d], [y.subgradient - at.subgradient], a.mu_max))
+            p = (D_2 / (D_1 + D_2)).max()
+            metric = p * D_1 - (1 - p) * D_2
+        np.testing.assert_allclose(after.d, -metric * after.xi, 1e-9, 1e-9)
+        kind = "near" if beta > abs(error) else "below" if error < 0 else "above"
+        met |= {tuple(shares > 0.01), kind, after.t < 1}
+    assert met >= {(True, False, True), (False, True, True), (True, True, True)}
+    assert met >= {"near", "below", "above", True, False}
 
 
 @pytest.mark.parametrize("case", ["corner", "edge", "inside", "equal", "zero"])

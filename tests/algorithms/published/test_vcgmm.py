@@ -76,7 +76,9 @@ def test_is_the_papers(kind, coreset, explore, e_steps, neighbours):
     numbers, gamma = np.arange(len(x)), np.ones(len(x)) if weight is None else weight
     if coreset:
         drawn = first.coreset
-        assert (drawn.n_draws, drawn.independent) == (16 * K, True)
+        with LocalPasses(rows_of(x, SIZES, weight)) as passes:
+            expected = draw_coreset(passes, Rng(SEED), 16 * K, independent=True)
+        np.testing.assert_array_equal(drawn.rows, expected.rows)
         numbers, gamma = drawn.rows, drawn.factors * gamma[drawn.rows]
     y, mu, g = x[numbers], first.mu, first.g
     assert g.shape == (K, neighbours or 4)
@@ -199,7 +201,7 @@ def test_wrong_parameters_are_refused(given, message):
 
 
 def test_sparse_rows_and_other_covariances_are_refused():
-    with pytest.raises(ParameterError, match="needs dense rows"):
+    with pytest.raises(ParameterError, match="requires dense rows"):
         lk.KMeans(2, algorithm=VCGMM.paper()).fit(scipy.sparse.eye_array(5, format="csr"))
     with pytest.raises(ParameterError, match="for a mixture"):
         lk.algorithms.names.algorithm_of_mixture(VCGMM.paper(), "diag")
