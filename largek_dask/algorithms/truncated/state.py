@@ -23,12 +23,11 @@ TABLE_AGE = 6
 WIDTH = 64
 """Minimum number of nearest centres computed for each centre."""
 OUTLIER = 2.0**20
-"""Maximum loss of a row when its cluster is removed, in multiples of the mean cost of a row; larger
-losses are limited to it."""
+"""Maximum loss that is counted for a row when its cluster is removed, in multiples of the mean cost
+of a row."""
 BEYOND = 0.8
 """Overshoot of a centre beyond the mean of its rows, relative to its movement. With a value below
-1, the cost does not rise even if no row changes its cluster; and if clusters overlap, the search
-takes fewer passes until centres stop moving."""
+1, the cost cannot rise; if clusters overlap, overshooting saves passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Round:
     counts: NDArray[np.float64]
     """(k,) weights of the clusters before the moves."""
     n_replayed: int
-    """Number of passes from the last anchor to the round; they come first in ``history``."""
+    """Number of passes in ``history`` before the round."""
     neighbours: Neighbours | None
     table: NDArray[np.int32] | None
     """(k, m) nearest centres before the moves, computed from ``neighbours``; None if not needed."""
@@ -54,13 +53,12 @@ class TruncatedState:
 
     step: int
     schedule: Schedule
-    """The next step, and all data for later decisions."""
+    """Next step, and all data for later decisions."""
     centers: NDArray[Any]
     """(k, d) centres to which the next step assigns rows."""
     counts: NDArray[np.float64]
     """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     coarse: NDArray[Any]
     """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
@@ -69,37 +67,34 @@ class TruncatedState:
     """Passes over the rows of the last pass, since the last anchor."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first, computed from ``neighbours``."""
+    """(k, m) nearest centres of each centre, beginning with itself, computed from
+    ``neighbours``."""
     table_age: int = 0
     """Number of passes since the table was made."""
     unmet: NDArray[np.bool_] | None = None
-    """(k,) True for clusters whose rows have not been compared with the cluster's list; None if
-    there are no such clusters."""
+    """(k,) True for clusters whose rows have not been compared with the list of the cluster; None
+    if there are no such clusters."""
     moves: Moves | None = None
     """Moves of the next step, already applied to ``centers``."""
     round: Round | None = None
     """State before the last round."""
     failed: tuple[int, ...] = ()
-    """Clusters whose split was tried alone and failed, since the last round that lowered the cost
-    enough."""
+    """Clusters whose split failed when it was tried alone, since the last successful round."""
     restores: bool = False
     """True if the next step restores the labels from before the last round."""
     cost: float = float("inf")
-    """Cost of the labels of the last step, with ``centers``."""
+    """Cost of the last labels with ``centers``."""
     far: FarSample | None = None
-    """Sample drawn after far rows were found to account for much of the cost."""
+    """Sample with far rows, drawn after these were found to account for much of the cost."""
     n_read: int = 0
-    """Number of readings of all rows before the search in all features."""
+    """Number of times that all rows were read before the search in all features."""
 
     @property
     def fallback(self) -> Round | None:
-        """State before the current round, if its moves have not lowered the cost yet."""
+        """State before the current round, until the moves of the round lower the cost."""
         stage = self.schedule.stage
         behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None
-
-
-# --- the next pass --------------------------------------------------------------------------------
 
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
@@ -124,10 +119,10 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     schedule, moves, task = state.schedule, state.moves, state.schedule.task
     max_loss = loss_steps = 0.0
     if task.probes:
-        # The extent of the data bounds the distance from a row to a centre.
+        # No row is farther from a centre than the extent of the data.
         known = passes.statistics
         widest = 4 * passes.n_features * known.max_abs**2
-        # If all rows coincide with their centres, any scale will do.
+        # If all rows are equal to their centres, any positive value will do.
         max_loss = min(widest, OUTLIER * schedule.cost / known.total_weight) or 1.0
         loss_steps = loss_scale(max_loss, known.total_weight)
     if task.kind in ("all", "cells"):
@@ -175,31 +170,28 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
 def _drift_and_reach(
     state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (k,) movement of each centre since the last pass, and the (k,) largest per list.
+    """Return (k,) movements of the centres since the last pass, and (k,) maxima over the lists.
 
-    Without lists, the latter is the largest movement of any centre.
+    Without lists, the maximum over all centres is returned for every cluster.
     """
     k = len(state.centers)
     last = state.history.last
     if state.restores or last is None:
-        # Labels of rows are known, but no bounds.
+        # Only the labels of the rows are known, but no bounds.
         return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
     if state.moves is not None:
         moved = state.moves.clusters
-        # Rows of these clusters are compared with new lists, and get new distances.
+        # Rows of these clusters are compared with new lists, which gives new distances.
         drift[moved] = 0
         unmet = np.zeros(k, np.bool_) if unmet is None else unmet.copy()
         unmet[moved] = True
     return drift, reach_of(drift, offsets, listed, unmet, moved)
 
 
-# --- after it -------------------------------------------------------------------------------------
-
-
 def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
-    """Return the state with the chosen moves, and with a new round if the next step opens one.
+    """Return the state with the chosen moves, and with a new round if the next step begins one.
 
     ``tried``: carry out moves only in a round, where they can be undone.
     """
@@ -213,13 +205,13 @@ def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
     if opens:
         return replace(after, centers=moves.apply(after.centers), moves=moves)
     if after.schedule.task.kind in ("cells", "all") and not tried:
-        # The next pass is an anchor, so rows find the moved centres without lists.
+        # The next pass is an anchor, which does not need lists of the moved centres.
         return replace(after, centers=moves.apply(after.centers))
     return after
 
 
 def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:
-    """Return the state with the centres and tables from before a round's moves.
+    """Return the state with the centres and tables from before the moves of a round.
 
     ``restores``: the next pass also restores the labels of the rows.
     """
@@ -238,7 +230,7 @@ def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> Tru
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
     """Return the clusters whose split is not tried again before another round succeeds.
 
-    If several splits were tried together, it is unknown which of them failed.
+    If several splits were tried together, the failed ones are unknown and not included.
     """
     if back:
         assert state.round is not None
@@ -250,11 +242,11 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
-    Centres that have just been relocated by moves are set to the mean.
+    Centres that have just been relocated are set to the means.
     """
     centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
         centers[moves.clusters] = means[moves.clusters]
-    # Packing does not copy a read-only array.
+    # Read-only arrays are packed without a copy.
     centers.flags.writeable = False
     return centers

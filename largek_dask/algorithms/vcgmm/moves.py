@@ -1,20 +1,20 @@
-"""Moves of components that have collapsed to components that gain by a split.
+"""Moves: collapsed components take over halves of components that gain by a split.
 
-If components have variances of their own, one may *collapse*: it is left with less than one row, or
-with rows so alike (usually a single row) that its variance is at the floor. EM alone never repairs
-it. A move splits the component whose split raises F most, and the collapsed component takes over
-one of the halves. Many moves are tried at a time: the next iteration applies them, and unless F
-rises they are undone, including the rows' candidates.
+A component with its own variance may *collapse*: it keeps less than one row, or only rows so
+similar (usually a single row) that its variance falls to the floor. EM alone never repairs it. A
+move splits the component whose split raises F most, and the collapsed component takes over one of
+the halves. Many moves are tried at a time: the next iteration applies them, and unless F rises they
+are undone, including changes of candidates.
 
 The gain of a split is estimated on a seeded sample, by EM with two halves for each component
-separately (:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed
-component to F is lost. A single row at the floor contributes a lot to F, although it says nothing
+separately (:mod:`~largek_dask.kernels.split_components`). The move loses the contribution of the
+collapsed component to F. A single row at the floor contributes a lot to F, although it says nothing
 about other rows, so only moves that gain more are tried.
 
 A component that no move repairs is retired: its weight becomes 0, it keeps its index, mean and
-variance, and a later move may revive it. A component with enough rows that are all equal stays, as
-it describes them correctly. F falls only when components are retired, by the contribution of their
-single rows.
+variance, and a later move may revive it. A component with enough rows that are all equal is not
+retired, because it describes them correctly. F falls only when components are retired, by the
+contribution of their single rows.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ from largek_dask.kernels.split_components import (
 )
 
 SPLIT_VALUES = 1 << 26
-"""Maximum values (rows times features) of the sample on which splits are tried."""
+"""Maximum number of values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
-"""Minimum responsibility of a component for a row to count as one of its rows."""
+"""Minimum responsibility of a component for a row that is used to split the component."""
 SPLITS = 4
-"""Number of splits tried per component that may move."""
+"""Number of splits that are tried per allowed move."""
 LEAST_SPLITS = 256
-"""Minimum total number of splits tried."""
+"""Minimum total number of splits that are tried."""
 CHOICE = 4
-"""Number of components considered for a split per component that may move."""
+"""Number of candidates for removal per allowed move."""
 MEANT = 2.0
-"""Minimum number of rows for a component at the floor to be more than a single outlying row."""
+"""Minimum number of rows with which a collapsed component is not retired."""
 LOCKED = 4
-"""Number of components nearest to a moved one that must stay unchanged."""
+"""Number of nearest neighbours of a moved component that must stay unchanged."""
 MOVED_SHARE = 10
-"""At most one component in this many moves at a time."""
+"""Ratio of all components to the maximum number of components that move at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
@@ -63,14 +63,11 @@ Which = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class ComponentMoves:
-    """Moves: components to split, and components that take over the second halves."""
+    """Components to split, and components that take over the second halves."""
 
     split: Which
-    """(m,)"""
     moved: Which
-    """(m,)"""
     halves: ComponentSplits
-    """Halves of the components that are split."""
 
     def apply(self, components: Components, masses: Real) -> Components:
         """Return the components after the moves; the weights are proportional to ``masses``."""
@@ -81,21 +78,21 @@ class ComponentMoves:
             means[which] = self.halves.means[:, h]
             variances[which] = self.halves.variances[:, h]
             masses[which] = whole * self.halves.shares[:, h]
-        # The mass of the moved components is redistributed, so that weights add up to 1.
+        # Normalise the weights, without the previous masses of the moved components.
         return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
 
 
 def log_shares(masses: Real) -> Real:
-    """Return (k,) log shares of the total mass; minus infinity for components without mass."""
+    """Return (k,) logarithms of the shares of the total mass; -infinity for a mass of 0."""
     return log(masses / float(np.cumsum(masses)[-1]))
 
 
 def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
     """Return a (k,) mask of components that weigh less than a row or have variances at the floor.
 
-    ``row`` is the mean weight of a row. Retired components are not included.
+    ``row`` is the mean weight of a row. The mask excludes retired components.
     """
-    # All features must be at the floor, as a constant feature is at the floor in every component.
+    # Constant features are at the floor in every component, so all features must be.
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
 
@@ -103,10 +100,10 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 def to_retire(
     components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
 ) -> NDArray[np.bool_]:
-    """Return a (k,) mask of collapsed components that are little more than one outlying row.
+    """Return a (k,) mask of collapsed components that have little more than one outlying row.
 
-    Only the lightest are included, at most half of the components that are alive: the others take
-    over their rows and may recover. If there are as many components as rows, all have collapsed.
+    At most half of the components that are alive are retired, the lightest first: the others take
+    over their rows and may recover. With one row per component, all components have collapsed.
     """
     hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
     n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
@@ -119,7 +116,7 @@ def to_retire(
 def retired(
     components: Components, masses: Real, which: NDArray[np.bool_]
 ) -> tuple[Components, Real]:
-    """Return components and masses with the components in a (k,) mask retired."""
+    """Return components and masses after retiring the components in the mask ``which`` (k,)."""
     left = np.where(which, 0.0, masses)
     return replace(components, log_weights=log_shares(left)), left
 
@@ -133,16 +130,16 @@ def find_moves(
     width: int,
     tol: float,
 ) -> ComponentMoves | None:
-    """Return moves whose joint gain, 2 ΔF / (D W), exceeds ``tol``, or None.
+    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, or None.
 
-    The components ``fallen``, a (k,) mask, have collapsed, so they are not split; ``width`` is the
-    number of candidates of a row.
+    ``fallen`` (k,) is the mask of collapsed components, which are not split; ``width`` is the
+    number of candidates per row.
     """
     components, masses, tried = state.known, state.masses, state.tried
     k, packed = len(masses), components.packed()
     which = to_split(masses, fallen, tried.failed)
     halves, losses = find_splits(rows, rng, state, covariance, width, which)
-    # The sample may have no rows of small components.
+    # The sample may contain no rows of small components.
     alone = losses_at_floor(packed.constants, masses, state.bound / state.weight)
     losses = np.where(fallen, np.maximum(losses, alone), losses)
     losses = np.where(masses > 0, losses, 0.0)
@@ -159,7 +156,7 @@ def find_moves(
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
-    """Return (m,) components to try to split, ascending: those with the largest masses."""
+    """Return the (m,) components with the largest masses, ascending, which are tried to split."""
     rank = np.where(vacant, 0.0, masses)
     rank[list(failed)] = 0.0
     most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
@@ -170,17 +167,17 @@ def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -
 def find_splits(
     rows: Passes, rng: Rng, state: VCGMMState, covariance: Covariance, width: int, which: Which
 ) -> tuple[ComponentSplits, Real]:
-    """Estimate on a sample the halves of components ``which`` (m,), and the losses of removals.
+    """Estimate the halves of the components ``which`` (m,), and the losses of removals.
 
-    Gains of halves are increases of F over all rows; losses (k,) are upper bounds of the decrease
-    of F if a component is removed.
+    This uses a sample. Gains of halves are increases of F over all rows; losses (k,) are upper
+    bounds of the decrease of F if a component is removed.
     """
     components = state.known
     k, d = components.means.shape
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Compare rows with the list of their nearest component only, if there are not too many lists.
+    # Unless there are too many lists, compare rows only with one list.
     pass_ = EMPass("all", components, width, counts=False)
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         pass_ = replace(pass_, kind="cells", coarse=state.coarse)
@@ -214,9 +211,9 @@ def find_splits(
 
 
 def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
-    """Estimate the (k,) losses in F if a component is removed whose rows equal its mean.
+    """Estimate the (k,) losses in F by removing components whose rows equal their means.
 
-    ``constants`` (k,) are the components' log joint densities at their own means; ``mean`` is F per
-    unit of weight.
+    ``constants`` (k,) are the log joint densities of the components at their own means; ``mean`` is
+    F per unit of weight.
     """
     return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)

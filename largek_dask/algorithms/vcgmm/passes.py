@@ -1,9 +1,9 @@
 """Passes of EM over rows.
 
-An :class:`EMPass` holds everything except the rows and their candidates: the components, the lists
-of components that rows are compared with, and the kind of sums. A row's candidates (its set K, by
-descending log joint density) are the only row state. They depend on the passes since the last
-anchor; if candidates are lost, these passes are repeated without sums.
+An :class:`EMPass` contains everything except the rows and their candidates: the components, the
+lists of components that rows are compared with, and the kind of sums. The only row state is the
+candidates of a row (the set K of the paper), in descending order of log joint density. They depend
+on the passes since the last anchor; if candidates are lost, these passes are repeated without sums.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from largek_dask.kernels.mixtures import PackedMixture
 from largek_dask.kernels.threads import Threads
 
 STATE = "vc-gmm"
-"""Name of the row state."""
 PARTS_PER_THREAD = 8
-"""Number of parts of a search, so that threads finish together and a stop takes effect early."""
+"""Number of parts of a search per thread: several, so that threads finish at about the same
+time."""
 NEAREST_COMPONENTS = 2_000
-"""Maximum number of components for which a row's first list is that of its nearest component, found
-among all; with more components it is the list of the row's coarse cell."""
+"""Maximum number of components for which a row without candidates is compared with the list of its
+nearest component; with more components, it is compared with the list of its coarse cell."""
 LEAST_COUNTED = 1 << 14
-"""Minimum number of rows for a thread to use separate sums."""
+"""Minimum number of rows per thread for summing responsibilities on several threads."""
 NONE = 0xFFFF
-"""Row state of an unused candidate position."""
+"""Stored value of a missing candidate."""
 
 Labels = NDArray[np.int32]
 Real = NDArray[np.float64]
@@ -52,14 +52,13 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NearComponents(Recomputable):
-    """Lists of nearest components, stored as the data that they are computed from."""
+    """Nearest components of each component; pickles contain only the data to compute them."""
 
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) pairs of components that are always on each other's list: the halves of a split
-    component. A component appears at most once. (A narrow component may rank far down the list of a
-    wide one around it.)"""
+    """(m, 2) pairs of components that are always in the lists of each other: halves of a split.
+    Without this, a narrow half may be missing in the list of a wide one."""
 
     def table(self, n_threads: int = 1) -> Labels:
         """Return (k, width) indices: for each component, itself and then its nearest components."""
@@ -74,47 +73,44 @@ class NearComponents(Recomputable):
 
     @cached_property
     def remade(self) -> Labels:
-        """The table, computed again if it is not cached."""
         return self.table()
 
 
 @dataclass(frozen=True)
 class EMPass(Recomputable):
-    """One pass.
-
-    Packed arrays are not pickled; the receiving process packs them again.
-    """
+    """One pass of EM; pickles omit the packed arrays, which are recomputed."""
 
     kind: Literal["lists", "nearest", "cells", "all", "given"]
     """Components that a row is compared with. "lists": the list of its best candidate. All other
     values make the pass an anchor, which does not depend on row state. "nearest": the list of the
     component with the nearest mean; "cells": the components of the nearest coarse cell; "all": all
-    components; "given": no search, candidates are taken from ``given``."""
+    components; "given": no search, because ``given`` contains the candidates."""
     components: Components
     width: int
-    """Number of candidates per row, C'."""
+    """Number of candidates per row (C')."""
     near: NearComponents | None = None
-    """Source of the lists."""
+    """Source of the lists, if ``listed`` is None."""
     listed: Labels | None = None
-    """(k, L) lists, if they are stored in the pass itself."""
+    """(k, L) lists of nearest components."""
     coarse: NDArray[Any] | None = None
     """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
-    """(n, C') candidates of all rows, as row state."""
+    """(n, C') candidates of all rows, in the format of the row state."""
     explore: int = 0
-    """Number of random components per row that are searched as well."""
+    """Number of random components that each row is also compared with."""
     key: int = 0
-    """Key of the random numbers that draw these components."""
+    """Key of the random numbers for ``explore``."""
     counts: bool = True
     """True if responsibilities are summed."""
     keeps: bool = True
     """True if candidates are stored as row state for later passes."""
     save: bool = False
-    """True if the candidates before the pass are stored together with the new ones."""
+    """True if the candidates from before the pass are also stored, to restore them later."""
     restore: bool = False
-    """True if the pass begins with the candidates that the last pass saved."""
+    """True if the pass begins with the candidates that the previous pass saved."""
     extents: NDArray[np.int64] | None = None
-    """Extents of the features if each is summed with its own step (``FixedPoint.extents``)."""
+    """Extents of the features, if each feature is summed with its own resolution
+    (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
@@ -123,18 +119,15 @@ class EMPass(Recomputable):
 
     @cached_property
     def packed(self) -> PackedMixture:
-        """Components, packed for the kernels."""
         return self.components.packed()
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """Coarse centres, packed for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.components.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """Lists for the kernels."""
         if self.kind == "cells":
             assert self.coarse is not None
             parts = self.components
@@ -154,7 +147,6 @@ class EMPass(Recomputable):
         return replace(self, listed=listed, counts=False, extents=None)
 
     def forget(self) -> None:
-        """Drop cached arrays, including those of the source of the lists."""
         super().forget()
         if self.near is not None:
             self.near.forget()
@@ -166,8 +158,7 @@ class EMPassTotal(Additive):
 
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
-    """Sum of ``weight * ||x - mean||^2`` for each row's best candidate, ignoring
-    responsibilities."""
+    """Sum of ``weight * ||x - mean||^2`` over rows, with the mean of each row's best candidate."""
     n_rows: int = 0
     n_evaluated: int = 0
     """Number of log joint densities or distances computed."""
@@ -203,7 +194,7 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
     else:
         found = candidates[:, 0] >= 0
         total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
-    # -1 becomes the largest number of the type.
+    # In uint16, -1 becomes the largest number.
     kept = {"candidates": candidates.astype(_kept_dtype(k))}
     if wanted:
         total.kept[chunk.index] = kept["candidates"]
@@ -217,7 +208,7 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
 def _search(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> tuple[Labels, Real]:
-    """Find the candidates (n, C') of each row near it, and the squared distances to them."""
+    """Search near the candidates (n, C') of each row; return candidates and squared distances."""
     x, weight, threads = chunk.x, chunk.weight, chunk.threads
     if pass_.kind == "all":
 
@@ -253,7 +244,7 @@ def _search_lists(
     squares: Real,
     threads: Threads,
 ) -> int:
-    """Search the list of each row's best candidate, nearest component, or coarse cell."""
+    """Search one list per row: of its best candidate, nearest component, or coarse cell."""
     n, lists, n_more = len(x), pass_.lists, 0
     groups = np.ascontiguousarray(candidates[:, 0])
     if pass_.kind in ("nearest", "cells"):
@@ -273,7 +264,7 @@ def _search_lists(
             x, order, starts, lists, pass_.packed, candidates, squares, begin=span[0], end=span[1]
         )
 
-    # Shares of about equal work, cut between groups.
+    # Divide the groups into parts of about equal work.
     work = np.cumsum(np.diff(starts) * lists.lengths)
     parts = threads.n * PARTS_PER_THREAD
     inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
@@ -317,7 +308,7 @@ def candidates_of(kept: NDArray[Any]) -> Labels:
 
 
 def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """Split n rows into parts; return the (begin, end) of each."""
+    """Divide n rows into parts; return (begin, end) of each part."""
     step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
     return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
@@ -346,7 +337,7 @@ def pass_over(
         joined=True,
     )
     for earlier in history.entries:
-        # Passes of the history may have been replayed, which caches their arrays.
+        # Replayed passes no longer need their cached arrays.
         if earlier.has_cached:
             earlier.forget()
     if not wanted:

@@ -13,18 +13,18 @@ from largek_dask.algorithms.truncated import Truncated
 from largek_dask.kernels.exact.transcendental import log
 
 START = Truncated(rounds=5)
-"""The search for first means."""
 COARSE_ROWS = 128
-"""Sample rows per coarse centre, from which the coarse centres are found."""
+"""Number of rows in the sample per coarse centre."""
 
 Real = NDArray[np.float64]
 
 
 def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
-    """Return F with its cluster as each row's only candidate, and the variance given by the cost.
+    """Return F if the only candidate of a row is its cluster; the cost gives the variance.
 
-    ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the floor. If weights
-    are at least 1 / k, or floors differ between features, the value is a lower bound of F.
+    The value is ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the
+    floor. If weights are at least 1 / k, or floors differ between features, it is a lower bound of
+    F.
     """
     variances = np.maximum(cost / (d * weight), floor)
     logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)
@@ -33,7 +33,7 @@ def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -
 
 
 def start_rows(rows: Passes, rng: Rng) -> NDArray[Any]:
-    """Return sample rows in random order, from which to compute coarse centres."""
+    """Return a sample of rows in random order, from which coarse centres are computed."""
     sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS * 1_024))
     x: NDArray[Any] = sample.take().x
     sample.close()

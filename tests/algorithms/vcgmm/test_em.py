@@ -255,7 +255,7 @@ def test_drawn_components_are_no_members(monkeypatch):
 
 def test_more_candidates_than_components_are_clipped():
     x = blobs(300, 6, 4, seed=1)
-    with pytest.warns(ParameterWarning, match="candidates=9 is taken as 4 and neighbours=20"):
+    with pytest.warns(ParameterWarning, match="candidates=9 is changed to 4 and neighbours=20"):
         wide = mixture(x, 4, asked={"init": x[:4]}, candidates=9, neighbours=20)
     fits = mixture(x, 4, asked={"init": x[:4]}, candidates=4, neighbours=4)
     assert np.array_equal(wide.arrays.means, fits.arrays.means)
