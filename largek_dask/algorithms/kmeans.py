@@ -50,7 +50,7 @@ class CenterArrays:
     def packed_for(self, dtype: DTypeLike) -> PackedCenters:
         """Pack the centres for rows of the given dtype.
 
-        The shift is the one of the fit, so rows get exactly the same labels as in the fit.
+        The shift of the fit is used, so rows get exactly the same labels as in the fit.
         """
         wide = np.promote_types(self.centers.dtype, compute_dtype(dtype))
         return pack_centers(self.centers.astype(wide, copy=False), self.shift)
@@ -82,8 +82,8 @@ def exact_distances(
 ) -> NDArray[np.float64]:
     """Return (n,) squared distances of rows to their nearest centres, in float64.
 
-    ``labels`` are the result of ``nearest``. In place, labels are corrected for rows so far away
-    that rounding errors hide which centre is nearest.
+    ``labels`` are the result of ``nearest``. Rounding errors may make them wrong for very distant
+    rows; these labels are corrected in place.
     """
     distances = squared_distances(x, centers, labels)
     far = too_far(distances, centers.dtype, centers.cache.get(reach_of))
@@ -104,8 +104,7 @@ class KMeansProblem(Problem):
     inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
-    """"relocate": move centres of empty clusters to rows far from all centres; "keep": leave
-    them."""
+    """"relocate": move centres of empty clusters to distant rows; "keep": leave them unchanged."""
 
     def check(self, table: TableShape) -> None:
         """Raise an error unless the starting centres are k rows of finite numbers."""

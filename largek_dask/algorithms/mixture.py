@@ -51,7 +51,7 @@ class MixtureArrays:
     def packed_for(self, dtype: DTypeLike) -> PackedMixture:
         """Pack the components for rows of the given dtype.
 
-        The shift is the one of the fit, so rows get exactly the same labels as in the fit.
+        The shift of the fit is used, so rows get exactly the same labels as in the fit.
         """
         wide = np.promote_types(self.means.dtype, compute_dtype(dtype))
         means = self.means.astype(wide, copy=False)
@@ -84,7 +84,7 @@ def label_far(
     """Correct in place the labels (n,) of rows whose log joint densities are too low to compare.
 
     ``found`` (n,) are the log-likelihoods of the rows. Returns the indices (m,) of the corrected
-    rows; each has a posterior probability of 1 for its component.
+    rows; the posterior probability of their components is 1.
     """
     far = np.flatnonzero(found < LOST)
     step = max(1, FAR_SCORES // packed.n_components)

@@ -59,7 +59,7 @@ from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.errors import ParameterError
 
 GATHERED = 2.0
-"""Time of a distance in a search of lists, relative to a search of all centres (measured)."""
+"""Time per distance in a search of lists, relative to a search of all centres (measured)."""
 COPIES, DENSE_COPIES = 72, 16
 """Maximum number of models in a checkpoint, for searches with and without lists of near centres."""
 USUAL_STEPS = 120
@@ -184,7 +184,7 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
             distances, full_search = float(k), "every row, at every step"
         else:
             distances = DISTANCES_PER_ROOT * sqrt(k)
-        # Held: the largest sample with its row state, and a sample for splits or projected rows.
+        # The driver holds the largest sample, and a sample for splits or the projected rows.
         splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
         kept = row_bytes(table.itemsize)
         searched = bytes_of_held(table, largest, table.itemsize, 2 * kept, 2)

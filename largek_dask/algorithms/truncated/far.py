@@ -27,8 +27,8 @@ from largek_dask.algorithms.randomness import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, stored_state
 
 FAR_DISTANCE = 8.0
-"""A row is far if its squared distance exceeds the mean, estimated on samples, by this factor.
-Nearer groups of rows that cost as much as a cluster also occur in uniform samples."""
+"""A row is far if its squared distance to its centre is more than this factor times the mean.
+Uniform samples also contain rows of nearer groups that cost as much as a cluster."""
 FAR_COST = 0.05
 """If far rows account for more than this share of the cost, a new sample is drawn."""
 LEAST = 2_048

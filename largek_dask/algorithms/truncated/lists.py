@@ -51,7 +51,7 @@ class Neighbours(Recomputable):
         return {}
 
     def lists(self, table: Labels, length: int) -> tuple[Indices, Labels]:
-        """Return the result of :func:`lists_of`, cached."""
+        """Return the cached result of :func:`lists_of`."""
         offsets = np.arange(len(table) + 1, dtype=np.int64) * min(length, table.shape[1])
         if length not in self.last:
             self.last.clear()
@@ -154,7 +154,7 @@ def reach_of(
     unmet: NDArray[np.bool_] | None,
     moved: Indices | None,
 ) -> NDArray[np.float64]:
-    """Return (k,) the largest movement of the centres in each list; without lists, of all centres.
+    """Return (k,) maximum movements of the centres in each list, or of all centres without lists.
 
     The result is infinity for clusters whose rows have not been compared with their list: clusters
     in the mask ``unmet`` (k,), and clusters whose list contains one of the relocated centres

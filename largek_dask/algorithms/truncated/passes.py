@@ -38,14 +38,14 @@ from largek_dask.kernels.threads import ALONE, Threads
 
 STATE = "truncated"
 PARTS_PER_THREAD = 8
-"""Number of parts of a pass per thread: several, so that threads finish at about the same time."""
+"""Number of parts of a pass per thread; several parts let threads finish at about the same time."""
 LAST_PARTS = 16
-"""Ratio of one thread's share of a search of lists to the smallest part of the search. Parts become
-smaller towards the end; with equal parts of this size, passes on two threads took 10 % longer,
-because every part begins with cold caches."""
+"""The smallest part of a search of lists is one thread's share divided by this number; parts become
+smaller towards the end. With small parts only, passes on two threads took 10 % longer, because
+every part begins with cold caches."""
 SHORT_WORK = 1 << 24
-"""Parts of a search need not be smaller than this number of distances, which take a few hundredths
-of a second."""
+"""Maximum number of distances in a part of a short search; they take a few hundredths of a
+second."""
 LEAST_ROWS = 1 << 18
 """Minimum number of rows per thread for work of only a few nanoseconds per row."""
 BLOCK_ROWS = 4_096
@@ -73,8 +73,7 @@ class Pass(Recomputable):
     listed: Labels | None = None
     """Concatenated lists of centres, each ascending."""
     offsets: Indices | None = None
-    """Start of each list, one per cluster or cell; None if there is one list of equal length per
-    cluster."""
+    """Start of each list, one per cluster or cell; None if clusters have lists of equal length."""
     coarse: Array | None = None
     """(cells, d) coarse centres."""
     drift: NDArray[np.float64] | None = None
@@ -93,7 +92,7 @@ class Pass(Recomputable):
     recipe: Recipe | None = None
     """Inputs for computing the lists if ``listed`` is None."""
     far: float = 0.0
-    """Squared distance to its centre beyond which a row is far; 0: the cost of far rows is not
+    """Squared distance from its centre beyond which a row is far; 0 if the cost of far rows is not
     needed."""
 
     @property
@@ -187,7 +186,7 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
-        # These bounds, needed for the losses, are from the list of the previous cluster.
+        # These bounds are from the list of the previous cluster; only the losses need them.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
 

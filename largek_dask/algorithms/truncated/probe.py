@@ -96,7 +96,7 @@ class Probe:
     curve: tuple[float, ...] = ()
     """Estimated reduction of the cost for each length of lists."""
     misled: float = 0.0
-    """Relative increase of the cost if rows are assigned by coarse cells instead."""
+    """Relative increase of the cost when rows are assigned by coarse cells."""
 
 
 def probe_sample(
@@ -198,9 +198,8 @@ def _with_costliest(
 def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
     """Estimate the reduction of the cost by lists of each length, and by a search of all centres.
 
-    Some rows are compared with all centres. If another centre is nearer than the row's current one,
-    count the neighbours of the current centre that are nearer to it than this other centre: a list
-    must be longer than this count to contain the other centre.
+    Some rows are compared with all centres. Lists let a row find its nearest centre if they are
+    longer than the rank of this centre among the neighbours of the row's current centre.
     """
     k, packed = len(rows.centers), rows.packed
     present = np.flatnonzero(rows.labels >= 0)
@@ -240,7 +239,7 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
 def share_misled(
     rows: LabelledSample, cells: Pass, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
-    """Return the relative increase of the cost if rows are assigned by coarse cells.
+    """Return the relative increase of the cost when rows are assigned by coarse cells.
 
     The rows of a larger sample are assigned in this way: first by the pass ``cells``, then by a
     pass with lists of the ``length`` nearest centres of each centre, from ``table`` (k, m).

@@ -35,7 +35,7 @@ search on 200,000 short texts in 100 clusters ends at a 0.5 % higher cost."""
 GROWTH = 4
 """Ratio of the sizes of successive samples."""
 LARGEST_SHARE = 3
-"""A sample contains at most this fraction of all rows: one in 3."""
+"""Minimum ratio of the number of all rows to the size of a sample."""
 START_VALUES, LARGEST_VALUES, WHOLE_VALUES = 1 << 25, 1 << 26, 1 << 27
 """Maximum number of values (rows times features) in the second sample, in larger samples, and in a
 table that is small enough to be searched as a whole."""
@@ -154,7 +154,7 @@ class Outcome:
     """Estimated gain of a pass with lists of each of ``LENGTHS``, and of a pass with all
     centres."""
     misled: float = 0.0
-    """Relative increase of the cost if rows are assigned by coarse cells instead."""
+    """Relative increase of the cost when rows are assigned by coarse cells."""
     restart_rows: int = 0
     """Size of a new sample on which to start again, because the previous sample missed rows that
     account for much of the cost; 0 to continue."""
@@ -325,7 +325,7 @@ def _pass(now: Schedule, kind: Kind, *, probes: bool = False) -> Task:
 
 
 def _anchor(now: Schedule, *, dense: bool) -> Task:
-    """Return a pass that needs no row state: all centres if ``dense``, else coarse cells."""
+    """Return an anchor: a pass with all centres if ``dense``, otherwise with coarse cells."""
     if not dense:
         return Task("cells")
     # A probe of sparse rows takes longer than a pass, so improve the model first.
@@ -526,7 +526,7 @@ def _least_length(now: Schedule, gained: float) -> int:
     """Return the minimum length of lists after a round that lowered the cost by ``gained``."""
     longer = [n for n, share in LEAST_LENGTHS if max(0.0, gained) < share * now.cost]
     if not gained > 0:
-        # Short lists may not be the reason, so only take the next longer length.
+        # Short lists may not be the cause of the failure, so only take the next length.
         longer = [n for n in longer if n > now.length][:1]
     return max([now.least_length, *longer])
 
@@ -534,7 +534,7 @@ def _least_length(now: Schedule, gained: float) -> int:
 def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int]:
     """Return the usual length of lists in a round, and the length in its first pass.
 
-    Both have the highest gain per unit of work, estimated by ``curve``; k or more: all centres.
+    Both maximise the gain per unit of work, estimated by ``curve``; k or more means all centres.
     """
     k, usual = now.setting.n_clusters, now.length
     gains = dict(zip((*LENGTHS, k), curve, strict=True))
@@ -544,7 +544,7 @@ def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int
 
     def rate(length: int, usual: int) -> float:
         """Return the gain per unit of work; gains beyond the usual length have a lower weight."""
-        # Late corrections of labels lower the cost of the labels more than the inertia.
+        # If labels are outdated, their cost decreases more than the inertia.
         fresh = within(usual)
         return (fresh + 0.6 * (within(length) - fresh)) / (length + ROW_WORK)
 

@@ -193,7 +193,7 @@ class TruncatedSearch:
         x, weight, _ = sample.take()
         k, shift, n_threads = self.problem.n_clusters, sample.statistics.shift, passes.threads.n
         if isinstance(x, SparseBlock):
-            # Coarse cells are not used for sparse rows; a single one is returned.
+            # Sparse rows do not need coarse centres, so any centre will do.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > LARGEST_SHARE * RESTART_ROWS * k:
                 # With many rows, moves after a simple start are faster than a better start.
@@ -265,8 +265,7 @@ def _run_pass(
 ) -> PassDone:
     """Run the next pass over all rows or over the sample; call ``with_neighbours`` first.
 
-    ``origin`` (m,) are labels of the rows of the sample before their first pass, if it is not an
-    anchor.
+    ``origin`` (m,) are the initial labels of the sample, if this first pass is not an anchor.
     """
     schedule, step = state.schedule, state.step + 1
     task, pass_, history = schedule.task, next_pass(passes, state), state.history
@@ -285,7 +284,7 @@ def _run_pass(
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     pass_.forget()
     if origin is not None:
-        # Initial labels are not stored, so the pass cannot be replayed; the next is an anchor.
+        # Initial labels are not stored, so this pass cannot be replayed: an anchor must follow.
         history = History(history.generation + 1)
     elif pass_.restore:
         # Undone passes are not replayed: this pass follows the passes before the round.

@@ -177,7 +177,7 @@ def _drift_and_reach(
     k = len(state.centers)
     last = state.history.last
     if state.restores or last is None:
-        # Only the labels of the rows are known, but no bounds.
+        # The labels of the rows are known, but not their bounds.
         return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
@@ -193,7 +193,7 @@ def _drift_and_reach(
 def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
     """Return the state with the chosen moves, and with a new round if the next step begins one.
 
-    ``tried``: carry out moves only in a round, where they can be undone.
+    If ``tried``, moves are carried out only in a round, where they can be undone.
     """
     opens = after.schedule.opens_round
     split = () if moves is None else tuple(moves.split.tolist())
@@ -213,7 +213,7 @@ def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
 def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:
     """Return the state with the centres and tables from before the moves of a round.
 
-    ``restores``: the next pass also restores the labels of the rows.
+    If ``restores``, the next pass also restores the labels of the rows.
     """
     return replace(
         state,
@@ -230,7 +230,7 @@ def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> Tru
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
     """Return the clusters whose split is not tried again before another round succeeds.
 
-    If several splits were tried together, the failed ones are unknown and not included.
+    If several splits were tried together, none is included, as it is unknown which of them failed.
     """
     if back:
         assert state.round is not None

@@ -51,11 +51,11 @@ LEAST_SPLITS = 256
 CHOICE = 4
 """Number of candidates for removal per allowed move."""
 MEANT = 2.0
-"""Minimum number of rows with which a collapsed component is not retired."""
+"""Collapsed components that weigh less than this number of rows may be retired."""
 LOCKED = 4
 """Number of nearest neighbours of a moved component that must stay unchanged."""
 MOVED_SHARE = 10
-"""Ratio of all components to the maximum number of components that move at a time."""
+"""Ratio of the number of components to the maximum number of moves at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
@@ -92,7 +92,7 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 
     ``row`` is the mean weight of a row. The mask excludes retired components.
     """
-    # Constant features are at the floor in every component, so all features must be.
+    # A constant feature is at the floor in every component, so require all features.
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
 
@@ -156,7 +156,7 @@ def find_moves(
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
-    """Return the (m,) components with the largest masses, ascending, which are tried to split."""
+    """Return (m,) ascending indices of the components with the largest masses, to be split."""
     rank = np.where(vacant, 0.0, masses)
     rank[list(failed)] = 0.0
     most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
@@ -177,7 +177,6 @@ def find_splits(
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Unless there are too many lists, compare rows only with one list.
     pass_ = EMPass("all", components, width, counts=False)
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         pass_ = replace(pass_, kind="cells", coarse=state.coarse)

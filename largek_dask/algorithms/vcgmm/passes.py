@@ -57,8 +57,8 @@ class NearComponents(Recomputable):
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) pairs of components that are always in the lists of each other: halves of a split.
-    Without this, a narrow half may be missing in the list of a wide one."""
+    """(m, 2) pairs of components that must be in the lists of each other: halves of a split. A
+    narrow half might otherwise be missing from the list of a wide one."""
 
     def table(self, n_threads: int = 1) -> Labels:
         """Return (k, width) indices: for each component, itself and then its nearest components."""

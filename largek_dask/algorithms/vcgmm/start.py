@@ -20,7 +20,7 @@ Real = NDArray[np.float64]
 
 
 def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
-    """Return F if the only candidate of a row is its cluster; the cost gives the variance.
+    """Return F if each row has only its cluster as a candidate; the cost gives the variance.
 
     The value is ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the
     floor. If weights are at least 1 / k, or floors differ between features, it is a lower bound of

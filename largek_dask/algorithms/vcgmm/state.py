@@ -33,7 +33,7 @@ class Tried:
     failed: tuple[int, ...] = ()
     """Components whose split failed when it was tried alone, since the last successful trial."""
     pause: int = 0
-    """Minimum iterations until the next trial."""
+    """Minimum number of iterations until the next trial."""
     n_retired: int = 0
     """Number of times that components have been retired."""
 
@@ -107,7 +107,7 @@ class VCGMMState:
     coreset: Coreset | None = None
     """Rows used for learning; None if all rows are used."""
     begun: tuple[tuple[str, float], ...] = ()
-    """Names and numbers of evaluations before the first step, which reports them."""
+    """Numbers of evaluations before the first step, which reports them by name."""
     search: EitherState | None = None
     """State of the search for first means; None once it has ended."""
     components: Components | None = None
@@ -137,7 +137,7 @@ class VCGMMState:
     trial: Trial | None = None
     """Moves that are already applied to ``components``, but whose effect on F is still unknown."""
     restored: int | None = None
-    """Number of passes in the history before the moves that were undone; None if none were."""
+    """Number of passes in the history before the undone moves; None if no moves were undone."""
 
     @property
     def known(self) -> Components:
