@@ -326,9 +326,7 @@ class ProjectedSearch:
         )
 
     def held_bytes(self, table: TableShape, itemsize: int) -> int:
-        """Return the maximum size of projected rows and their state in bytes, or 0 without
-        projection.
-        """
+        """Return the maximum size of projected rows and their state, in bytes."""
         m = NARROWEST if self.directions == "auto" else self.directions
         widest = max(0 if self.directions == "auto" else m, table.n_features // LEAST_SAVED)
         held = rows_to_hold(table.n_rows, m, self._k)

@@ -367,7 +367,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return replace(state, search=None, components=components, coarse=after.coarse), info_of_step
 
     def _found(self, state: VCGMMState, found: CenterArrays) -> Components:
-        """Return components at the centres of the search, with a variance computed from its cost."""
+        """Return components at the centres of the search, with a variance from its cost."""
         assert state.search is not None
         variance, cost = state.floor, state.search.cost
         if np.isfinite(cost):
