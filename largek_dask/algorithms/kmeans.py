@@ -113,11 +113,9 @@ class KMeansProblem(Problem):
             check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
-        """Return the approximate number of passes needed to choose the first centres."""
         return passes_of(self.init, self.n_clusters)
 
     def labelling(self, arrays: CenterArrays) -> Labelling:
-        """Label rows by their nearest centre."""
         return nearest_center(arrays)
 
     def finish(self, passes: Passes, arrays: CenterArrays, label_rows: LabelRows) -> Final:
@@ -165,7 +163,6 @@ class KMeansProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Return a warning that explains why clusters are empty, or None."""
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:

@@ -132,7 +132,6 @@ class MixtureProblem(Problem):
     from the rows."""
 
     def check(self, table: TableShape) -> None:
-        """Raise an error for sparse rows or invalid starting parameters."""
         if table.is_sparse:
             raise ParameterError(
                 "Mixtures require dense rows, but these rows are sparse. Convert them to a dense "
@@ -160,7 +159,6 @@ class MixtureProblem(Problem):
             _check_positive("precisions_init", self.precisions_init, wide)
 
     def labelling(self, arrays: MixtureArrays) -> Labelling:
-        """Label rows by their most probable component."""
         return most_probable(arrays)
 
     def unsearched(
@@ -193,7 +191,6 @@ class MixtureProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Return a warning about retired and collapsed components, or None."""
         warnings, k = [], self.n_clusters
         gone = np.flatnonzero(~final.arrays.alive)
         if len(gone):

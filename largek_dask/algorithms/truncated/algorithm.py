@@ -13,14 +13,13 @@ If clusters overlap, centres keep moving in the same direction for many passes. 
 the passes of a round, centres move beyond the means of their rows.
 
 These passes alone end in a local optimum. Moves escape from it: they remove the centres whose
-removal costs least, and use them to split the clusters that gain most from a split (swaps of
-centres: P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; here many at a time).
-Moves are tried in rounds: some passes after the moves, the cost is compared with the cost before
-them, and the moves are undone unless the cost is lower.
+removal costs least, and split the clusters that gain most from a split (swaps of centres: P.
+Fränti, Efficiency of random swap clustering, J. Big Data 2018; here many at a time). Some passes
+after the moves, the cost is compared with the cost before them, and the moves are undone unless the
+cost is lower.
 
 The next step is chosen by its gain per unit of work
-(:mod:`~largek_dask.algorithms.truncated.schedule`): the length of lists, whether rows are compared
-with all centres, and the number of passes in a round. The choice depends on exact costs, counted
+(:mod:`~largek_dask.algorithms.truncated.schedule`). The choice depends on exact costs, counted
 distances and estimates on a seeded sample, so the same data and seed give the same steps on any
 machine.
 
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
+from largek_dask.algorithms.problem import check_integer
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
 from largek_dask.algorithms.truncated.projected import ProjectedSearch, ProjectedState
 from largek_dask.algorithms.truncated.schedule import (
@@ -129,16 +129,9 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("neighbours", self.neighbours, 2),
-            ("rounds", self.rounds, 0),
-            ("directions", self.directions, 0),
-        ):
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            if value != "auto" and not whole:
-                raise ParameterError(
-                    f"{name} must be 'auto' or an integer of at least {least}, got {value!r}."
-                )
+        for name, least in (("neighbours", 2), ("rounds", 0), ("directions", 0)):
+            if (value := getattr(self, name)) != "auto":
+                check_integer(name, value, least)
         if not isinstance(self.moves, bool):
             raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
 
@@ -166,16 +159,11 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     def labels(
         self, passes: Passes, rng: Rng, state: EitherState
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         if isinstance(state, ProjectedState):
             state = self._projected.in_all_features(passes, state)
         return self._search.labels(passes, rng, state)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and work.
-
-        A checkpoint contains the centres and their movements for each pass since the last anchor.
-        """
         k = self.problem.n_clusters
         full_search = "now and then, for rows whose bounds have become loose"
         if self.neighbours != "auto":

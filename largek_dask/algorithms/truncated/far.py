@@ -1,11 +1,11 @@
 """Samples that include rare rows far from all centres, if these account for much of the cost.
 
 A uniform sample of one row in a hundred may miss a group of far fewer than a hundred rows, however
-distant they are. With centres from such a sample, a few rows may account for most of the cost. If
-the first pass over all rows finds this, a new sample is drawn, which prefers rows that are far from
-their centres or in small clusters (sensitivity sampling: D. Feldman, M. Langberg, A unified
-framework for approximating and clustering data, STOC 2011). Each drawn row is weighted by the
-inverse of its probability, so sums over the sample approximate sums over all rows, for any centres.
+distant they are, and then these rows may account for most of the cost. If the first pass over all
+rows finds this, a new sample is drawn, which prefers rows that are far from their centres or in
+small clusters (sensitivity sampling: D. Feldman, M. Langberg, A unified framework for approximating
+and clustering data, STOC 2011). Each drawn row is weighted by the inverse of its probability, so
+sums over the sample approximate sums over all rows.
 
 The sample depends on the seed, the row indices and the centres, not on chunks: every row has a
 pseudorandom number, a hash of its index, and the rows with the lowest ratio of this number to their
@@ -43,7 +43,6 @@ class FarSample:
     """Sample of rows, including far rows."""
 
     rows: Indices
-    """(m,) global indices, ascending."""
     shares: Weights
     """(m,) number of rows that each drawn row represents, including itself."""
 

@@ -35,7 +35,6 @@ class Neighbours(Recomputable):
     centers: NDArray[Any]
     shift: NDArray[Any]
     width: int
-    """Number of neighbours per centre, including the centre itself."""
 
     def table(self, n_threads: int = 1) -> Labels:
         """Return (k, width) nearest centres of each centre, beginning with the centre itself."""
@@ -46,17 +45,16 @@ class Neighbours(Recomputable):
         return self.table()
 
     @cached_property
-    def last(self) -> dict[int, Labels]:
+    def last(self) -> dict[int, tuple[Indices, Labels]]:
         """Cache of the last lists, by length, as passes often reuse them."""
         return {}
 
     def lists(self, table: Labels, length: int) -> tuple[Indices, Labels]:
-        """Return the cached result of :func:`lists_of`."""
-        offsets = np.arange(len(table) + 1, dtype=np.int64) * min(length, table.shape[1])
         if length not in self.last:
             self.last.clear()
-            self.last[length] = readonly(lists_of(table, length)[1])
-        return offsets, self.last[length]
+            offsets, listed = lists_of(table, length)
+            self.last[length] = offsets, readonly(listed)
+        return self.last[length]
 
     def forget(self) -> None:
         """Drop the cached table, but keep the last lists."""
@@ -73,7 +71,6 @@ class Recipe:
     before: Neighbours | None = None
     """Neighbours before the moves of the pass; None if there are no moves."""
     split: Indices | None = None
-    """(m,) clusters that are split."""
     removed: Indices | None = None
     """(m,) removed centres; each takes over half of the split cluster at the same index."""
 

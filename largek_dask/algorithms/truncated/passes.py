@@ -51,6 +51,7 @@ LEAST_ROWS = 1 << 18
 BLOCK_ROWS = 4_096
 """Number of rows that a thread compares with all centres at a time."""
 
+Kind = Literal["cells", "lists", "all", "unsettled"]
 Array = NDArray[Any]
 Weights = NDArray[np.float64]
 
@@ -62,35 +63,28 @@ class Pass(Recomputable):
     Pickles omit the packed centres, which are recomputed when they are needed.
     """
 
-    kind: Literal["cells", "lists", "all", "unsettled"]
-    """Centres that rows are compared with. "cells": the list of the nearest coarse cell; "all": all
-    centres; "lists": the list of the row's cluster; "unsettled": all centres, unless bounds prove
-    which centre is nearest. Passes of the kinds "cells" and "all" are anchors, which do not depend
-    on row state."""
+    kind: Kind
+    """Centres that rows are compared with; see ``Task``. "cells" and "all" are anchors, which do
+    not depend on row state."""
     centers: Array
-    """(k, d) centres that rows are assigned to."""
     shift: Array
     listed: Labels | None = None
     """Concatenated lists of centres, each ascending."""
     offsets: Indices | None = None
     """Start of each list, one per cluster or cell; None if clusters have lists of equal length."""
     coarse: Array | None = None
-    """(cells, d) coarse centres."""
     drift: NDArray[np.float64] | None = None
     """(k,) movement of each centre since the previous pass."""
     reach: NDArray[np.float64] | None = None
     """(k,) largest movement of a centre in each list; infinity if the list is new for the rows."""
     save: bool = False
-    """True to save the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """True to restore the saved labels before this pass."""
     max_loss: float = 0.0
     """Maximum loss that is counted for a row. If this is positive, settled rows are searched as
     well, and the cost of removing each cluster is computed."""
     loss_steps: float = 0.0
     """Number of integer steps per unit of loss (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
-    """Inputs for computing the lists if ``listed`` is None."""
     far: float = 0.0
     """Squared distance from its centre beyond which a row is far; 0 if the cost of far rows is not
     needed."""
@@ -152,10 +146,6 @@ class RowArrays:
     def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
         return cls(np.full(n, -1, np.int32), np.zeros(n, dtype), np.zeros(n, dtype))
 
-    def named(self) -> dict[str, NDArray[Any]]:
-        arrays = {"labels": self.labels, "upper": self.upper, "lower": self.lower}
-        return arrays if self.saved is None else {**arrays, "saved": self.saved}
-
 
 def advance(
     x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
@@ -176,7 +166,10 @@ def advance(
         case "cells":
             evaluated = _search_cells(x, rows, pass_, threads)
         case "all":
-            evaluated = _search_all(x, rows, pass_, threads)
+            state = rows.labels, rows.upper, rows.lower
+            spans = row_slices(len(x), threads.n)
+            threads.map(lambda span: search_all(x, pass_.packed, *state, span), spans)
+            evaluated = len(x) * pass_.packed.n_clusters
         case "lists":
             before = rows.labels.copy() if pass_.max_loss > 0 else None
             evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
@@ -204,29 +197,19 @@ def _losses(
         removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
         return out
 
-    parts = threads.map(lose, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
+    parts = threads.map(lose, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
     return sum(parts, np.zeros((2, len(pass_.centers)), np.int64))
 
 
 def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     n, coarse = len(x), pass_.packed_coarse
     cells = np.empty(n, np.int32)
-    threads.map(lambda span: nearest(x[span], coarse, cells[span]), _spans(n, threads.n))
+    threads.map(lambda span: nearest(x[span], coarse, cells[span]), row_slices(n, threads.n))
     rows.labels[:] = -1
     evaluated = _search_lists(x, cells, rows, pass_, threads)
     # Bounds from the list of a cell do not hold for the list of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
-
-
-def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    state = rows.labels, rows.upper, rows.lower
-
-    def search(span: slice) -> None:
-        search_all(x, pass_.packed, *state, span)
-
-    threads.map(search, _spans(len(x), threads.n))
-    return len(x) * pass_.packed.n_clusters
 
 
 def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
@@ -241,7 +224,7 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
         def widen(span: slice) -> None:
             widen_bounds(rows.labels[span], rows.upper[span], rows.lower[span], drift, reach)
 
-        threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
+        threads.map(widen, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if pass_.save:
         rows.saved = rows.labels.copy()
 
@@ -269,12 +252,11 @@ def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, thread
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
-    work = np.cumsum(np.diff(starts) * lists.lengths)
-    shares = _shares_of_lists(work, threads.n)
-    return sum(threads.map(lambda share: search.groups(*share), shares))
+    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    return sum(threads.map(lambda part: search.groups(*part), parts))
 
 
-def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
+def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
     """Divide the groups into parts of decreasing work; return (begin, end) of each part.
 
     ``work`` (g,) is the cumulative work of the groups, in distances.
@@ -290,7 +272,7 @@ def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int,
     return list(pairwise(cuts))
 
 
-def _spans(
+def row_slices(
     n: int, n_threads: int, per_thread: int = PARTS_PER_THREAD, least: int = BLOCK_ROWS
 ) -> list[slice]:
     """Divide n rows into slices, at most ``per_thread`` per thread."""
@@ -300,15 +282,12 @@ def _spans(
 
 @dataclass
 class PassTally(Tally):
-    """Counts and sums of one pass."""
-
     losses: NDArray[np.int64] | None = None
     """(2, k) cost of removing each cluster, and current cost of its rows, in units of 1 /
     ``loss_steps``."""
     picked: dict[int, Labels] = field(default_factory=dict)
     """Labels of the requested rows, by chunk index."""
     far: ExactSums = field(default_factory=ExactSums)
-    """Total cost of far rows."""
 
 
 PassTotal = AssignmentTotal[PassTally]
@@ -355,7 +334,8 @@ def pass_chunk(
         tally.picked[chunk.index] = rows.labels[own - chunk.start]
     elif wanted == "all":
         tally.picked[chunk.index] = rows.labels
-    chunk.keep(**rows.named())
+    saved = {} if rows.saved is None else {"saved": rows.saved}
+    chunk.keep(labels=rows.labels, upper=rows.upper, lower=rows.lower, **saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,20 +345,15 @@ class PassDone:
     pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
-    """(m,) labels of the sample's rows; None if there is no sample."""
     n_rows: int
     scale: float
     """Total weight of all rows, divided by the weight of the rows of the pass."""
     history: History[Pass]
-    """Passes over these rows since the last anchor, including this pass."""
     centers: NDArray[Any]
-    """(k, d) means of the clusters after the pass."""
     cost: float
-    """Cost of the current labels with ``centers``, scaled to all rows."""
     by_means: float
     """Reduction of the cost by replacing the centres with the means of their rows."""
     work: float
-    """Work of the pass, in distances."""
 
 
 def pass_over(

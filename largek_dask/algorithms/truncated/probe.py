@@ -37,7 +37,6 @@ PROBE_ROWS, PROBE_BLOCK, PROBE_VALUES = 1_024, 128, 1 << 23
 """Number of rows that are compared with all centres, in total and at a time, and maximum number of
 distances in total."""
 LED_ROWS = 4_096
-"""Number of rows on which the assignment by coarse cells is tested."""
 SPLIT_ROWS, SPARSE_ROWS = 256, 8_192
 """Maximum number of rows that are used to try a split of a cluster, for dense and for sparse rows.
 Sparse rows need more, because few of them have common features."""
@@ -88,24 +87,20 @@ class LabelledSample:
         return self._gaps[which]
 
 
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Results of a probe."""
-
-    moves: Moves | None = None
-    curve: tuple[float, ...] = ()
-    """Estimated reduction of the cost for each length of lists."""
-    misled: float = 0.0
-    """Relative increase of the cost when rows are assigned by coarse cells."""
-
-
 def probe_sample(
     passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
-) -> Probe:
-    """Probe the sample, if the current task includes a probe."""
+) -> tuple[Moves | None, tuple[float, ...], float]:
+    """Probe the sample, if the current task includes a probe.
+
+    Returns the moves to try, :func:`gains_of_lists` and :func:`share_misled`, as far as they are
+    needed.
+    """
     schedule, threads = state.schedule, passes.threads
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    misled = 0.0
     if not schedule.task.probes:
-        return Probe()
+        return moves, curve, misled
     assert sample is not None
     assert done.labels is not None
     x, weight, _ = sample.take()
@@ -113,9 +108,6 @@ def probe_sample(
     scale = sum(done.total.sums.counts.tolist()) / mass
     far = state.far is not None
     rows = LabelledSample(x, weight, done.labels, scale, done.centers, state.shift, far)
-    moves: Moves | None = None
-    curve: tuple[float, ...] = ()
-    misled = 0.0
     if schedule.searched and not schedule.dense:
         curve = gains_of_lists(rows, threads)
         if not schedule.everywhere:
@@ -124,7 +116,7 @@ def probe_sample(
             misled = share_misled(rows, cells, state.table, schedule.length, threads)
     if schedule.setting.moves:
         moves = _moves_to_try(state, done, rows, threads.n)
-    return Probe(moves, curve, misled)
+    return moves, curve, misled
 
 
 def _moves_to_try(
@@ -133,7 +125,7 @@ def _moves_to_try(
     assert done.total.tally.losses is not None
     schedule, k = state.schedule, len(rows.centers)
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
-    most = schedule.most_moves
+    most = max(1, int(schedule.rounds.share * k))
     # Splits of costly clusters gain most. After a probe that found few moves, try fewer.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + 6), k // 16)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])

@@ -69,10 +69,10 @@ MOST_VARIANCE_OUTSIDE = 0.175
 of 128 directions, and a search in these directions takes as long as in all features."""
 LEAST_GAIN = 0.05
 """Minimum relative gain of a round, divided by the product of the shares of variance and cost
-outside the directions; after a lower gain, the search in these directions ends. Searches that ran
-to the end in 32 to 128 directions lost 0.02 to 0.12 times this product (sets C, mnist, sift200k),
-and nothing in 32 of 3,072 directions (patches of photographs). For a sample, the gain that is
-expected from the means of all rows is multiplied by the same factor."""
+outside the directions; after a lower gain, the search in these directions ends. Complete searches
+in 32 to 128 directions lost 0.02 to 0.12 times this product (C, mnist, sift200k), and nothing in 32
+of 3,072 directions (patches). On samples, the gain expected from the means of all rows is
+multiplied by the same factor."""
 MOST_COST_OUTSIDE = 0.85
 """Maximum share of the cost outside the directions; above it, the search continues in all features.
 With 32 directions the share is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where projection saves
@@ -84,8 +84,8 @@ LEAST_ROWS = 64
 """Minimum number of rows per cluster in a sample that is searched (not tuned)."""
 FAR_OUT = 4.0
 """A row is an outlier if its largest value exceeds the 99th percentile over the rows by this
-factor. With 20 outliers in 20,000 rows, a search on a sample of 9,000 rows that was interrupted
-early ended at 10^5 times the cost."""
+factor. With 20 outliers in 20,000 rows, an interrupted search on 9,000 rows ended at 10^5 times the
+cost."""
 LEAST_VALUES = 1 << 22
 """Minimum number of values (rows times features) for which projection may be used (not tuned)."""
 
@@ -111,24 +111,19 @@ class ProjectedState:
     """State between two steps of a search on projected rows."""
 
     search: TruncatedState
-    """State of the search on the projected rows, which have m features."""
     vectors: NDArray[Any]
-    """(m, d) directions."""
     origin: NDArray[Any]
     centers: NDArray[Any]
     """(k, d) means in all features: of all rows after the last round, or of a sample before the
     first round."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster, scaled to all rows."""
     coarse: NDArray[Any]
-    """(about sqrt(k), d) coarse centres."""
     variance_outside: float
     """Share of the variance outside the directions."""
     cost_outside: float
     """Cost outside the directions: computed in the last round, or estimated on a sample before the
     first round."""
     cost: float = float("inf")
-    """Cost of all rows with ``centers``."""
     round_cost: float = float("inf")
     """Value of ``cost`` when the last round began; infinity before the first round in these
     directions."""
@@ -223,7 +218,6 @@ class ProjectedSearch:
         return directions, left_out(x[others], own, directions)
 
     def init(self, passes: Passes, rng: Rng) -> ProjectedState | None:
-        """Return the state before the first step; None: begin in all features."""
         found = self._first_directions(passes, rng) if self.directions != 0 else None
         if found is None:
             return None
@@ -246,7 +240,6 @@ class ProjectedSearch:
     def _begin(
         self, passes: Passes, rng: Rng, directions: Directions, n_held: int
     ) -> TruncatedState:
-        """Return the state of the search on projected rows before its first step."""
         k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
         setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(setting, sizes)
@@ -312,7 +305,6 @@ class ProjectedSearch:
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
     def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
-        """Return a state from which the search continues in all features."""
         schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
         return TruncatedState(
             state.step,
@@ -339,19 +331,11 @@ class ProjectedSearch:
     def _with_sample_means(
         self, sample: Passes, labels: NDArray[np.int32], state: ProjectedState, scale: float
     ) -> ProjectedState:
-        """Compute the means of the sample's rows in all features.
-
-        ``labels`` (n,) are the labels of the sample's rows; ``scale`` is the weight of all rows
-        divided by the weight of the sample.
-        """
+        """Compute the means of the sample's rows in all features."""
         (k, d), directions = state.centers.shape, state.directions
-        sums: ClusterSums = sample.reduce(
-            sum_chunk,
-            labels,
-            start=partial(ClusterSums, k, d, sample.statistics.grid),
-            combine=ClusterSums.merge,
-            joined=True,
-        )
+        x, weight, _ = sample.take()
+        sums = ClusterSums(k, d, sample.statistics.grid)
+        sums.add(x, labels, weight)
         centers = sums.means(_back_project(state.search.centers, directions))
         counts = sums.counts * scale
         # Subtract the variance of the means outside the directions from that of the rows.
@@ -534,7 +518,3 @@ def count_chunk(
     total.begin(step)
     count_rows(x, weight, old, own, total, chunk.counted, chunk.threads)
     chunk.keep(labels=own)
-
-
-def sum_chunk(chunk: Chunk, total: ClusterSums, labels: NDArray[np.int32]) -> None:
-    total.add(chunk.x, labels[chunk.start : chunk.start + len(chunk.x)], chunk.weight)

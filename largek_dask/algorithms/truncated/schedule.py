@@ -19,14 +19,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["start", "cells", "lists", "all", "unsettled"]
+TaskKind = Literal["start", "cells", "lists", "all", "unsettled"]
 StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 
 # Samples.
 FIRST_ROWS = 16
-"""Rows per centre in the first sample, on which the first centres are found. With 8, the first
-model is so rough that mini-batches reach its cost in half the time (sift200k,
-``benchmarks.auto``)."""
+"""Rows per centre in the first sample. With 8, mini-batches reach the cost of the first model in
+half the time (sift200k, ``benchmarks.auto``)."""
 START_ROWS = 32
 """Rows per centre in the second sample, on which the search continues."""
 RESTART_ROWS = 64
@@ -40,23 +39,21 @@ START_VALUES, LARGEST_VALUES, WHOLE_VALUES = 1 << 25, 1 << 26, 1 << 27
 """Maximum number of values (rows times features) in the second sample, in larger samples, and in a
 table that is small enough to be searched as a whole."""
 ROWS_TO_SEARCH = 64
-"""Minimum rows per centre in a sample for rounds of moves on this sample. Without such rounds, the
-search on B in 1,000 clusters takes 2.37 s instead of 1.66 s to get within 0.2 % of the lowest cost
-(``benchmarks.auto_parts``), and reads a stored table 79 times instead of once to get within 0.5 %
-(``benchmarks.auto_scale``)."""
+"""Minimum rows per centre in a sample for rounds of moves on this sample. Without such rounds, a
+search on B in 1,000 clusters takes 2.37 s instead of 1.66 s (``benchmarks.auto_parts``), and reads
+a stored table 79 times instead of once (``benchmarks.auto_scale``)."""
 RESTARTED_CLUSTERS = 32
 """Maximum number of clusters for which the best of several starts is used."""
 DENSE_CLUSTERS = 128
-"""Maximum number of clusters for which rows are compared with all centres instead of lists. With
-lists, a search on uniform rows in 100 clusters takes 0.90 s instead of 0.63 s to get within 0.2 %
-of the lowest cost (``benchmarks.auto_parts``)."""
+"""Maximum number of clusters for which rows are compared with all centres. With lists, a search on
+uniform rows in 100 clusters takes 0.90 s instead of 0.63 s (``benchmarks.auto_parts``)."""
 MOST_MET = 0.5
-"""Maximum share of the centres that a row is compared with in a search by coarse cells. Above it,
-all centres are searched instead, which is as fast because no centres are gathered."""
+"""If coarse cells compare rows with more than this share of the centres, all centres are searched
+instead, which is as fast because no centres are gathered."""
 WHOLE_CLUSTERS = 2_048
 """Maximum number of clusters for which rows are compared with all centres when a search in few
-directions continues in more directions. With coarse cells instead, the cost of 3,000,000 × 256 rows
-in 1,000 clusters rose by 19 %, and the search took 40 CPU seconds to recover (one run)."""
+directions continues in more. With coarse cells instead, the cost of 3,000,000 × 256 rows in 1,000
+clusters rose by 19 %, which took 40 CPU seconds to recover (one run)."""
 
 # Work, in distances.
 ROW_WORK = 64.0
@@ -88,9 +85,8 @@ USUAL_LENGTHS = (32, 64)
 """Lengths of lists in most passes."""
 LEAST_LENGTHS = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
 """Pairs of a minimum length of lists and a relative gain: the minimum applies after rounds with a
-lower gain. Short lists lower the cost quickly, but long lists reach lower costs: with short lists
-only, a search on rows without structure ends 0.16 % instead of 0.03 % above the lowest cost
-(``benchmarks.auto_parts``)."""
+lower gain. With short lists only, a search on rows without structure ends 0.16 % instead of 0.03 %
+above the lowest cost (``benchmarks.auto_parts``)."""
 LONG, MOST_LISTED = 256, 1 << 23
 """Lists longer than ``LONG`` are used only if all lists together contain at most ``MOST_LISTED``
 centres (32 MiB)."""
@@ -103,15 +99,12 @@ class Setting:
     n_rows: int
     n_clusters: int
     moves: bool = True
-    """True if centres may be moved."""
     max_rounds: int = MOST_ROUNDS
     """Maximum number of rounds over all rows; with 0, there are no rounds over samples either."""
     length: int | None = None
     """Length of all lists; None if the search chooses it."""
     sparse: bool = False
-    """True if rows are sparse, in which case there are no lists of centres."""
     center_work: float = 0.0
-    """Fixed cost of a pass, in distances, which does not depend on the number of rows."""
 
     @property
     def dense(self) -> bool:
@@ -122,7 +115,7 @@ class Setting:
 class Task:
     """Pass of one step."""
 
-    kind: Kind
+    kind: TaskKind
     """Centres that rows are compared with. "start": lists, after a two-level start on a sample.
     "cells": the centres of near coarse cells, without row state. "lists": the list of the row's
     cluster. "all": all centres. "unsettled": all centres, unless bounds prove which centre is
@@ -144,12 +137,9 @@ class Outcome:
     cost: float
     """Cost of the labels after the step, with the means of the clusters as centres."""
     work: float
-    """Work of the step: computed distances, plus the other costs per row."""
     n_changed: int
     n_replayed: int = 0
-    """Number of passes since the last anchor."""
     n_moves: int = 0
-    """Number of chosen moves, which the next step may carry out."""
     curve: tuple[float, ...] = ()
     """Estimated gain of a pass with lists of each of ``LENGTHS``, and of a pass with all
     centres."""
@@ -164,8 +154,6 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps with a common purpose, and their results so far."""
-
     name: StageName
     """Purpose of the steps. "first": find a first model on the smallest of several samples.
     "sample": run passes over a sample, as long as they gain more than additional rows would.
@@ -175,17 +163,12 @@ class Stage:
     work: float = 0.0
     cost_before: float = float("inf")
     last_gain: float = 0.0
-    """Gain of the previous pass of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Limits on moves, and results of the rounds over the current rows."""
-
     share: float = FIRST_SHARE
-    """Share of the centres that may move at a time."""
     factor: float = FIRST_FACTOR
-    """Minimum ratio of the gain of a move to its loss."""
     n_found: int = 1 << 30
     """Number of moves that the last probe found; unlimited before the first probe."""
     n: int = 0
@@ -203,7 +186,6 @@ class Schedule:
     samples: tuple[int, ...]
     """Sizes of the current sample and of later samples; empty if the search covers all rows."""
     length: int
-    """Length of lists in most passes."""
     least_length: int = 0
     """Minimum value of ``length``, which is raised after rounds of little gain."""
     rounds: Rounds = Rounds()
@@ -212,7 +194,6 @@ class Schedule:
     met: float = 0.0
     """Value of ``Outcome.met`` for the last pass by coarse cells."""
     cost: float = float("inf")
-    """Cost after the last step."""
 
     @property
     def dense(self) -> bool:
@@ -225,7 +206,6 @@ class Schedule:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of the current sample, or of all rows."""
         return self.samples[0] if self.samples else self.setting.n_rows
 
     @property
@@ -238,16 +218,6 @@ class Schedule:
     def opens_round(self) -> bool:
         """True if the next step is the first step of a round."""
         return self.stage.name == "round" and self.stage.passes == 0
-
-    @property
-    def continues(self) -> bool:
-        """True if the next step continues the current stage on the same rows."""
-        return self.stage.name in ("sample", "round") and self.stage.passes > 0
-
-    @property
-    def most_moves(self) -> int:
-        """Maximum number of centres that may move at a time."""
-        return max(1, int(self.rounds.share * self.setting.n_clusters))
 
 
 def first_schedule(
@@ -318,7 +288,7 @@ def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
     return replace(now, stage=Stage(name, cost_before=now.cost), task=task)
 
 
-def _pass(now: Schedule, kind: Kind, *, probes: bool = False) -> Task:
+def _pass(now: Schedule, kind: TaskKind, *, probes: bool = False) -> Task:
     """Return a pass over the current rows, with lists of the usual length or all centres."""
     length = now.length if kind in ("start", "lists") else now.setting.n_clusters
     return Task(kind, length, probes)
@@ -333,11 +303,6 @@ def _anchor(now: Schedule, *, dense: bool) -> Task:
     return _pass(now, "all", probes=probes)
 
 
-def is_restarted(k: int) -> bool:
-    """Return True if there are few enough clusters to use the best of several starts."""
-    return k <= RESTARTED_CLUSTERS
-
-
 def sample_sizes(
     n_rows: int, row_values: int, k: int, n_features: int | None = None
 ) -> tuple[int, ...]:
@@ -346,7 +311,7 @@ def sample_sizes(
     If ``n_features`` is given, rows are sparse and contain ``row_values`` values each.
     """
     # Small samples of sparse rows rarely overlap, so they give poor initial centres.
-    restarted = is_restarted(k) or n_features is not None
+    restarted = k <= RESTARTED_CLUSTERS or n_features is not None
     first = max(RESTART_ROWS * k, 2_048) if restarted else 8 * k
     if n_rows <= LARGEST_SHARE * first and n_rows * row_values <= WHOLE_VALUES:
         return (n_rows,)
@@ -384,7 +349,6 @@ def _shows_moves(now: Schedule) -> bool:
 
 
 def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule:
-    """Continue after a pass over a sample: with another pass, with rounds, or on more rows."""
     passes, anchor = now.stage.passes, _anchor(now, dense=now.dense)
     if now.task.kind == "cells":
         # Rows now have labels, so the next pass can use lists.
@@ -412,7 +376,6 @@ def _meet_all(now: Schedule) -> bool:
 
 
 def _to_more_rows(now: Schedule) -> Schedule:
-    """Continue on the next sample, or on all rows."""
     meet_all = _meet_all(now)
     keeps_centers = now.searched and not meet_all
     now = replace(now, samples=now.samples[1:], rounds=_first_rounds(now.rounds), least_length=0)
@@ -426,7 +389,6 @@ def _first_rounds(before: Rounds) -> Rounds:
 
 
 def _to_rounds(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round, or probe for its moves first."""
     return _next_round(now, outcome) if now.task.probes else _begin(now, "search", _probe(now))
 
 
@@ -435,7 +397,6 @@ def _probe(now: Schedule) -> Task:
 
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round: carry out moves, and choose the length of lists."""
     if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _begin(now, "end", Task("all"))
     if outcome.n_replayed > MOST_REPLAYED:
@@ -446,7 +407,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
         return _begin(now, "round", _pass(now, "all" if outcome.n_moves else "unsettled"))
     k = now.setting.n_clusters
     usual, length = _lengths_of_round(now, outcome.curve)
-    kind: Kind = "unsettled" if length >= k else "lists"
+    kind: TaskKind = "unsettled" if length >= k else "lists"
     task = Task(kind, min(length, k))
     return _begin(replace(now, length=min(usual, k)), "round", task)
 
@@ -475,7 +436,6 @@ def _after_round_pass(
 
 
 def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """Keep or undo a finished round, and continue."""
     gained = now.stage.cost_before - now.cost
     kept = gained > 0
     after = replace(

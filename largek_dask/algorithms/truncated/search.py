@@ -29,6 +29,7 @@ from largek_dask.algorithms.truncated.schedule import (
     MOST_ROUNDS,
     PASS_WORK,
     RESTART_ROWS,
+    RESTARTED_CLUSTERS,
     ROW_WORK,
     Outcome,
     Schedule,
@@ -37,7 +38,6 @@ from largek_dask.algorithms.truncated.schedule import (
     center_work,
     ended_round,
     first_schedule,
-    is_restarted,
     next_step,
     sample_sizes,
 )
@@ -72,7 +72,6 @@ class TruncatedSearch:
     rounds: int | Literal["auto"] = "auto"
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Return the state before the first step on these rows."""
         if passes.is_sparse and self.neighbours != "auto":
             raise ParameterError(
                 f"neighbours={self.neighbours} is not supported for sparse rows, which are "
@@ -133,25 +132,26 @@ class TruncatedSearch:
             state = replace(state, centers=centers, coarse=coarse)
         state = with_neighbours(state, passes.threads.n)
         done = _run_pass(passes, state, sample, origin)
-        found = probe_sample(passes, state, done, sample)
-        far = _far_rows(passes, rng, state, done)
+        moves, curve, misled = probe_sample(passes, state, done, sample)
+        far, restart_rows = _far_sample(passes, rng, state, done)
         tally, k = done.total.tally, len(done.centers)
         outcome = Outcome(
             cost=done.cost,
             work=done.work,
             n_changed=tally.n_changed,
             n_replayed=len(done.history),
-            n_moves=0 if found.moves is None else len(found.moves.split),
-            misled=found.misled,
-            curve=found.curve,
-            restart_rows=_restart_rows(passes, state, far),
+            n_moves=0 if moves is None else len(moves.split),
+            misled=misled,
+            curve=curve,
+            restart_rows=restart_rows,
             met=tally.n_evaluated / (done.n_rows * k),
         )
         schedule, back = next_step(state.schedule, outcome, self.problem.tol)
+        continues = schedule.stage.name in ("sample", "round") and schedule.stage.passes > 0
         centers, cost = done.centers, done.cost
         if state.schedule.task.keeps_centers:
             centers, cost = state.centers, done.cost + done.by_means
-        elif schedule.continues and not back:
+        elif continues and not back:
             centers = overstep(state.centers, done.centers, state.moves)
             cost = done.scale * done.total.sums.cost(centers, done.total.squares.value)
         unmet = None if state.moves is None else np.isin(np.arange(k), state.moves.clusters)
@@ -176,7 +176,7 @@ class TruncatedSearch:
             after = back_to_round(after, after.round, restores=True)
         else:
             # Moves in the stage "sample" are final; moves in rounds may be undone.
-            after = with_moves(after, found.moves, tried=state.schedule.stage.name != "sample")
+            after = with_moves(after, moves, tried=state.schedule.stage.name != "sample")
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
             sample.close()
@@ -197,14 +197,13 @@ class TruncatedSearch:
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > LARGEST_SHARE * RESTART_ROWS * k:
                 # With many rows, moves after a simple start are faster than a better start.
-                generator = rng.generator(0, "rows")
-                found = different_rows(x, mass, k, grid, generator, n_threads)
+                found = different_rows(x, mass, k, grid, rng.generator(0, "rows"), n_threads)
                 if found is not None:
                     return found[0], found[0][:1], found[1]
             centers = centers_of_sample(x, mass, k, passes, rng)
             coarse = centers[:1]
             cost = 0.0 if known is None else cost_of(x, weight, centers, shift)
-        elif known is None and not is_restarted(k):
+        elif known is None and k > RESTARTED_CLUSTERS:
             return two_level_start(x, weight, k, shift, n_threads)
         else:
             starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
@@ -227,7 +226,6 @@ class TruncatedSearch:
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState
     ) -> tuple[Labels, float, NDArray[np.float64]]:
-        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         begun, schedule, step = state.fallback, state.schedule, state.step + 1
         if begun is not None:
             # Restore labels from before the moves, unless rows are compared with all centres.
@@ -307,21 +305,20 @@ def _run_pass(
     return PassDone(pass_, total, labels, n_rows, scale, history, centers, cost, by_means, work)
 
 
-def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -> FarSample | None:
-    """Draw a sample with far rows if these account for much of the cost of the pass."""
+def _far_sample(
+    passes: Passes, rng: Rng, state: TruncatedState, done: PassDone
+) -> tuple[FarSample | None, int]:
+    """Draw a sample with far rows if these account for much of the cost of the pass.
+
+    Also returns the size of the sample if the search has to start again on it, otherwise 0.
+    """
     if not done.total.tally.far.value > FAR_COST * (done.cost + done.by_means):
-        return state.far
-    mean = state.schedule.cost / passes.statistics.total_weight
-    return draw_rows(passes, rng, done.history, done.total.sums.counts, mean)
-
-
-def _restart_rows(passes: Passes, state: TruncatedState, far: FarSample | None) -> int:
-    """Return the size of a sample on which to start again, or 0 to continue."""
-    k = len(state.centers)
-    if far is None or state.far is not None or k > DENSE_CLUSTERS:
-        return 0
-    whole = sample_sizes_of(passes, k)[0] >= passes.n_rows
-    return 0 if whole and is_restarted(k) else len(far.rows)
+        return state.far, 0
+    mean, k = state.schedule.cost / passes.statistics.total_weight, len(state.centers)
+    far = draw_rows(passes, rng, done.history, done.total.sums.counts, mean)
+    known = k <= RESTARTED_CLUSTERS and sample_sizes_of(passes, k)[0] >= passes.n_rows
+    restarts = state.far is None and k <= DENSE_CLUSTERS and not known
+    return far, len(far.rows) if restarts else 0
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:

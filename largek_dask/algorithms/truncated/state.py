@@ -13,7 +13,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarSample
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
-from largek_dask.algorithms.truncated.passes import Pass
+from largek_dask.algorithms.truncated.passes import Kind, Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
@@ -35,16 +35,12 @@ class Round:
     """State to return to if the moves of a round do not lower the cost."""
 
     centers: NDArray[Any]
-    """(k, d) centres before the moves."""
     counts: NDArray[np.float64]
-    """(k,) weights of the clusters before the moves."""
     n_replayed: int
     """Number of passes in ``history`` before the round."""
     neighbours: Neighbours | None
     table: NDArray[np.int32] | None
-    """(k, m) nearest centres before the moves, computed from ``neighbours``; None if not needed."""
     split: tuple[int, ...] = ()
-    """Clusters that are split by the moves of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +49,25 @@ class TruncatedState:
 
     step: int
     schedule: Schedule
-    """Next step, and all data for later decisions."""
     centers: NDArray[Any]
     """(k, d) centres to which the next step assigns rows."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
     shift: NDArray[Any]
     coarse: NDArray[Any]
-    """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
     """True if the last pass was over all rows, not over a sample."""
     history: History[Pass] = field(default_factory=History)
     """Passes over the rows of the last pass, since the last anchor."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, beginning with itself, computed from
-    ``neighbours``."""
+    """(k, m) nearest centres of each centre, beginning with the centre itself."""
     table_age: int = 0
-    """Number of passes since the table was made."""
     unmet: NDArray[np.bool_] | None = None
     """(k,) True for clusters whose rows have not been compared with the list of the cluster; None
     if there are no such clusters."""
     moves: Moves | None = None
     """Moves of the next step, already applied to ``centers``."""
     round: Round | None = None
-    """State before the last round."""
     failed: tuple[int, ...] = ()
     """Clusters whose split failed when it was tried alone, since the last successful round."""
     restores: bool = False
@@ -117,28 +107,21 @@ def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
 def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     """Return the pass of the next step; call ``with_neighbours`` first."""
     schedule, moves, task = state.schedule, state.moves, state.schedule.task
-    max_loss = loss_steps = 0.0
+    kind: Kind = "lists" if task.kind == "start" else task.kind
+    pass_ = Pass(kind, state.centers, state.shift)
     if task.probes:
         # No row is farther from a centre than the extent of the data.
         known = passes.statistics
         widest = 4 * passes.n_features * known.max_abs**2
         # If all rows are equal to their centres, any positive value will do.
         max_loss = min(widest, OUTLIER * schedule.cost / known.total_weight) or 1.0
-        loss_steps = loss_scale(max_loss, known.total_weight)
-    if task.kind in ("all", "cells"):
-        coarse = state.coarse if task.kind == "cells" else None
-        return Pass(
-            task.kind,
-            state.centers,
-            state.shift,
-            coarse=coarse,
-            max_loss=max_loss,
-            loss_steps=loss_steps,
-        )
-    if task.kind == "unsettled":
+        steps = loss_scale(max_loss, known.total_weight)
+        pass_ = replace(pass_, max_loss=max_loss, loss_steps=steps)
+    if pass_.is_anchor:
+        return replace(pass_, coarse=state.coarse) if kind == "cells" else pass_
+    if kind == "unsettled":
         drift, reach = _drift_and_reach(state, None, None)
-        save = schedule.opens_round
-        return Pass("unsettled", state.centers, state.shift, drift=drift, reach=reach, save=save)
+        return replace(pass_, drift=drift, reach=reach, save=schedule.opens_round)
     assert state.neighbours is not None
     assert state.table is not None
     recipe = Recipe(state.neighbours, task.length)
@@ -150,18 +133,14 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         recipe = Recipe(recipe.near, task.length, begun.neighbours, moves.split, moves.removed)
         offsets, listed = recipe.make(state.table, begun.table)
     drift, reach = _drift_and_reach(state, offsets, listed)
-    return Pass(
-        "lists",
-        state.centers,
-        state.shift,
+    return replace(
+        pass_,
         listed=listed,
         # Lists of equal length need no offsets.
         offsets=None if moves is None else offsets,
         recipe=recipe,
         drift=drift,
         reach=reach,
-        max_loss=max_loss,
-        loss_steps=loss_steps,
         save=schedule.opens_round,
         restore=state.restores,
     )
@@ -200,14 +179,11 @@ def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> Tr
     if opens:
         before = after.centers, after.counts, len(after.history), after.neighbours, after.table
         after = replace(after, round=Round(*before, split))
-    if moves is None or not split:
+    # An anchor does not need lists of the moved centres.
+    is_anchor = after.schedule.task.kind in ("cells", "all") and not tried
+    if moves is None or not split or not (opens or is_anchor):
         return after
-    if opens:
-        return replace(after, centers=moves.apply(after.centers), moves=moves)
-    if after.schedule.task.kind in ("cells", "all") and not tried:
-        # The next pass is an anchor, which does not need lists of the moved centres.
-        return replace(after, centers=moves.apply(after.centers))
-    return after
+    return replace(after, centers=moves.apply(after.centers), moves=moves if opens else None)
 
 
 def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:

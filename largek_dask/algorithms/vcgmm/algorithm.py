@@ -32,13 +32,13 @@ from largek_dask.algorithms.base import (
     Passes,
     PlannedTable,
     Rng,
+    RowSample,
     TableShape,
 )
 from largek_dask.algorithms.choices import COVARIANCES, Covariance
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
@@ -47,36 +47,36 @@ from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.samples import coarse_centers
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated
-from largek_dask.algorithms.vcgmm.moves import (
-    ComponentMoves,
-    collapsed,
-    find_moves,
-    retired,
-    to_retire,
+from largek_dask.algorithms.vcgmm.components import (
+    Components,
+    bound_of_labels,
+    equal_components,
+    updated,
 )
+from largek_dask.algorithms.vcgmm.moves import collapsed, find_moves, retired, to_retire
 from largek_dask.algorithms.vcgmm.passes import (
     NEAREST_COMPONENTS,
     EMPass,
     EMPassTotal,
     NearComponents,
+    kept_dtype,
     pass_over,
-    row_bytes_of,
 )
-from largek_dask.algorithms.vcgmm.start import START, bound_of_labels, start_rows
 from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
 from largek_dask.kernels.bounds.neighbours import n_compared
 from largek_dask.kernels.exact.transcendental import log
 
+START = Truncated(rounds=5)
+COARSE_ROWS = 128 * 1024
+"""Number of rows in the sample from which coarse centres are computed."""
 CANDIDATES = 5
 WIDE_CANDIDATES = 16
 """Number of candidates for "isoflex", where wide components overlap other components. With fewer
 candidates, the widest component takes over all rows."""
-LIST = 32
+LIST, LISTS = 32, 3
 """Minimum length of a row's list of components; the list also contains at least `LISTS` times the
 number of candidates."""
-LISTS = 3
 SHARED = 1
 """Number of first iterations in which components share one variance and have equal weights."""
 SETTLING = 2
@@ -264,8 +264,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return bound
 
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
-        """Draw the coreset, if one is requested, and begin the search for the first means."""
-        drawn = self._draw(passes, rng)
+        drawn, n = None, self._coreset_of(passes)
+        if n is not None:
+            drawn = draw_coreset(passes, rng, n)
+            if len(drawn.rows) < self._k:
+                raise ParameterError(
+                    f"coreset={n} contains only {len(drawn.rows)} different rows, fewer than the "
+                    f"{self._k} components. Use a larger coreset."
+                )
         rows = self._rows(passes, drawn)
         spread = spread_of(rows)
         # For hard clusters, any variance will do if all rows are equal.
@@ -296,7 +302,9 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             begun = (*begun, ("evaluations_seeding", float(n_evaluated)))
         else:
             means = initial_centers(rows, rng, self._k, init)
-        coarse = coarse_centers(start_rows(rows, rng), self._k, state.shift)
+        sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS))
+        coarse = coarse_centers(sample.take().x, self._k, state.shift)
+        sample.close()
         components, knows_variances = self._first_components(means, spread.mean, state)
         return replace(
             state,
@@ -306,18 +314,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             own_from=0 if knows_variances else state.own_from,
             begun=begun,
         )
-
-    def _draw(self, passes: Passes, rng: Rng) -> Coreset | None:
-        n = self._coreset_of(passes)
-        if n is None:
-            return None
-        drawn = draw_coreset(passes, rng, n)
-        if len(drawn.rows) < self._k:
-            raise ParameterError(
-                f"coreset={n} contains only {len(drawn.rows)} different rows, fewer than the "
-                f"{self._k} components. Use a larger coreset."
-            )
-        return drawn
 
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
@@ -377,12 +373,20 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """Run one E-step and one M-step; if no variance is known yet, only find candidates."""
         if state.retiring is not None:
-            state = _retire(state, state.retiring)
+            # F falls, so its value is dropped; rows need lists without the retired components.
+            components, masses = retired(state.known, state.masses, state.retiring)
+            state = replace(state, components=components, masses=masses, bound=-np.inf)
+            state = replace(state, table=None, retiring=None)
         state, n_evaluated = self._with_lists(rows, rng, state)
         pass_ = self._next_pass(rows, rng, state)
         wanted = self._stores_candidates(rows, state, pass_)
         total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
-        history = _history_after(state, pass_)
+        if pass_.restore:
+            # Undone passes are not replayed: this pass follows the passes before the moves.
+            kept_pass = replace(pass_, restore=False).to_keep()
+            history = state.history.then(kept_pass, back_to=state.restored)
+        else:
+            history = state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
         if kept is not None:
             last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
             history = replace(history, entries=(last,))
@@ -422,15 +426,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _m_step(
         self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Run the M-step and compute the gain of the iteration."""
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
         components = updated(state.known, sums, self.covariance, state.floor, shared=shared)
         bound, weight = sums.bound, sums.total
         gain = 2 * (bound - state.bound) / (rows.n_features * weight)
-        tried = state.tried.later()
+        tried = replace(state.tried, pause=max(0, state.tried.pause - 1))
         if trial is not None:
-            tried = tried.after(trial.split, risen=True, paid=gain > self.problem.tol)
+            tried = tried.after(trial.pairs[:, 0], risen=True, paid=gain > self.problem.tol)
         after = replace(
             state,
             components=components,
@@ -440,7 +443,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             tried=tried,
             trial=None,
         )
-        compared = np.isfinite(state.bound) and not _is_settling(state)
+        settled = state.own_from + SETTLING if state.own_from else 0
+        compared = np.isfinite(state.bound) and state.iteration >= settled
         after, repairs = self._repair(rows, rng, after, opens=compared)
         extra = self._extra(pass_, total, bound, after) | repairs
         converged = False
@@ -454,7 +458,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _extra(
         self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
-        """Return the statistics of an iteration for ``history_``."""
         known = _without_trial(after)
         components = known.known
         alive = np.isfinite(components.log_weights)
@@ -496,9 +499,13 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         fallen = collapsed(components, masses, row, state.floor)
         if not (tried.gave_up or tried.pause):
             tol = self.problem.tol
-            moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
-            if moves is not None:
-                return _begin_trial(state, moves), figures | {"moves": float(len(moves.split))}
+            found = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
+            if found is not None:
+                moves, moved = found
+                trial = Trial(state, np.array([moves.split, moves.removed], np.int32).T)
+                # Moved components need new lists.
+                after = replace(state, components=moved, trial=trial, near=None, table=None)
+                return after, figures | {"moves": float(len(moves.split))}
             tried = tried.without()
         hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
@@ -516,7 +523,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             step=state.step,
             iteration=state.iteration + 1,
             history=state.history,
-            tried=state.tried.after(trial.split, risen=False, paid=False),
+            tried=state.tried.after(trial.pairs[:, 0], risen=False, paid=False),
             restored=len(before.history),
         )
         figures = {"moves": 0.0, "retired": 0.0, "back": 1.0}
@@ -527,9 +534,8 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _with_lists(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
         """Return the state with lists for the next pass, and the number of evaluations for them."""
         k, length = self._k, self._length
-        if length >= k:
-            return state, 0
-        if state.table is not None and state.table_age < self._table_age(rows.n_rows):
+        fresh = state.table is not None and state.table_age < self._table_age(rows.n_rows)
+        if length >= k or fresh:
             return state, 0
         pairs = None if state.trial is None else state.trial.pairs
         near = NearComponents(state.known, length, pairs)
@@ -570,7 +576,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         )
 
     def _searches_all(self, rows: Passes, state: VCGMMState) -> bool:
-        """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
         if self._is_cheap and state.iteration > 0 and state.iteration % FULL_EVERY == 0:
@@ -584,7 +589,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _given_bytes(self) -> int:
-        return row_bytes_of(self._k, self._width)
+        return self._width * kept_dtype(self._k).itemsize
 
     def _stores_candidates(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
         """Return True if a checkpoint with the candidates is smaller than one with the models."""
@@ -607,11 +612,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return CenterArrays(components.means, state.masses, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes.
-
-        A checkpoint contains the models since the last anchor, and candidates if there are few
-        rows.
-        """
         if table.is_sparse:
             raise ParameterError(
                 "VCGMM requires dense rows, but these are sparse. Use KMeans, or convert them."
@@ -642,7 +642,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return self._given_bytes * (2 if self.covariance != "iso" and self.moves else 1)
 
     def _anchors(self, n_rows: int, d: int) -> str:
-        """Describe how often all components are searched."""
         k = self._k
         if self._length == k:
             return "in every step"
@@ -656,26 +655,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return f"every {every} iterations: a checkpoint has room for that many models"
 
 
-def _begin_trial(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
-    """Return the state after the moves, which the next pass tries."""
-    trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
-    moved = moves.apply(state.known, state.masses)
-    # Moved components need new lists.
-    return replace(state, components=moved, trial=trial, near=None, table=None)
-
-
-def _retire(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
-    """Return the state for the next pass after retiring components.
-
-    F falls, so its previous value is dropped. Lists are recomputed without the retired components;
-    otherwise a row might have no other candidates.
-    """
-    components, masses = retired(state.known, state.masses, which)
-    return replace(
-        state, components=components, masses=masses, bound=-np.inf, table=None, retiring=None
-    )
-
-
 def _without_trial(state: VCGMMState) -> VCGMMState:
     """Return the state before the moves that are being tried, if any."""
     return state if state.trial is None else state.trial.before
@@ -683,16 +662,3 @@ def _without_trial(state: VCGMMState) -> VCGMMState:
 
 def _kept_bytes(state: VCGMMState) -> int:
     return len(state.history) * state.known.nbytes
-
-
-def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
-    if pass_.restore:
-        # Undone passes are not replayed: this pass follows the passes before the moves.
-        kept = replace(pass_, restore=False).to_keep()
-        return state.history.then(kept, back_to=state.restored)
-    return state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
-
-
-def _is_settling(state: VCGMMState) -> bool:
-    """Return True if F must not end the fit, because variances were shared until recently."""
-    return bool(state.own_from) and state.iteration < state.own_from + SETTLING

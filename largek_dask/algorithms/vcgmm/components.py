@@ -7,6 +7,7 @@ variance per component and feature, and a weight per component.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -88,6 +89,19 @@ def updated(
         log_weights = np.where(known, log(np.where(known, masses, 1.0)), -np.inf)
     log_weights = log_weights - _log(total)
     return Components(means, variances, log_weights, before.shift)
+
+
+def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
+    """Return F if each row has only its cluster as a candidate; the cost gives the variance.
+
+    The value is ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the
+    floor. If weights are at least 1 / k, or floors differ between features, it is a lower bound of
+    F.
+    """
+    variances = np.maximum(cost / (d * weight), floor)
+    logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)
+    within = cost / (d * weight * float(variances.min()))
+    return -weight * float(log(np.array([k]))[0] + 0.5 * d * (logs + within))
 
 
 def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:

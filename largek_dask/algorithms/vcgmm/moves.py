@@ -3,23 +3,21 @@
 A component with its own variance may *collapse*: it keeps less than one row, or only rows so
 similar (usually a single row) that its variance falls to the floor. EM alone never repairs it. A
 move splits the component whose split raises F most, and the collapsed component takes over one of
-the halves. Many moves are tried at a time: the next iteration applies them, and unless F rises they
-are undone, including changes of candidates.
+the halves. Many moves are tried at a time, and undone unless F rises in the next iteration.
 
 The gain of a split is estimated on a seeded sample, by EM with two halves for each component
-separately (:mod:`~largek_dask.kernels.split_components`). The move loses the contribution of the
-collapsed component to F. A single row at the floor contributes a lot to F, although it says nothing
-about other rows, so only moves that gain more are tried.
+(:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed component to F is
+lost. For a single row it may be large, although it says nothing about other rows, so only moves
+that gain more are tried.
 
-A component that no move repairs is retired: its weight becomes 0, it keeps its index, mean and
-variance, and a later move may revive it. A component with enough rows that are all equal is not
-retired, because it describes them correctly. F falls only when components are retired, by the
-contribution of their single rows.
+A component that no move repairs is retired: its weight becomes 0, and a later move may revive it. A
+component with enough rows that are all equal is not retired, because it describes them correctly. F
+falls only when components are retired.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.moves import Splits, choose_moves
+from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NEAREST_COMPONENTS, EMPass, candidates_of, pass_over
 from largek_dask.algorithms.vcgmm.state import VCGMMState
@@ -47,7 +45,6 @@ LEAST_SHARE = 1 / 64
 SPLITS = 4
 """Number of splits that are tried per allowed move."""
 LEAST_SPLITS = 256
-"""Minimum total number of splits that are tried."""
 CHOICE = 4
 """Number of candidates for removal per allowed move."""
 MEANT = 2.0
@@ -61,25 +58,21 @@ Real = NDArray[np.float64]
 Which = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentMoves:
-    """Components to split, and components that take over the second halves."""
+def move_components(
+    components: Components, masses: Real, moves: Moves, halves: ComponentSplits
+) -> Components:
+    """Return the components after the moves; the weights are proportional to ``masses``.
 
-    split: Which
-    moved: Which
-    halves: ComponentSplits
-
-    def apply(self, components: Components, masses: Real) -> Components:
-        """Return the components after the moves; the weights are proportional to ``masses``."""
-        means, variances = components.means.copy(), components.variances.copy()
-        masses = masses.copy()
-        whole = masses[self.split]
-        for h, which in enumerate((self.split, self.moved)):
-            means[which] = self.halves.means[:, h]
-            variances[which] = self.halves.variances[:, h]
-            masses[which] = whole * self.halves.shares[:, h]
-        # Normalise the weights, without the previous masses of the moved components.
-        return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
+    The field ``halves`` of ``moves`` contains (m,) indices into ``halves``.
+    """
+    means, variances = components.means.copy(), components.variances.copy()
+    masses, whole = masses.copy(), masses[moves.split]
+    for h, which in enumerate((moves.split, moves.removed)):
+        means[which] = halves.means[moves.halves, h]
+        variances[which] = halves.variances[moves.halves, h]
+        masses[which] = whole * halves.shares[moves.halves, h]
+    # Normalise the weights, without the previous masses of the moved components.
+    return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
 
 
 def log_shares(masses: Real) -> Real:
@@ -129,8 +122,8 @@ def find_moves(
     covariance: Covariance,
     width: int,
     tol: float,
-) -> ComponentMoves | None:
-    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, or None.
+) -> tuple[Moves, Components] | None:
+    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, with their result, or None.
 
     ``fallen`` (k,) is the mask of collapsed components, which are not split; ``width`` is the
     number of candidates per row.
@@ -150,9 +143,7 @@ def find_moves(
     found = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
     if not 2 * found.gain > tol * components.means.shape[1] * state.weight:
         return None
-    i = found.halves
-    parts = ComponentSplits(halves.gains[i], halves.means[i], halves.variances[i], halves.shares[i])
-    return ComponentMoves(found.split, found.removed, parts)
+    return found, move_components(components, masses, found, halves)
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:

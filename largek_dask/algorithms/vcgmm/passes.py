@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
+from largek_dask.algorithms.truncated.passes import group_parts, row_slices
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
@@ -32,12 +32,8 @@ from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.mixtures import PackedMixture
-from largek_dask.kernels.threads import Threads
 
 STATE = "vc-gmm"
-PARTS_PER_THREAD = 8
-"""Number of parts of a search per thread: several, so that threads finish at about the same
-time."""
 NEAREST_COMPONENTS = 2_000
 """Maximum number of components for which a row without candidates is compared with the list of its
 nearest component; with more components, it is compared with the list of its coarse cell."""
@@ -91,9 +87,7 @@ class EMPass(Recomputable):
     near: NearComponents | None = None
     """Source of the lists, if ``listed`` is None."""
     listed: Labels | None = None
-    """(k, L) lists of nearest components."""
     coarse: NDArray[Any] | None = None
-    """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
     """(n, C') candidates of all rows, in the format of the row state."""
     explore: int = 0
@@ -101,7 +95,6 @@ class EMPass(Recomputable):
     key: int = 0
     """Key of the random numbers for ``explore``."""
     counts: bool = True
-    """True if responsibilities are summed."""
     keeps: bool = True
     """True if candidates are stored as row state for later passes."""
     save: bool = False
@@ -154,25 +147,16 @@ class EMPass(Recomputable):
 
 @dataclass
 class EMPassTotal(Additive):
-    """Total of a pass."""
-
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
     """Sum of ``weight * ||x - mean||^2`` over rows, with the mean of each row's best candidate."""
     n_rows: int = 0
     n_evaluated: int = 0
-    """Number of log joint densities or distances computed."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-    """Candidates by chunk index, if requested."""
 
 
 def _empty_total(k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMPassTotal:
     return EMPassTotal(SoftSums(k, d, grid, covariance))
-
-
-def row_bytes_of(k: int, width: int) -> int:
-    """Return the size of the row state in bytes per row."""
-    return width * _kept_dtype(k).itemsize
 
 
 def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = False) -> None:
@@ -195,7 +179,7 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
         found = candidates[:, 0] >= 0
         total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
     # In uint16, -1 becomes the largest number.
-    kept = {"candidates": candidates.astype(_kept_dtype(k))}
+    kept = {"candidates": candidates.astype(kept_dtype(k))}
     if wanted:
         total.kept[chunk.index] = kept["candidates"]
     if pass_.save:
@@ -209,18 +193,19 @@ def _search(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> tuple[Labels, Real]:
     """Search near the candidates (n, C') of each row; return candidates and squared distances."""
-    x, weight, threads = chunk.x, chunk.weight, chunk.threads
+    x, weight = chunk.x, chunk.weight
     if pass_.kind == "all":
 
-        def search(span: tuple[int, int]) -> int:
-            return search_components(x, pass_.packed, candidates, squares, *span, keep=False)
+        def search(span: slice) -> int:
+            begin, end = span.start, span.stop
+            return search_components(x, pass_.packed, candidates, squares, begin, end, keep=False)
 
-        total.n_evaluated += sum(threads.map(search, _spans(len(x), threads.n)))
+        total.n_evaluated += sum(chunk.threads.map(search, row_slices(len(x), chunk.threads.n)))
         if weight is not None:
             candidates[weight == 0] = -1
         return candidates, squares
     if not pass_.explore:
-        total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
+        total.n_evaluated += _search_lists(chunk, pass_, candidates, squares)
         return candidates, squares
     # Randomly drawn components compete with the previous candidates.
     n, width = candidates.shape
@@ -231,70 +216,51 @@ def _search(
     if weight is not None:
         drawn[weight == 0] = -1
     more, found = np.hstack([candidates, drawn]), np.full((n, width + pass_.explore), np.inf)
-    total.n_evaluated += n * pass_.explore
-    total.n_evaluated += _search_lists(x, weight, pass_, more, found, threads)
+    total.n_evaluated += n * pass_.explore + _search_lists(chunk, pass_, more, found)
     return np.ascontiguousarray(more[:, :width]), np.ascontiguousarray(found[:, :width])
 
 
-def _search_lists(
-    x: NDArray[Any],
-    weight: Real | None,
-    pass_: EMPass,
-    candidates: Labels,
-    squares: Real,
-    threads: Threads,
-) -> int:
+def _search_lists(chunk: Chunk, pass_: EMPass, candidates: Labels, squares: Real) -> int:
     """Search one list per row: of its best candidate, nearest component, or coarse cell."""
-    n, lists, n_more = len(x), pass_.lists, 0
+    x, threads, n, lists, n_more = chunk.x, chunk.threads, len(chunk.x), pass_.lists, 0
     groups = np.ascontiguousarray(candidates[:, 0])
     if pass_.kind in ("nearest", "cells"):
         centers = pass_.packed_coarse if pass_.kind == "cells" else pass_.packed.centers
-
-        def choose(span: tuple[int, int]) -> None:
-            nearest(x[slice(*span)], centers, groups[slice(*span)])
-
-        threads.map(choose, _spans(n, threads.n))
-        if weight is not None:
-            groups[weight == 0] = -1
+        slices = row_slices(n, threads.n)
+        threads.map(lambda span: nearest(x[span], centers, groups[span]), slices)
+        if chunk.weight is not None:
+            groups[chunk.weight == 0] = -1
         n_more = n * centers.n_clusters
     order, starts = order_by_label(groups, lists.n_groups, n_threads=threads.n)
 
-    def meet(span: tuple[int, int]) -> int:
-        return search_candidates(
-            x, order, starts, lists, pass_.packed, candidates, squares, begin=span[0], end=span[1]
-        )
+    def meet(part: tuple[int, int]) -> int:
+        known = x, order, starts, lists, pass_.packed, candidates, squares
+        return search_candidates(*known, begin=part[0], end=part[1])
 
-    # Divide the groups into parts of about equal work.
-    work = np.cumsum(np.diff(starts) * lists.lengths)
-    parts = threads.n * PARTS_PER_THREAD
-    inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
-    cuts = np.unique([0, *inner, lists.n_groups]).tolist()
-    return n_more + sum(threads.map(meet, list(pairwise(cuts))))
+    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    return n_more + sum(threads.map(meet, parts))
 
 
 def _count(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> None:
     """Sum responsibilities on several threads; sums are exact, so the order does not matter."""
-    n, threads = len(chunk.x), chunk.threads
+    n, threads, sums = len(chunk.x), chunk.threads, total.sums
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape
 
     def count(begin: int) -> SoftSums:
         at = slice(begin, begin + step)
         weight = None if chunk.weight is None else chunk.weight[at]
-        part = total.sums
-        if begin:
-            part = SoftSums(k, d, part.grid, part.covariance)
+        part = SoftSums(k, d, sums.grid, sums.covariance) if begin else sums
         part.add(chunk.x[at], weight, candidates[at], squares[at], pass_.packed)
         return part
 
-    _, *others = threads.map(count, range(0, max(n, 1), step))
-    for other in others:
-        total.sums.merge(other)
+    for part in threads.map(count, range(0, max(n, 1), step))[1:]:
+        sums.merge(part)
 
 
-def _kept_dtype(k: int) -> np.dtype[Any]:
+def kept_dtype(k: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if k <= NONE else np.int32)
 
 
@@ -307,22 +273,12 @@ def candidates_of(kept: NDArray[Any]) -> Labels:
     return candidates
 
 
-def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """Divide n rows into parts; return (begin, end) of each part."""
-    step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
-    return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
-
-
 def pass_over(
     passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
 ) -> tuple[EMPassTotal, NDArray[Any] | None]:
     """Run one pass over all rows, following the passes in ``history``.
 
-    Returns
-    -------
-    total : EMPassTotal
-    kept : (n, C') or None
-        Candidates of all rows, as row state, if they are ``wanted``.
+    Returns the total and, if ``wanted``, the candidates (n, C') of all rows, as row state.
     """
     k, d = pass_.components.means.shape
     state = history.next_state(STATE, lambda earlier: (earlier,), anchor=pass_.is_anchor)

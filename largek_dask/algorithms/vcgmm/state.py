@@ -27,7 +27,6 @@ class Tried:
     """Record of the trials of moves so far."""
 
     n_failed: int = 0
-    """Number of failed trials since the last successful one."""
     most: int = 0
     """Maximum number of moves in the next trial; 0 means no limit."""
     failed: tuple[int, ...] = ()
@@ -35,7 +34,6 @@ class Tried:
     pause: int = 0
     """Minimum number of iterations until the next trial."""
     n_retired: int = 0
-    """Number of times that components have been retired."""
 
     @property
     def gave_up(self) -> bool:
@@ -47,8 +45,8 @@ class Tried:
         """True if no more moves are tried, and the maximum number of retirements is not reached."""
         return self.gave_up and self.n_retired < MOST_RETIRED
 
-    def after(self, split: tuple[int, ...], *, risen: bool, paid: bool) -> Tried:
-        """Return the record after a trial of these splits.
+    def after(self, split: NDArray[np.int32], *, risen: bool, paid: bool) -> Tried:
+        """Return the record after a trial of the splits of some components ``split`` (m,).
 
         Moves that raise F very little are kept, but count as failed.
         """
@@ -58,16 +56,13 @@ class Tried:
             self,
             n_failed=self.n_failed + 1,
             most=max(1, len(split) // 2),
-            failed=(*self.failed, *split) if len(split) == 1 else self.failed,
+            failed=(*self.failed, *split.tolist()) if len(split) == 1 else self.failed,
             pause=PAUSE if risen else 0,
         )
 
     def retired(self) -> Tried:
         """Return the record after a retirement; moves may be tried again."""
         return Tried(n_retired=self.n_retired + 1)
-
-    def later(self) -> Tried:
-        return replace(self, pause=max(0, self.pause - 1))
 
     def without(self) -> Tried:
         """Return the record after an iteration in which no move was worth trying."""
@@ -79,15 +74,8 @@ class Trial:
     """Moves that the next iteration applies, and the state to restore unless F rises."""
 
     before: VCGMMState
-    split: tuple[int, ...]
-    """Components that the moves split."""
-    moved: tuple[int, ...]
-    """Components that take over the second halves."""
-
-    @property
-    def pairs(self) -> NDArray[np.int32]:
-        """(m, 2) pairs of a component that is split, and the component that takes over a half."""
-        return np.array([self.split, self.moved], np.int32).T
+    pairs: NDArray[np.int32]
+    """(m, 2) pairs of a component that is split, and the component that takes over a half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,34 +91,25 @@ class VCGMMState:
     extents: NDArray[np.int64]
     """(d,) powers of two that bound the distances of the rows from the shift, per feature."""
     weight: float
-    """Total weight of the rows used for learning."""
     coreset: Coreset | None = None
     """Rows used for learning; None if all rows are used."""
     begun: tuple[tuple[str, float], ...] = ()
     """Numbers of evaluations before the first step, which reports them by name."""
     search: EitherState | None = None
-    """State of the search for first means; None once it has ended."""
     components: Components | None = None
-    """Components of the next iteration; None during the search."""
     coarse: NDArray[Any] | None = None
-    """(about sqrt(k), d) coarse centres."""
     looks: int = 0
     """Remaining passes that only search for candidates, before the first M-step."""
     own_from: int = 0
     """Number of first iterations with a shared variance and equal weights; 0 if the user gave
     variances."""
     iteration: int = 0
-    """Number of iterations of EM so far."""
     bound: float = -np.inf
     """F in the last iteration, before its M-step."""
     history: History[EMPass] = field(default_factory=History)
-    """Passes over the rows since the last anchor."""
     near: NearComponents | None = None
-    """Source of ``table``."""
     table: NDArray[np.int32] | None = None
-    """(k, L) lists of nearest components."""
     table_age: int = 0
-    """Number of iterations since the table was computed."""
     tried: Tried = field(default_factory=Tried)
     retiring: NDArray[np.bool_] | None = None
     """(k,) mask of components to retire before the next iteration."""
