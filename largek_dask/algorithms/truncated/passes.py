@@ -120,7 +120,7 @@ class Pass(Recomputable):
 
     def to_keep(self) -> Pass:
         """Return the same pass without arrays that can be recomputed."""
-        kept = replace(self, far=0.0) if self.far else self
+        kept = replace(self, far=0.0, restore=False)
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:

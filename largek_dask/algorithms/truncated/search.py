@@ -284,13 +284,10 @@ def _run_pass(
     if origin is not None:
         # Initial labels are not stored, so this pass cannot be replayed: an anchor must follow.
         history = History(history.generation + 1)
-    elif pass_.restore:
-        # Undone passes are not replayed: this pass follows the passes before the round.
-        assert state.round is not None
-        kept = replace(pass_, restore=False).to_keep()
-        history = history.then(kept, back_to=state.round.n_replayed)
     else:
-        history = history.then(pass_.to_keep(), anchor=pass_.is_anchor)
+        # Undone passes are not replayed: a restoring pass follows the passes before the round.
+        back_to = state.round.n_replayed if pass_.restore and state.round else None
+        history = history.then(pass_.to_keep(), anchor=pass_.is_anchor, back_to=back_to)
     centers = total.sums.means(state.centers)
     # Read-only arrays are packed without a copy.
     centers.flags.writeable = False

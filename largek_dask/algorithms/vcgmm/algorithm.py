@@ -381,12 +381,10 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         pass_ = self._next_pass(rows, rng, state)
         wanted = self._stores_candidates(rows, state, pass_)
         total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
-        if pass_.restore:
-            # Undone passes are not replayed: this pass follows the passes before the moves.
-            kept_pass = replace(pass_, restore=False).to_keep()
-            history = state.history.then(kept_pass, back_to=state.restored)
-        else:
-            history = state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
+        # Undone passes are not replayed: this pass follows the passes before the moves.
+        history = state.history.then(
+            pass_.to_keep(), anchor=pass_.is_anchor, back_to=state.restored
+        )
         if kept is not None:
             last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
             history = replace(history, entries=(last,))
@@ -458,7 +456,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _extra(
         self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
-        known = _without_trial(after)
+        known = after if after.trial is None else after.trial.before
         components = known.known
         alive = np.isfinite(components.log_weights)
         if after.retiring is not None:
@@ -600,7 +598,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
         """Return the components after the last M-step; for hard clusters, only their means."""
-        state = _without_trial(state)
+        state = state if state.trial is None else state.trial.before
         if state.search is not None:
             found = self._search().model(state.search)
             if not isinstance(self.problem, MixtureProblem):
@@ -653,11 +651,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         model = 4 * k * d + 8 * (shape + k)
         every = KEPT_BYTES // model + 1
         return f"every {every} iterations: a checkpoint has room for that many models"
-
-
-def _without_trial(state: VCGMMState) -> VCGMMState:
-    """Return the state before the moves that are being tried, if any."""
-    return state if state.trial is None else state.trial.before
 
 
 def _kept_bytes(state: VCGMMState) -> int:

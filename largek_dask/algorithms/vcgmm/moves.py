@@ -1,18 +1,19 @@
 """Moves: collapsed components take over halves of components that gain by a split.
 
 A component with its own variance may *collapse*: it keeps less than one row, or only rows so
-similar (usually a single row) that its variance falls to the floor. EM alone never repairs it. A
-move splits the component whose split raises F most, and the collapsed component takes over one of
-the halves. Many moves are tried at a time, and undone unless F rises in the next iteration.
+similar (usually a single row) that its variance falls to the floor. EM alone never repairs such a
+component. A move splits the component whose split raises F most, and the collapsed component takes
+over one of the halves. Many moves are tried at a time, and undone unless F rises in the next
+iteration.
 
 The gain of a split is estimated on a seeded sample, by EM with two halves for each component
 (:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed component to F is
-lost. For a single row it may be large, although it says nothing about other rows, so only moves
-that gain more are tried.
+lost. The contribution of a single row may be large, although it says nothing about other rows, so
+only moves that gain more are tried.
 
 A component that no move repairs is retired: its weight becomes 0, and a later move may revive it. A
-component with enough rows that are all equal is not retired, because it describes them correctly. F
-falls only when components are retired.
+component with enough rows that are all equal is not retired, because it describes these rows
+correctly. F falls only when components are retired.
 """
 
 from __future__ import annotations
@@ -123,10 +124,10 @@ def find_moves(
     width: int,
     tol: float,
 ) -> tuple[Moves, Components] | None:
-    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, with their result, or None.
+    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, and the moved components.
 
-    ``fallen`` (k,) is the mask of collapsed components, which are not split; ``width`` is the
-    number of candidates per row.
+    Returns None if there are no such moves. ``fallen`` (k,) is the mask of collapsed components,
+    which are not split; ``width`` is the number of candidates per row.
     """
     components, masses, tried = state.known, state.masses, state.tried
     k, packed = len(masses), components.packed()

@@ -137,7 +137,7 @@ class EMPass(Recomputable):
     def to_keep(self) -> EMPass:
         """Return the pass for the history, without sums and arrays that can be recomputed."""
         listed = None if self.near is not None else self.listed
-        return replace(self, listed=listed, counts=False, extents=None)
+        return replace(self, listed=listed, counts=False, extents=None, restore=False)
 
     def forget(self) -> None:
         super().forget()
