@@ -24,22 +24,22 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.rows import compute_dtype
 
 FAR_VALUES = 1 << 22
-"""Maximum number of values in far rows that are made dense at a time."""
+"""Maximum number of values that are converted to dense rows at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CenterArrays:
-    """Arrays of a model of centres, without provenance.
+    """Centres, counts and shift of a fitted model.
 
-    The arrays are stored and sent under their field names.
+    The stored arrays have the same names as the fields.
     """
 
     centers: NDArray[Any]
-    """(k, d) centres, compute dtype, in the coordinates of the data."""
+    """(k, d) centres, in the units of the data and the compute dtype."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster."""
+    """(k,) total weight of the rows in each cluster."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute, compute dtype."""
+    """(d,) vector that the kernels subtract from rows and centres before they compute distances."""
 
     def after_last_pass(
         self, centers: NDArray[Any], counts: NDArray[np.float64], inertia: float
@@ -48,17 +48,16 @@ class CenterArrays:
         return replace(self, centers=centers, counts=counts)
 
     def packed_for(self, dtype: DTypeLike) -> PackedCenters:
-        """Pack the centres for rows of this type, without loss of precision.
+        """Pack the centres for rows of the given dtype.
 
-        Rows are packed relative to the shift of the fit, so that their labels are exactly the same
-        as in the fit.
+        The shift of the fit is used, so rows get exactly the same labels as in the fit.
         """
         wide = np.promote_types(self.centers.dtype, compute_dtype(dtype))
         return pack_centers(self.centers.astype(wide, copy=False), self.shift)
 
 
 def nearest_center(arrays: CenterArrays, dtype: DTypeLike = np.float32) -> Labelling:
-    """Label rows of this type by their nearest centre; sum squared distances to the inertia."""
+    """Return a labelling by the nearest centre, which also sums inertia and counts."""
     return Labelling(
         _nearest_chunk,
         (arrays.packed_for(dtype),),
@@ -71,10 +70,8 @@ def nearest_center(arrays: CenterArrays, dtype: DTypeLike = np.float32) -> Label
 def _nearest_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], centers: PackedCenters
 ) -> NDArray[np.int32]:
-    """Label a chunk's rows and add their exact squared distances."""
     labels, _ = nearest_pruned(chunk.x, centers)
     distances = exact_distances(chunk.x, centers, labels)
-    # Skipped rows have weight 0, so they are not counted.
     sums["inertia"].add(distances, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
@@ -85,8 +82,8 @@ def exact_distances(
 ) -> NDArray[np.float64]:
     """Return (n,) squared distances of rows to their nearest centres, in float64.
 
-    ``labels`` come from ``nearest``. For rows so far away that it cannot distinguish the centres,
-    labels are corrected in place.
+    ``labels`` are the result of ``nearest``. Rounding errors may make them wrong for very distant
+    rows; these labels are corrected in place.
     """
     distances = squared_distances(x, centers, labels)
     far = too_far(distances, centers.dtype, centers.cache.get(reach_of))
@@ -101,34 +98,32 @@ def exact_distances(
 
 @dataclass(frozen=True, slots=True)
 class KMeansProblem(Problem):
-    """Problem of all k-means algorithms."""
+    """Problem that all k-means algorithms solve."""
 
     objective: ClassVar[Objective] = INERTIA
     inits: ClassVar[tuple[str, ...]] = ("auto", *INITS)
 
     empty_clusters: EmptyClusters = "relocate"
-    """Relocate a centre without rows to a row far from its own centre, or leave it unchanged."""
+    """"relocate": move centres of empty clusters to distant rows; "keep": leave them unchanged."""
 
     def check(self, table: TableShape) -> None:
-        """Reject starting centres that are not k rows of finite numbers."""
+        """Raise an error unless the starting centres are k rows of finite numbers."""
         several = not isinstance(self.init, str) and self.init.ndim == 3
         for init in self.init if several else [self.init]:
             check_init(init, self.n_clusters, table.n_features)
 
     def passes_to_start(self) -> int:
-        """Return the approximate number of passes needed to choose the first centres."""
         return passes_of(self.init, self.n_clusters)
 
     def labelling(self, arrays: CenterArrays) -> Labelling:
-        """Label rows by their nearest centre."""
         return nearest_center(arrays)
 
     def finish(self, passes: Passes, arrays: CenterArrays, label_rows: LabelRows) -> Final:
-        """Assign all rows to the final centres; relocate centres without rows.
+        """Assign all rows to the final centres; relocate the centres of empty clusters.
 
-        A centre without rows is moved to the row farthest from that row's own centre, until every
-        cluster has rows or every distinct row has a centre. Each round settles at least one centre,
-        so there are at most k rounds, and usually one.
+        The centre of an empty cluster moves to the row with the largest distance to its nearest
+        centre, until no cluster is empty or every distinct row has a centre. There are at most k
+        rounds, and usually one.
         """
         n_distinct = None
         searched, rounds = arrays, len(arrays.centers)
@@ -142,8 +137,7 @@ class KMeansProblem(Problem):
             packed = pack_centers(arrays.centers, arrays.shift)
             centers, _, distinct = relocate_empty(passes, packed, arrays.centers, empty)
             if distinct is not None:
-                # Centres become the distinct rows themselves, as means of equal rows are rounded,
-                # and a fit may end early.
+                # Means of equal rows are rounded, so the rows themselves become centres.
                 n_distinct = len(distinct[0])
                 centers = centers.copy()
                 centers[distinct[0]] = distinct[1]
@@ -162,14 +156,13 @@ class KMeansProblem(Problem):
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> CenterArrays:
-        """Return distinct rows of the sample as centres, or the given centres."""
+        """Return the given starting centres, or distinct rows of the sample."""
         centers = drawn_centers(rows, self.n_clusters, self.init, shift.dtype, draws)
         return CenterArrays(centers, np.zeros(self.n_clusters), shift)
 
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Explain why some clusters are empty, unless requested."""
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:

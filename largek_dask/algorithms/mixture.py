@@ -23,36 +23,35 @@ from largek_dask.kernels.mixtures import PackedMixture, pack_mixture
 from largek_dask.kernels.rows import compute_dtype
 
 MIXTURE = Objective("log_likelihood", "F", "nats", "max")
-"""Objective of every mixture: the weighted sum of the rows' log-likelihoods, over all components.
-Steps report F, its variational lower bound."""
+"""Objective of mixtures: the weighted sum of the log-likelihoods of all rows. Single steps report
+F, a variational lower bound of this sum."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixtureArrays:
-    """Arrays of a mixture, without provenance.
+    """Means, variances, weights, counts and shift of a fitted mixture.
 
-    The arrays are stored and sent under their field names.
+    The stored arrays have the same names as the fields.
     """
 
     means: NDArray[Any]
-    """(k, d) means, compute dtype, in the coordinates of the data."""
+    """(k, d) means, in the units of the data and the compute dtype."""
     variances: NDArray[np.float64]
-    """Variances: (1, 1) if all components share one, (k, 1) per component, or (k, d) per component
-    and feature."""
+    """Shape (1, 1): one variance for all components; (k, 1): one per component; (k, d): one per
+    component and feature."""
     log_weights: NDArray[np.float64]
-    """(k,) logarithms of the weights, which add up to 1; -infinity for a retired component."""
+    """(k,) logarithms of the weights of the components; -infinity for retired components."""
     alive: NDArray[np.bool_]
-    """(k,) mask of components that are not retired."""
+    """(k,) False for retired components, whose weight is 0."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows for which the component is the most probable one."""
+    """(k,) total weight of the rows for which each component is the most probable."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute, compute dtype."""
+    """(d,) vector that the kernels subtract from rows and means before they compute."""
 
     def packed_for(self, dtype: DTypeLike) -> PackedMixture:
-        """Pack the components for rows of this type, without loss of precision.
+        """Pack the components for rows of the given dtype.
 
-        Rows are packed relative to the shift of the fit, so that their labels are exactly the same
-        as in the fit.
+        The shift of the fit is used, so rows get exactly the same labels as in the fit.
         """
         wide = np.promote_types(self.means.dtype, compute_dtype(dtype))
         means = self.means.astype(wide, copy=False)
@@ -60,7 +59,7 @@ class MixtureArrays:
 
 
 def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Labelling:
-    """Label rows of this type by their most probable component; sum log-likelihoods."""
+    """Return a labelling by the most probable component, which also sums log-likelihoods."""
     return Labelling(
         _most_probable_chunk,
         (arrays.packed_for(dtype),),
@@ -72,10 +71,8 @@ def most_probable(arrays: MixtureArrays, dtype: DTypeLike = np.float32) -> Label
 def _most_probable_chunk(
     chunk: Chunk, sums: dict[str, ExactSums], packed: PackedMixture
 ) -> NDArray[np.int32]:
-    """Label a chunk's rows and add their log-likelihoods."""
     labels, log_likelihood = log_likelihoods(chunk.x, packed)
     label_far(chunk.x, labels, log_likelihood, packed)
-    # Skipped rows have weight 0, so they are not counted.
     sums[MIXTURE.name].add(log_likelihood, chunk.weight)
     sums["counts"].add(np.ones(len(labels)), chunk.weight, labels)
     return labels
@@ -84,10 +81,10 @@ def _most_probable_chunk(
 def label_far(
     x: NDArray[Any], labels: NDArray[np.int32], found: NDArray[np.float64], packed: PackedMixture
 ) -> NDArray[np.int64]:
-    """Correct labels (n,) of rows whose log joint densities are too low to be distinguished.
+    """Correct in place the labels (n,) of rows whose log joint densities are too low to compare.
 
-    ``found`` (n,) are log-likelihoods of the rows. Return indices (m,) of the corrected rows; the
-    label of such a row has a posterior probability of 1.
+    ``found`` (n,) are the log-likelihoods of the rows. Returns the indices (m,) of the corrected
+    rows; the posterior probability of their components is 1.
     """
     far = np.flatnonzero(found < LOST)
     step = max(1, FAR_SCORES // packed.n_components)
@@ -98,10 +95,10 @@ def label_far(
 
 
 def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.float64]:
-    """Return (m, k) -2 log joint densities minus common terms, divided by a power of two per row.
+    """Return (m, k) scores that are lowest for the most probable component of a row.
 
-    The mean and precisions of one component are subtracted, so squared features only count by the
-    difference of precisions.
+    The scores are -2 log joint densities without terms common to all components, and are scaled by
+    a power of two per row to avoid overflow.
     """
     d = packed.n_features
     one = int(np.argmax(packed.alive))
@@ -121,25 +118,24 @@ def _least_far(x: NDArray[np.float64], packed: PackedMixture) -> NDArray[np.floa
 
 @dataclass(frozen=True, slots=True)
 class MixtureProblem(Problem):
-    """Problem of all mixture algorithms."""
+    """Problem that all mixture algorithms solve."""
 
     objective: ClassVar[Objective] = MIXTURE
     inits: ClassVar[tuple[str, ...]] = ("auto", *MIXTURE_INITS)
 
     mixture: Covariance = field(default="iso", kw_only=True)
-    """Type of the covariances of the components."""
+    """Covariance type of the components."""
     weights_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """(k,) weights of the first components; None to estimate them with the components."""
+    """(k,) weights of the starting components; None: equal weights."""
     precisions_init: NDArray[Any] | None = field(default=None, kw_only=True)
-    """Inverse variances of the first components, (k,) or for "diag" (k, d); None to estimate
-    them."""
+    """Inverse variances of the starting components: (k,), or (k, d) for "diag"; None: estimated
+    from the rows."""
 
     def check(self, table: TableShape) -> None:
-        """Reject sparse rows, and invalid parameters of the first components."""
         if table.is_sparse:
             raise ParameterError(
-                "mixtures need dense rows, as Gaussians describe sparse ones badly: give a dense "
-                "array, or cluster them with KMeans."
+                "Mixtures require dense rows, but these rows are sparse. Convert them to a dense "
+                "array, or use KMeans."
             )
         if not isinstance(self.init, str):
             check_init(self.init, self.n_clusters, table.n_features)
@@ -151,29 +147,28 @@ class MixtureProblem(Problem):
             _check_positive("weights_init", self.weights_init, shape)
             if abs(float(self.weights_init.sum()) - 1) > MOST_AMISS:
                 raise ParameterError(
-                    f"weights_init must add up to 1, not {float(self.weights_init.sum())!r}."
+                    f"weights_init must sum to 1, got a sum of {float(self.weights_init.sum())!r}."
                 )
             if self.mixture == "iso" and np.ptp(self.weights_init) > MOST_AMISS:
                 raise ParameterError(
-                    'weights_init: the components of an "iso" mixture have equal weights; '
-                    'leave it out, or ask for "isoflex".'
+                    'weights_init must be equal for an "iso" mixture. Omit weights_init, or use '
+                    'an "isoflex" mixture.'
                 )
         if self.precisions_init is not None:
             wide = (*shape, table.n_features) if self.mixture == "diag" else shape
             _check_positive("precisions_init", self.precisions_init, wide)
 
     def labelling(self, arrays: MixtureArrays) -> Labelling:
-        """Label rows by their most probable component."""
         return most_probable(arrays)
 
     def unsearched(
         self, rows: TakenRows, shift: NDArray[Any], draws: np.random.Generator
     ) -> MixtureArrays:
-        """Return the given components, or sample rows as means with the variance of the sample."""
+        """Return starting components: the given parameters, or rows and variances of the sample."""
         k, x = self.n_clusters, dense_rows(rows.x).astype(np.float64)
         mean = np.average(x, axis=0, weights=rows.weight)
         own = np.average((x - mean) ** 2, axis=0, weights=rows.weight)
-        # If all rows are equal, the variance is only the rounding error of their value.
+        # If all rows are equal, the rounding error of their values serves as the variance.
         rounding = np.finfo(shift.dtype).eps * np.where(mean == 0, 1.0, mean)
         own = np.where(own > 0, own, rounding**2).clip(np.finfo(np.float64).smallest_normal)
         if self.mixture == "diag":
@@ -196,36 +191,34 @@ class MixtureProblem(Problem):
     def complaint(
         self, final: Final, *, had_time: bool, last: Mapping[str, float | None]
     ) -> str | None:
-        """Return a warning about retired and collapsed components."""
         warnings, k = [], self.n_clusters
         gone = np.flatnonzero(~final.arrays.alive)
         if len(gone):
             named = ", ".join(map(str, gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
             warnings.append(
-                f"{len(gone)} of {k} components are retired ({named}): their rows are too few or "
-                "too alike to have a variance, and no move was found for them."
+                f"{len(gone)} of {k} components are retired ({named}): they have too few rows, or "
+                "their rows are too similar, and no move could repair them."
             )
         if fallen := int(last.get("collapsed") or 0):
             warnings.append(
-                f"{fallen} of {k} components have collapsed: they have less than one row, or rows "
-                "so alike that their variance is the smallest allowed (reg_covar)."
+                f"{fallen} of {k} components have collapsed: they have less than one row, or their "
+                "rows are so similar that the variance is at its lower limit (reg_covar)."
             )
-        return " ".join([*warnings, "Ask for fewer components."]) if warnings else None
+        return " ".join([*warnings, "Use fewer components."]) if warnings else None
 
 
 FAR_SCORES = 1 << 20
-"""Maximum number of log joint densities of far rows that are held at once."""
+"""Maximum number of log joint densities that are computed at a time for very distant rows."""
 LOST = -(2.0**46)
-"""Log joint densities below this value cannot resolve a hundredth of a nat in float64."""
+"""Below this log joint density, differences of 0.01 nats cannot be represented in float64."""
 NAMED = 10
-"""Maximum number of retired components that a warning names."""
+"""Maximum number of retired components that are listed in a warning."""
 MOST_AMISS = 1e-6
-"""Tolerance of the sum of starting weights, which may have been rounded to float32."""
+"""Tolerance for the sum of ``weights_init``, as weights may have been rounded to float32."""
 
 
 def _check_positive(name: str, values: NDArray[Any], shape: tuple[int, ...]) -> None:
-    """Reject anything but an array of positive numbers of this shape."""
     if values.shape != shape:
-        raise ParameterError(f"{name} has shape {values.shape}, and it must be {shape}.")
+        raise ParameterError(f"{name} must have shape {shape}, got {values.shape}.")
     if values.dtype.kind not in "iuf" or not (np.isfinite(values) & (values > 0)).all():
-        raise ParameterError(f"{name} must hold positive numbers.")
+        raise ParameterError(f"{name} must contain only positive, finite numbers.")

@@ -61,13 +61,13 @@ def assert_sound(mixture, x, weight=None):
         ({"neighbours": 0}, "neighbours must be an integer of at least 1, got 0"),
         ({"explore": -1}, "explore must be an integer of 0 to 32, got -1"),
         ({"coreset": 0}, "coreset must be an integer of at least 1, got 0"),
-        ({"coreset": 2}, "coreset=2 is less than n_components=3: give it some rows for each"),
+        ({"coreset": 2}, "coreset=2 is less than n_components=3. Use a coreset with several"),
         ({"reg_covar": -1e-6}, "reg_covar must be a number of at least 0"),
         ({"reg_covar": float("nan")}, "reg_covar must be a number of at least 0"),
         ({"init": "k-means++"}, "init must be one of 'auto', 'k-means', 'two-level', 'afk-mc2'"),
         ({"init": MIDDLES[:2]}, r"init has shape \(2, 2\); with n_components=3 and rows of 2 feat"),
-        ({"weights_init": [0.5, 0.5]}, r"weights_init has shape \(2,\), and it must be \(3,\)"),
-        ({"precisions_init": [1, 1, 0]}, "precisions_init must hold positive numbers"),
+        ({"weights_init": [0.5, 0.5]}, r"weights_init must have shape \(3,\), got \(2,\)"),
+        ({"precisions_init": [1, 1, 0]}, "precisions_init must contain only positive"),
         ({"tol": -1}, "tol must be a number of at least 0"),
         ({"on_bad_rows": "drop"}, "on_bad_rows must be one of 'raise', 'skip', got 'drop'"),
         ({"random_state": -1}, "random_state must not be negative"),
@@ -95,7 +95,7 @@ def test_sparse_rows_are_refused_by_name():
     sparse = scipy.sparse.csr_matrix(X * (X > 0))
     with pytest.raises(ValueError, match=r"[Ss]parse"):
         fitted(sparse)
-    with pytest.raises(ParameterError, match="mixtures need dense rows"):
+    with pytest.raises(ParameterError, match="Mixtures require dense rows"):
         fitted(lk.open_rows(sparse))
 
 
@@ -116,10 +116,22 @@ def test_equal_rows_are_refused(kind):
 @pytest.mark.parametrize(
     ("asked", "like", "message"),
     [
-        ({"candidates": 7}, {"candidates": 3}, "^candidates=7 is taken as 3: there are 3"),
-        ({"candidates": 2, "neighbours": 9}, {"candidates": 2, "neighbours": 3}, "9 is taken as 3"),
-        ({"candidates": 2, "neighbours": 1}, {"candidates": 2, "neighbours": 2}, "1 is taken as 2"),
-        ({"candidates": 7, "neighbours": 9}, {"candidates": 3}, "7 is taken as 3 and neighbours=9"),
+        ({"candidates": 7}, {"candidates": 3}, "^candidates=7 is changed to 3: there are 3"),
+        (
+            {"candidates": 2, "neighbours": 9},
+            {"candidates": 2, "neighbours": 3},
+            "9 is changed to 3",
+        ),
+        (
+            {"candidates": 2, "neighbours": 1},
+            {"candidates": 2, "neighbours": 2},
+            "1 is changed to 2",
+        ),
+        (
+            {"candidates": 7, "neighbours": 9},
+            {"candidates": 3},
+            "7 is changed to 3 and neighbours=9",
+        ),
     ],
 )
 def test_too_many_candidates_and_neighbours_are_cut_with_one_warning(asked, like, message):

@@ -1,32 +1,31 @@
-"""Truncated search with moves of centres: the fastest method here for any given cost.
+"""Truncated search with moves: k-means that compares each row with only a few centres.
 
 Most distances that Lloyd's algorithm computes are unnecessary: from one step to the next, a row
-keeps its centre or changes to one nearby. So each row is compared only with the centres nearest to
-its own (the truncated search of variational EM: J. Lücke, D. Forster, k-means as a
-variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can clustering
-scale sublinearly with its clusters?, AISTATS 2018). Even that is skipped while bounds, computed in
-earlier passes and widened by the movement of centres, prove that its label cannot change
-(G. Hamerly, Making k-means even faster, SDM 2010). Sums are exact, and only rows that change
+keeps its centre or changes to a centre nearby. So each row is compared only with the centres
+nearest to its current centre (the truncated search of variational EM: J. Lücke, D. Forster, k-means
+as a variational EM approximation of Gaussian mixture models, 2019; D. Forster, J. Lücke, Can
+clustering scale sublinearly with its clusters?, AISTATS 2018). A row is skipped while bounds,
+computed in earlier passes and widened by the movement of centres, prove that its label cannot
+change (G. Hamerly, Making k-means even faster, SDM 2010). Sums are exact, and only rows that change
 cluster update them.
 
 If clusters overlap, centres keep moving in the same direction for many passes. Therefore, between
-the passes of a round, centres overshoot the means of their rows.
+the passes of a round, centres move beyond the means of their rows.
 
-Such steps end in the nearest local optimum. Moves leave it: they remove the centres whose removal
-costs least, and use them to split the clusters that gain most from a split (swaps of centres:
-P. Fränti, Efficiency of random swap clustering, J. Big Data 2018; here many at a time). Moves are
-tried in rounds: some passes after the moves, the cost is compared with the cost before them, and
-the round is undone if the cost is not lower.
+These passes alone end in a local optimum. Moves escape from it: they remove the centres whose
+removal costs least, and split the clusters that gain most from a split (swaps of centres: P.
+Fränti, Efficiency of random swap clustering, J. Big Data 2018; here many at a time). Some passes
+after the moves, the cost is compared with the cost before them, and the moves are undone unless the
+cost is lower.
 
 The next step is chosen by its gain per unit of work
-(:mod:`~largek_dask.algorithms.truncated.schedule`). This determines the length of lists, when rows
-are compared with all centres, and the number of passes in a round. The choice depends on exact
-costs, counted distances and estimates on a seeded sample, so the same data and seed give the same
-steps on any machine. On data without structure, where a row's second nearest centre may be
-anywhere, lists soon become long.
+(:mod:`~largek_dask.algorithms.truncated.schedule`). The choice depends on exact costs, counted
+distances and estimates on a seeded sample, so the same data and seed give the same steps on any
+machine.
 
-A row's state (label and two distances) depends on the passes since the last anchor. These passes
-are stored, and repeated if row state is lost (:mod:`~largek_dask.algorithms.truncated.passes`).
+The state of a row (a label and two distances) depends on the passes since the last anchor, which is
+a pass that ignores earlier state. If row state is lost, these passes are repeated
+(:mod:`~largek_dask.algorithms.truncated.passes`).
 """
 
 from __future__ import annotations
@@ -41,6 +40,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Algorithm, Footprint, Info, Passes, PlannedTable, Rng
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
+from largek_dask.algorithms.problem import check_integer
 from largek_dask.algorithms.truncated.lists import NEAR_CELLS
 from largek_dask.algorithms.truncated.projected import ProjectedSearch, ProjectedState
 from largek_dask.algorithms.truncated.schedule import (
@@ -59,29 +59,28 @@ from largek_dask.algorithms.truncated.state import TruncatedState
 from largek_dask.errors import ParameterError
 
 GATHERED = 2.0
-"""Cost of a distance in a search of lists, relative to a search of all centres (measured)."""
+"""Time per distance in a search of lists, relative to a search of all centres (measured)."""
 COPIES, DENSE_COPIES = 72, 16
-"""Maximum number of models in a checkpoint, with lists of near centres and without lists."""
+"""Maximum number of models in a checkpoint, for searches with and without lists of near centres."""
 USUAL_STEPS = 120
-"""Approximate number of steps of a search, including steps on samples. On the data sets of
-``benchmarks.auto`` searches took 30 to 335 steps, and half of them 80 to 170."""
+"""Approximate number of steps of a search, including steps on samples. Searches on the data sets of
+``benchmarks.auto`` took 30 to 335 steps, and half of them took 80 to 170."""
 DISTANCES_PER_ROOT = 7.0
-"""Cost of a step per row, in distances, divided by the square root of the number of clusters (from
-times of ``benchmarks.auto`` and ``benchmarks.auto_scale``; 2 to 784 features, 500 to 32,000
+"""Work per row and step, in distances, divided by the square root of the number of clusters
+(measured by ``benchmarks.auto`` and ``benchmarks.auto_scale``; 2 to 784 features, 500 to 32,000
 clusters)."""
 
 EitherState = TruncatedState | ProjectedState
-"""State of a search in all features, or of the preceding search in few directions."""
 
 
 @dataclass(frozen=True)
 class Truncated(Algorithm[EitherState, KMeansProblem]):
     """Truncated search with moves of centres.
 
-    Each row is compared only with the centres near its own, in passes of a few distances per row.
-    Between passes, centres whose removal costs least are moved to where a split gains most, and
-    moves that do not lower the cost are undone. The search ends at a lower cost than Lloyd's
-    algorithm, and much sooner.
+    A pass compares each row only with a few centres near its current centre. Between passes,
+    centres whose removal costs least move to the clusters that gain most by a split; moves that do
+    not lower the cost are undone. The search usually reaches a lower cost than Lloyd's algorithm in
+    much less time.
 
     Parameters
     ----------
@@ -130,16 +129,9 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     solves: ClassVar[type[KMeansProblem]] = KMeansProblem
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("neighbours", self.neighbours, 2),
-            ("rounds", self.rounds, 0),
-            ("directions", self.directions, 0),
-        ):
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= least
-            if value != "auto" and not whole:
-                raise ParameterError(
-                    f"{name} must be 'auto' or an integer of at least {least}, got {value!r}."
-                )
+        for name, least in (("neighbours", 2), ("rounds", 0), ("directions", 0)):
+            if (value := getattr(self, name)) != "auto":
+                check_integer(name, value, least)
         if not isinstance(self.moves, bool):
             raise ParameterError(f"moves must be True or False, got {self.moves!r}.")
 
@@ -152,17 +144,14 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
         return ProjectedSearch(self._search, self.directions)
 
     def init(self, passes: Passes, rng: Rng) -> EitherState:
-        """Return the state before the first step, with centres by ``init`` or from a sample."""
         return self._projected.init(passes, rng) or self._search.init(passes, rng)
 
     def step(self, passes: Passes, rng: Rng, state: EitherState) -> tuple[EitherState, Info]:
-        """Run one pass, and choose the next one."""
         if isinstance(state, ProjectedState):
             return self._projected.step(passes, rng, state)
         return self._search.step(passes, rng, state)
 
     def model(self, state: EitherState) -> CenterArrays:
-        """Return the best model so far."""
         if isinstance(state, ProjectedState):
             return self._projected.model(state)
         return self._search.model(state)
@@ -170,16 +159,11 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
     def labels(
         self, passes: Passes, rng: Rng, state: EitherState
     ) -> tuple[NDArray[np.int32], float, NDArray[np.float64]]:
-        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         if isinstance(state, ProjectedState):
             state = self._projected.in_all_features(passes, state)
         return self._search.labels(passes, rng, state)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and work.
-
-        A checkpoint holds the centres and their movements for each pass since the last anchor.
-        """
         k = self.problem.n_clusters
         full_search = "now and then, for rows whose bounds have become loose"
         if self.neighbours != "auto":
@@ -188,15 +172,13 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
             distances, full_search = float(k), "every row, at every step"
         else:
             distances = DISTANCES_PER_ROOT * sqrt(k)
-        # Two tables are held: the largest sample that is searched, with its state, and either a
-        # sample for splits or projected rows.
+        # The driver holds the largest sample, and a sample for splits or the projected rows.
         splits, largest = split_rows(table.row_values, k), sample_sizes_of(table, k)[-1]
         kept = row_bytes(table.itemsize)
         searched = bytes_of_held(table, largest, table.itemsize, 2 * kept, 2)
         others = bytes_of_held(table, min(table.n_rows, splits), table.itemsize, 0)
         others = max(others, self._projected.held_bytes(table, table.itemsize))
-        # ``labels`` compares rows with coarse centres, with the centres of near cells, and with
-        # lists.
+        # ``labels`` compares rows with coarse centres, centres of near cells, and lists.
         met = sqrt(k) + NEAR_CELLS * k / sqrt(k) + max(USUAL_LENGTHS)
         label_share = min(1.0, GATHERED * (met + 2 * (ROW_WORK + PASS_WORK)) / k)
         return Footprint(
@@ -207,6 +189,5 @@ class Truncated(Algorithm[EitherState, KMeansProblem]):
             steps=USUAL_STEPS,
             distances=min(distances, float(k)),
             full_search=full_search,
-            # Sparse rows are compared with all centres in any case.
             label_share=None if table.is_sparse else label_share,
         )

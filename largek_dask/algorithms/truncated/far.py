@@ -1,17 +1,16 @@
-"""Samples that include the few rows far from all centres, if these account for much of the cost.
+"""Samples that include rare rows far from all centres, if these account for much of the cost.
 
 A uniform sample of one row in a hundred may miss a group of far fewer than a hundred rows, however
-distant they are. With centres from such a sample, a few rows may account for most of the cost. If
-the first pass over all rows finds this, a new sample is drawn, in which rows that the uniform
-sample may have missed are more likely: rows that are far from their centres or share them with few
-other rows (sensitivities: D. Feldman, M. Langberg, A unified framework for approximating and
-clustering data, STOC 2011). Each drawn row is weighted by the inverse of its probability, so sums
-over the sample approximate sums over all rows, for any centres.
+distant they are, and then these rows may account for most of the cost. If the first pass over all
+rows finds this, a new sample is drawn, which prefers rows that are far from their centres or in
+small clusters (sensitivity sampling: D. Feldman, M. Langberg, A unified framework for approximating
+and clustering data, STOC 2011). Each drawn row is weighted by the inverse of its probability, so
+sums over the sample approximate sums over all rows.
 
 The sample depends on the seed, the row indices and the centres, not on chunks: every row has a
-pseudorandom number, a hash of its index, and the rows with the lowest ratio of this number to the
-row's sampling weight are drawn (N. Duffield, C. Lund, M. Thorup, Priority sampling for estimation
-of arbitrary subset sums, J. ACM 2007).
+pseudorandom number, a hash of its index, and the rows with the lowest ratio of this number to their
+sampling weight are drawn (N. Duffield, C. Lund, M. Thorup, Priority sampling for estimation of
+arbitrary subset sums, J. ACM 2007).
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from largek_dask.algorithms.randomness import numbers_of
 from largek_dask.algorithms.truncated.passes import Pass, stored_state
 
 FAR_DISTANCE = 8.0
-"""Multiple of the mean squared distance, estimated on samples, beyond which a row is far. A uniform
-sample contains some rows of any nearer group that costs as much as a cluster."""
+"""A row is far if its squared distance to its centre is more than this factor times the mean.
+Uniform samples also contain rows of nearer groups that cost as much as a cluster."""
 FAR_COST = 0.05
-"""Share of the cost above which far rows are sampled."""
+"""If far rows account for more than this share of the cost, a new sample is drawn."""
 LEAST = 2_048
 """Minimum number of rows to draw."""
 
@@ -44,13 +43,12 @@ class FarSample:
     """Sample of rows, including far rows."""
 
     rows: Indices
-    """(m,) global indices, ascending."""
     shares: Weights
-    """(m,) number of rows that each drawn row represents, itself included."""
+    """(m,) number of rows that each drawn row represents, including itself."""
 
 
 class PrioritySample:
-    """The ``size`` rows with the lowest keys so far."""
+    """Sample of the ``size`` rows with the lowest keys."""
 
     __slots__ = ("chances", "keys", "rows", "size")
 
@@ -61,15 +59,14 @@ class PrioritySample:
 
     @property
     def nbytes(self) -> int:
-        """Size of this total when sent between processes, in bytes."""
         return self.rows.nbytes + self.keys.nbytes + self.chances.nbytes
 
     def add(self, rows: Indices, keys: Weights, chances: Weights) -> None:
-        """Add rows, and keep the ``size`` rows with the lowest keys; equal keys rank by index."""
+        """Keep the ``size`` rows with the lowest keys; ties are broken by row index."""
         rows, keys = np.concatenate([self.rows, rows]), np.concatenate([self.keys, keys])
         chances = np.concatenate([self.chances, chances])
         if len(rows) > self.size:
-            # Partitioning first leaves few rows to sort.
+            # Discard most rows before sorting the rest.
             chosen = np.flatnonzero(keys <= np.partition(keys, self.size - 1)[self.size - 1])
             chosen = chosen[np.lexsort((rows[chosen], keys[chosen]))[: self.size]]
             rows, keys, chances = rows[chosen], keys[chosen], chances[chosen]
@@ -87,9 +84,8 @@ def draw_rows(
 ) -> FarSample:
     """Draw rows, preferring rows that are far from their centres or in small clusters.
 
-    ``history`` ends with the last pass over all rows, and ``counts`` (k,) are the weights of the
-    clusters after it. ``mean`` is the mean squared distance of a row to its centre, by which
-    squared distances are divided.
+    ``history`` ends with the last pass over all rows; ``counts`` (k,) are the cluster weights after
+    this pass; ``mean`` is the mean squared distance of the rows to their centres.
     """
     n = max(LEAST, min(128 * len(counts), 1 << 18, (1 << 26) // passes.row_values))
     n = min(passes.n_rows, n)
@@ -107,16 +103,15 @@ def draw_rows(
         joined=True,
     )
     order = np.lexsort((drawn.rows, drawn.keys))
-    # The first key that was not drawn determines the inclusion probabilities.
+    # The lowest key that was not drawn determines the inclusion probabilities.
     limit = float(drawn.keys[order[n]]) if len(order) > n else np.inf
     chosen = order[:n][np.argsort(drawn.rows[order[:n]])]
-    # Round to integers: if weights are integers, exact sums cannot represent fractions.
+    # Use integers: if all weights are integers, exact sums cannot represent fractions.
     shares = np.rint(np.maximum(1.0, 1.0 / (limit * drawn.chances[chosen])))
     return FarSample(drawn.rows[chosen], shares)
 
 
 def draw_chunk(chunk: Chunk, total: PrioritySample, seed: int, fewer: Weights, mean: float) -> None:
-    """Draw rows from a chunk."""
     assert chunk.state is not None
     labels, upper = chunk.state["labels"], chunk.state["upper"]
     present = np.flatnonzero(labels >= 0)

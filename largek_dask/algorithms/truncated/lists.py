@@ -1,7 +1,7 @@
 """Lists of the centres that rows are compared with, one list per cluster or coarse cell.
 
-Lists take more memory than centres. Therefore earlier passes are stored without their lists, but
-with the centres from which the same lists can be computed again on any worker.
+Lists take more memory than centres. Therefore, earlier passes are stored without their lists, but
+with the centres from which any worker can recompute the same lists.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
 
 NEAR_CELLS = 3
-"""Number of nearest coarse cells, including the row's own, whose centres a row is first compared
-with."""
+"""Number of nearest coarse cells whose centres a row without a label is compared with."""
 LISTED_AT_ONCE = 1 << 14
 """Number of list entries processed at a time."""
 
@@ -31,36 +30,31 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Neighbours(Recomputable):
-    """Nearest centres of each centre, stored as the centres from which they are computed."""
+    """Nearest centres of each centre; pickles contain only the centres, not the computed table."""
 
     centers: NDArray[Any]
-    """(k, d) centres."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     width: int
-    """Number of neighbours of each centre, including itself."""
 
     def table(self, n_threads: int = 1) -> Labels:
-        """Return (k, width) neighbours by distance; each centre is its own first neighbour."""
+        """Return (k, width) nearest centres of each centre, beginning with the centre itself."""
         return nearest_centers(pack_centers(self.centers, self.shift), self.width, n_threads)
 
     @cached_property
     def remade(self) -> Labels:
-        """Cached table."""
         return self.table()
 
     @cached_property
-    def last(self) -> dict[int, Labels]:
-        """Contents of the last lists made from the table, by length; passes often reuse them."""
+    def last(self) -> dict[int, tuple[Indices, Labels]]:
+        """Cache of the last lists, by length, as passes often reuse them."""
         return {}
 
     def lists(self, table: Labels, length: int) -> tuple[Indices, Labels]:
-        """Return :func:`lists_of` for this object's table, cached."""
-        offsets = np.arange(len(table) + 1, dtype=np.int64) * min(length, table.shape[1])
         if length not in self.last:
             self.last.clear()
-            self.last[length] = readonly(lists_of(table, length)[1])
-        return offsets, self.last[length]
+            offsets, listed = lists_of(table, length)
+            self.last[length] = offsets, readonly(listed)
+        return self.last[length]
 
     def forget(self) -> None:
         """Drop the cached table, but keep the last lists."""
@@ -73,33 +67,31 @@ class Recipe:
 
     near: Neighbours
     length: int
-    """Length of the lists of clusters without moves."""
+    """Length of the lists of clusters that no move changes."""
     before: Neighbours | None = None
-    """Nearest centres before the moves of the pass; None if it has no moves."""
+    """Neighbours before the moves of the pass; None if there are no moves."""
     split: Indices | None = None
-    """(m,) clusters that are split."""
     removed: Indices | None = None
-    """(m,) removed centres, each of which takes over one half of the split cluster."""
+    """(m,) removed centres; each takes over half of the split cluster at the same index."""
 
     def make(self, table: Labels, before: Labels | None) -> tuple[Indices, Labels]:
-        """Return offsets (k + 1,) and centres of the lists, given the tables of neighbours."""
+        """Return offsets (k + 1,) and entries of the lists, given the tables of neighbours."""
         if before is None or self.split is None or self.removed is None:
             return lists_of(table, self.length)
         return lists_with_moves(table, self.length, before, self.split, self.removed)
 
     def remake(self) -> tuple[Indices, Labels]:
-        """Make the lists, and their tables if these are not cached."""
+        """Return the lists, and compute their tables unless these are cached."""
         return self.make(self.near.remade, None if self.before is None else self.before.remade)
 
     def forget(self) -> None:
-        """Drop cached tables."""
         self.near.forget()
         if self.before is not None:
             self.before.forget()
 
 
 def lists_of(table: Labels, length: int) -> tuple[Indices, Labels]:
-    """Return offsets (k + 1,) and the concatenated lists of nearest centres, each ascending."""
+    """Return offsets (k + 1,) and entries of the lists of nearest centres, each list ascending."""
     k, width = table.shape
     length = min(length, width)
     flat = np.sort(table[:, :length], axis=1).reshape(-1)
@@ -109,10 +101,10 @@ def lists_of(table: Labels, length: int) -> tuple[Indices, Labels]:
 def lists_of_cells(
     centers: NDArray[Any], coarse: NDArray[Any], shift: NDArray[Any]
 ) -> tuple[Indices, Labels]:
-    """Return offsets (cells + 1,) and centres of the lists of coarse cells.
+    """Return offsets (cells + 1,) and entries of the lists of coarse cells.
 
-    A list holds the centres in the cell and in the nearest cells, or, if there are no such centres,
-    the centre nearest to the coarse centre.
+    A list contains the centres in the cell and in the nearest other cells. If there are no such
+    centres, it contains the centre nearest to the coarse centre.
     """
     packed = pack_centers(coarse, shift)
     members, starts = order_by_label(nearest(centers, packed), len(coarse))
@@ -128,12 +120,12 @@ def lists_of_cells(
 def lists_with_moves(
     table: Labels, length: int, before: Labels, split: Indices, removed: Indices
 ) -> tuple[Indices, Labels]:
-    """Return lists for the pass that carries out moves.
+    """Return offsets (k + 1,) and entries of the lists for a pass with moves.
 
-    The list of a split cluster holds its own centre and the removed centre (``removed``, (m,)) that
-    takes over its other half. The list of a removed centre holds the 15 nearest centres that stay,
-    and both halves of those that are split. ``table`` and ``before`` (k, m) are the nearest centres
-    after and before the moves; other lists have the given length.
+    The list of a split cluster contains its own centre and the removed centre (``removed``, (m,))
+    that takes over half of the cluster. The list of a removed centre contains its 15 nearest
+    remaining centres, and both halves of those that are split. ``table`` and ``before`` (k, m) are
+    the nearest centres after and before the moves.
     """
     k = len(table)
     lists = list(lists_of(table, length)[1].reshape(k, -1))
@@ -159,10 +151,11 @@ def reach_of(
     unmet: NDArray[np.bool_] | None,
     moved: Indices | None,
 ) -> NDArray[np.float64]:
-    """Return (k,) largest movement of a centre in each list, or of any centre without lists.
+    """Return (k,) maximum movements of the centres in each list, or of all centres without lists.
 
-    It is infinity for clusters whose rows have not been compared with that list: the clusters
-    ``unmet``, and clusters whose list holds one of the relocated centres ``moved``.
+    The result is infinity for clusters whose rows have not been compared with their list: clusters
+    in the mask ``unmet`` (k,), and clusters whose list contains one of the relocated centres
+    ``moved`` (m,).
     """
     if moved is not None:
         drift = drift.copy()
@@ -170,7 +163,7 @@ def reach_of(
     if offsets is None or listed is None:
         reach = np.full(len(drift), drift.max())
     else:
-        # Processing some lists at a time avoids allocating memory for all of them.
+        # Process a part of the lists at a time, to save memory.
         reach, k = np.empty(len(drift)), len(drift)
         step = max(1, LISTED_AT_ONCE * k // max(1, len(listed)))
         for begin in range(0, k, step):

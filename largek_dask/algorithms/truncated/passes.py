@@ -37,22 +37,21 @@ from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.threads import ALONE, Threads
 
 STATE = "truncated"
-"""Name of the row state."""
 PARTS_PER_THREAD = 8
-"""Number of parts of a pass per thread, so that threads end together and a stop takes effect
-early."""
+"""Number of parts of a pass per thread; several parts let threads finish at about the same time."""
 LAST_PARTS = 16
-"""The smallest part of a search of lists, at its end, is one thread's share divided by this number.
-Every part begins with cold caches, so the first parts are larger: with 16 equal parts per thread,
-passes on two threads took a tenth longer."""
+"""The smallest part of a search of lists is one thread's share divided by this number; parts become
+smaller towards the end. With small parts only, passes on two threads took 10 % longer, because
+every part begins with cold caches."""
 SHORT_WORK = 1 << 24
-"""Amount of work, in products, that may be done before a stop takes effect: some hundredths of a
+"""Maximum number of distances in a part of a short search; they take a few hundredths of a
 second."""
 LEAST_ROWS = 1 << 18
-"""Minimum number of rows per thread for work of a nanosecond or two per row."""
+"""Minimum number of rows per thread for work of only a few nanoseconds per row."""
 BLOCK_ROWS = 4_096
-"""Number of rows that a thread processes at a time when it compares them with all centres."""
+"""Number of rows that a thread compares with all centres at a time."""
 
+Kind = Literal["cells", "lists", "all", "unsettled"]
 Array = NDArray[Any]
 Weights = NDArray[np.float64]
 
@@ -61,61 +60,52 @@ Weights = NDArray[np.float64]
 class Pass(Recomputable):
     """One pass: the centres that rows are compared with, and changes of row state before it.
 
-    Pickles leave out packed centres, which are computed again on access.
+    Pickles omit the packed centres, which are recomputed when they are needed.
     """
 
-    kind: Literal["cells", "lists", "all", "unsettled"]
-    """Centres that rows are compared with. "cells": the list of the nearest coarse cell. "all": all
-    centres. Both are anchors, which do not depend on row state. "lists": the list of the row's
-    cluster. "unsettled": all centres, for rows whose nearest centre is not proved by bounds."""
+    kind: Kind
+    """Centres that rows are compared with; see ``Task``. "cells" and "all" are anchors, which do
+    not depend on row state."""
     centers: Array
-    """(k, d) centres that rows are assigned to."""
     shift: Array
-    """(d,) origin about which the kernels compute."""
     listed: Labels | None = None
     """Concatenated lists of centres, each ascending."""
     offsets: Indices | None = None
-    """Start of each list, one per cluster or cell; None if there is one list of the same length for
-    every cluster."""
+    """Start of each list, one per cluster or cell; None if clusters have lists of equal length."""
     coarse: Array | None = None
-    """(cells, d) coarse centres."""
     drift: NDArray[np.float64] | None = None
     """(k,) movement of each centre since the previous pass."""
     reach: NDArray[np.float64] | None = None
-    """(k,) largest movement of a centre in each list; infinity if the list is new to the rows."""
+    """(k,) largest movement of a centre in each list; infinity if the list is new for the rows."""
     save: bool = False
-    """Save the labels from before this pass, so that they can be restored."""
     restore: bool = False
-    """Restore the saved labels before this pass."""
     max_loss: float = 0.0
-    """Maximum loss of one row. If positive, also search settled rows, and compute the cost of
-    removing each cluster."""
+    """Maximum loss that is counted for a row. If this is positive, settled rows are searched as
+    well, and the cost of removing each cluster is computed."""
     loss_steps: float = 0.0
-    """Number of integer steps in a loss of 1 (``kernels.bounds.lists.loss_scale``)."""
+    """Number of integer steps per unit of loss (``kernels.bounds.lists.loss_scale``)."""
     recipe: Recipe | None = None
-    """Inputs from which the lists are computed if they are not stored here."""
     far: float = 0.0
-    """Squared distance to its centre beyond which a row is far; 0: do not add up far rows."""
+    """Squared distance from its centre beyond which a row is far; 0 if the cost of far rows is not
+    needed."""
 
     @property
     def is_anchor(self) -> bool:
-        """True if the row state after this pass depends only on the rows and this pass."""
+        """True if the row state after this pass does not depend on the row state before it."""
         return self.kind in ("cells", "all")
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """Packed centres, for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """Packed coarse centres, for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """Candidate centres of each group of rows, in the form that the kernels take."""
+        """Lists of candidate centres, in the format of the kernels."""
         if self.listed is not None:
             equal = np.arange(len(self.centers) + 1) * (len(self.listed) // len(self.centers))
             return Lists(equal if self.offsets is None else self.offsets, self.listed)
@@ -129,12 +119,11 @@ class Pass(Recomputable):
         return state if self.listed is None else {**state, "recipe": None}
 
     def to_keep(self) -> Pass:
-        """Return the same pass without arrays that can be computed again."""
-        kept = replace(self, far=0.0) if self.far else self
+        """Return the same pass without arrays that can be recomputed."""
+        kept = replace(self, far=0.0, restore=False)
         return kept if kept.recipe is None else replace(kept, listed=None, offsets=None)
 
     def forget(self) -> None:
-        """Drop cached arrays, including those of the recipe."""
         super().forget()
         if self.recipe is not None:
             self.recipe.forget()
@@ -149,29 +138,23 @@ class RowArrays:
     upper: Array
     """(n,) upper bound of the distance to the row's centre."""
     lower: Array
-    """(n,) lower bound of the distance to the nearest other centre the row was compared with."""
+    """(n,) lower bound of the distance to the nearest other centre that the row was compared
+    with."""
     saved: Labels | None = None
-    """(n,) saved labels, which can be restored."""
 
     @classmethod
     def new(cls, n: int, dtype: np.dtype[Any]) -> RowArrays:
-        """Return the state of n rows that have no cluster yet."""
         return cls(np.full(n, -1, np.int32), np.zeros(n, dtype), np.zeros(n, dtype))
-
-    def named(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays by name, for ``Chunk.keep``."""
-        arrays = {"labels": self.labels, "upper": self.upper, "lower": self.lower}
-        return arrays if self.saved is None else {**arrays, "saved": self.saved}
 
 
 def advance(
     x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
 ) -> tuple[int, NDArray[np.int64] | None]:
-    """Carry out a pass: update the state of rows ``x`` (n, d) in place, skipping weights of 0.
+    """Run a pass: update the state of rows ``x`` (n, d) in place, except for rows of weight 0.
 
-    An anchor ignores the state before it. An exception, such as a stop, leaves the state of some
-    rows updated. Returns the number of distances computed, including distances to coarse centres,
-    and, if ``max_loss`` is positive, (2, k) losses: the cost of removing each cluster, and the
+    An anchor ignores the previous state. If an exception interrupts the pass, some rows have been
+    updated. Returns the number of distances computed, including distances to coarse centres, and,
+    if ``max_loss`` is positive, (2, k) losses: for each cluster, the cost of removing it and the
     current cost of its rows.
     """
     before = None
@@ -183,7 +166,10 @@ def advance(
         case "cells":
             evaluated = _search_cells(x, rows, pass_, threads)
         case "all":
-            evaluated = _search_all(x, rows, pass_, threads)
+            state = rows.labels, rows.upper, rows.lower
+            spans = row_slices(len(x), threads.n)
+            threads.map(lambda span: search_all(x, pass_.packed, *state, span), spans)
+            evaluated = len(x) * pass_.packed.n_clusters
         case "lists":
             before = rows.labels.copy() if pass_.max_loss > 0 else None
             evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
@@ -193,8 +179,7 @@ def advance(
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
     if before is not None:
-        # Not earlier, as the losses need these bounds. The nearest other centre of such a row comes
-        # from the list of its previous cluster.
+        # These bounds are from the list of the previous cluster; only the losses need them.
         rows.lower[rows.labels != before] = 0
     return evaluated, losses
 
@@ -212,33 +197,22 @@ def _losses(
         removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
         return out
 
-    parts = threads.map(lose, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
+    parts = threads.map(lose, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
     return sum(parts, np.zeros((2, len(pass_.centers)), np.int64))
 
 
 def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
     n, coarse = len(x), pass_.packed_coarse
     cells = np.empty(n, np.int32)
-    threads.map(lambda span: nearest(x[span], coarse, cells[span]), _spans(n, threads.n))
+    threads.map(lambda span: nearest(x[span], coarse, cells[span]), row_slices(n, threads.n))
     rows.labels[:] = -1
     evaluated = _search_lists(x, cells, rows, pass_, threads)
-    # Rows were compared with the list of their cell, not with the list of their cluster.
+    # Bounds from the list of a cell do not hold for the list of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
 
 
-def _search_all(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    state = rows.labels, rows.upper, rows.lower
-
-    def search(span: slice) -> None:
-        search_all(x, pass_.packed, *state, span)
-
-    threads.map(search, _spans(len(x), threads.n))
-    return len(x) * pass_.packed.n_clusters
-
-
 def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
-    """Update the bounds in the row state for the current centres."""
     if pass_.restore:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
@@ -250,7 +224,7 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
         def widen(span: slice) -> None:
             widen_bounds(rows.labels[span], rows.upper[span], rows.lower[span], drift, reach)
 
-        threads.map(widen, _spans(len(rows.labels), threads.n, 1, LEAST_ROWS))
+        threads.map(widen, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if pass_.save:
         rows.saved = rows.labels.copy()
 
@@ -270,21 +244,20 @@ def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) 
 
 
 def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    """Search the list of each row's group, which is a cluster or a cell."""
+    """Search one list per row, given the cluster or coarse cell of each row."""
     lists = pass_.lists
-    # Leaving out settled rows in the sort is faster than leaving them out in the search.
+    # Settled rows are skipped in the sort, which is faster than skipping them in the search.
     leaves_out = pass_.kind == "lists" and not pass_.max_loss > 0
     upper, lower = (rows.upper, rows.lower) if leaves_out else (None, None)
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
-    work = np.cumsum(np.diff(starts) * lists.lengths)
-    shares = _shares_of_lists(work, threads.n)
-    return sum(threads.map(lambda share: search.groups(*share), shares))
+    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    return sum(threads.map(lambda part: search.groups(*part), parts))
 
 
-def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
-    """Return (begin, end) of consecutive shares of the groups, from large shares to small ones.
+def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
+    """Divide the groups into parts of decreasing work; return (begin, end) of each part.
 
     ``work`` (g,) is the cumulative work of the groups, in distances.
     """
@@ -299,24 +272,22 @@ def _shares_of_lists(work: NDArray[np.int64], n_threads: int) -> list[tuple[int,
     return list(pairwise(cuts))
 
 
-def _spans(
+def row_slices(
     n: int, n_threads: int, per_thread: int = PARTS_PER_THREAD, least: int = BLOCK_ROWS
 ) -> list[slice]:
-    """Return slices of n rows, at most ``per_thread`` per thread."""
+    """Divide n rows into slices, at most ``per_thread`` per thread."""
     step = max(least, -(-n // (n_threads * per_thread)))
     return [slice(begin, min(begin + step, n)) for begin in range(0, n, step)]
 
 
 @dataclass
 class PassTally(Tally):
-    """Counts and sums of one pass."""
-
     losses: NDArray[np.int64] | None = None
-    """(2, k) cost of removing each cluster, and current cost of its rows, in ``loss_steps``."""
+    """(2, k) cost of removing each cluster, and current cost of its rows, in units of 1 /
+    ``loss_steps``."""
     picked: dict[int, Labels] = field(default_factory=dict)
-    """Labels of the requested rows, by index of the chunk."""
+    """Labels of the requested rows, by chunk index."""
     far: ExactSums = field(default_factory=ExactSums)
-    """Total cost of far rows."""
 
 
 PassTotal = AssignmentTotal[PassTally]
@@ -352,7 +323,7 @@ def pass_chunk(
     if losses is not None:
         tally.losses = losses if tally.losses is None else tally.losses + losses
     if pass_.far > 0:
-        # Compare first and square afterwards: usually no row is far.
+        # Usually no row is far, so distances are compared before they are squared.
         limit = rows.upper.dtype.type(np.sqrt(pass_.far))
         far = np.flatnonzero((rows.upper > limit) & (rows.labels >= 0))
         squares = rows.upper[far].astype(np.float64) ** 2
@@ -363,7 +334,8 @@ def pass_chunk(
         tally.picked[chunk.index] = rows.labels[own - chunk.start]
     elif wanted == "all":
         tally.picked[chunk.index] = rows.labels
-    chunk.keep(**rows.named())
+    saved = {} if rows.saved is None else {"saved": rows.saved}
+    chunk.keep(labels=rows.labels, upper=rows.upper, lower=rows.lower, **saved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,21 +345,15 @@ class PassDone:
     pass_: Pass
     total: PassTotal
     labels: NDArray[np.int32] | None
-    """(m,) labels of the sample's rows; None if there is no sample."""
     n_rows: int
-    """Number of rows of the pass."""
     scale: float
-    """Weight of all rows divided by the weight of the rows of the pass."""
+    """Total weight of all rows, divided by the weight of the rows of the pass."""
     history: History[Pass]
-    """Passes over these rows, including this one."""
     centers: NDArray[Any]
-    """(k, d) means of the clusters after the pass."""
     cost: float
-    """Cost of the current labels with these centres, scaled to all rows."""
     by_means: float
-    """Reduction of the cost when the means replaced the previous centres."""
+    """Reduction of the cost by replacing the centres with the means of their rows."""
     work: float
-    """Work of the pass, in distances."""
 
 
 def pass_over(
@@ -402,8 +368,8 @@ def pass_over(
 ) -> tuple[PassTotal, Labels | None]:
     """Run one pass after the passes of ``history``.
 
-    See :func:`pass_chunk` for the other parameters; ``retain`` keeps the totals for a search that
-    continues from this pass. Returns the read-only total, and the labels of the requested rows.
+    ``retain`` keeps the totals for a search that continues from this pass; the other parameters are
+    those of :func:`pass_chunk`. Returns the read-only total, and the labels of the requested rows.
     """
     total = passes.reduce(
         pass_chunk,
@@ -417,7 +383,7 @@ def pass_over(
         joined=True,
     )
     if history.last is not None and history.last.has_cached:
-        # These passes have been replayed, and their cached arrays are no longer needed.
+        # Replayed passes no longer need their cached arrays.
         for earlier in history.entries:
             earlier.forget()
     if wanted is None:

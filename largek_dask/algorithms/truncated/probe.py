@@ -1,7 +1,7 @@
-"""Probe after a pass: find promising moves and the best length of lists on a sample of rows.
+"""Probe of a sample after a pass: find promising moves and the best length of lists.
 
-The sample is seeded, held in the driver's process and labelled by that pass, so the results do not
-depend on where the other rows are.
+The sample depends only on the seed and is held by the driver, so the results do not depend on the
+number of workers.
 """
 
 from __future__ import annotations
@@ -34,50 +34,45 @@ from largek_dask.kernels.sparse.splits import split_sparse
 from largek_dask.kernels.threads import Threads
 
 PROBE_ROWS, PROBE_BLOCK, PROBE_VALUES = 1_024, 128, 1 << 23
-"""Number of rows compared with all centres, in total and at a time; maximum number of distances."""
+"""Number of rows that are compared with all centres, in total and at a time, and maximum number of
+distances in total."""
 LED_ROWS = 4_096
-"""Number of rows for which the search by coarse cells is tested."""
 SPLIT_ROWS, SPARSE_ROWS = 256, 8_192
-"""Maximum number of rows of a cluster on which a split is tried, for dense and for sparse rows. It
-is larger for sparse rows, as few rows of a large cluster have common features."""
+"""Maximum number of rows that are used to try a split of a cluster, for dense and for sparse rows.
+Sparse rows need more, because few of them have common features."""
 COSTLIEST = 64
-"""Number of costliest rows among the rows on which a split is tried, if the sample has far rows."""
+"""Number of the costliest rows of a cluster that are used to try a split, if the sample has far
+rows."""
 SPLITS = 8
-"""Number of clusters in which a split is tried, per possible move."""
+"""Number of clusters in which a split is tried, per allowed move."""
 MOST_GAPS = 1 << 22
 """Maximum number of cached distances between centres of sparse rows."""
 LOCKED = 8
-"""Number of nearest centres of a removed centre that take over its rows, and so stay."""
+"""Number of centres nearest to a removed centre that must stay, because they take over its rows."""
 CANDIDATES = 8
-"""Number of candidates for removal per possible move, if there is no table of near centres."""
+"""Number of candidates for removal per allowed move, if there is no table of near centres."""
 
 
 @dataclass(frozen=True)
 class LabelledSample:
-    """Rows of the sample with their current labels, and the current centres."""
+    """Rows of a sample with their labels and the current centres."""
 
     x: Any
-    """(m, d) rows."""
     weight: NDArray[np.float64] | None
     labels: NDArray[np.int32]
-    """(m,) labels."""
     scale: float
-    """Weight of all rows divided by the weight of the sample."""
+    """Total weight of all rows, divided by the weight of the sample."""
     centers: NDArray[Any]
-    """(k, d) centres."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     far: bool = False
     """True if the sample includes costly rows that are far from all centres."""
 
     @cached_property
     def packed(self) -> PackedCenters:
-        """Packed centres, for the kernels."""
         return pack_centers(self.centers, self.shift)
 
     @cached_property
     def stored_centers(self) -> SparseBlock:
-        """Centres as sparse rows."""
         return sparse_rows(self.centers)
 
     @cached_property
@@ -85,31 +80,27 @@ class LabelledSample:
         return scores(self.stored_centers, self.packed)
 
     def gaps(self, which: NDArray[np.int64]) -> NDArray[Any]:
-        """Return (m, k) squared distances from some centres of sparse rows to all centres."""
+        """Return (m, k) squared distances from the centres ``which`` (m,) to all centres."""
         if len(self.centers) ** 2 > MOST_GAPS:
             return scores(self.stored_centers[which], self.packed)
-        # Centres have far more values than rows, so distances are cached.
+        # These distances are cached, because centres of sparse rows have very many values.
         return self._gaps[which]
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Results of a probe."""
-
-    moves: Moves | None = None
-    curve: tuple[float, ...] = ()
-    """Estimated reduction of the cost by lists of each length."""
-    misled: float = 0.0
-    """Relative increase of the cost if rows had found their centres by coarse cells."""
 
 
 def probe_sample(
     passes: Passes, state: TruncatedState, done: PassDone, sample: Passes | None
-) -> Probe:
-    """Probe the sample, if the task asks for it."""
+) -> tuple[Moves | None, tuple[float, ...], float]:
+    """Probe the sample, if the current task includes a probe.
+
+    Returns the moves to try, :func:`gains_of_lists` and :func:`share_misled`, as far as they are
+    needed.
+    """
     schedule, threads = state.schedule, passes.threads
+    moves: Moves | None = None
+    curve: tuple[float, ...] = ()
+    misled = 0.0
     if not schedule.task.probes:
-        return Probe()
+        return moves, curve, misled
     assert sample is not None
     assert done.labels is not None
     x, weight, _ = sample.take()
@@ -117,9 +108,6 @@ def probe_sample(
     scale = sum(done.total.sums.counts.tolist()) / mass
     far = state.far is not None
     rows = LabelledSample(x, weight, done.labels, scale, done.centers, state.shift, far)
-    moves: Moves | None = None
-    curve: tuple[float, ...] = ()
-    misled = 0.0
     if schedule.searched and not schedule.dense:
         curve = gains_of_lists(rows, threads)
         if not schedule.everywhere:
@@ -128,7 +116,7 @@ def probe_sample(
             misled = share_misled(rows, cells, state.table, schedule.length, threads)
     if schedule.setting.moves:
         moves = _moves_to_try(state, done, rows, threads.n)
-    return Probe(moves, curve, misled)
+    return moves, curve, misled
 
 
 def _moves_to_try(
@@ -137,8 +125,8 @@ def _moves_to_try(
     assert done.total.tally.losses is not None
     schedule, k = state.schedule, len(rows.centers)
     losses, costs = done.total.tally.losses / done.pass_.loss_steps
-    most = schedule.most_moves
-    # Splits of costly clusters gain most. If few moves were found last time, expect few now.
+    most = max(1, int(schedule.rounds.share * k))
+    # Splits of costly clusters gain most. After a probe that found few moves, try fewer.
     tried = max(SPLITS * min(most, 2 * schedule.rounds.n_found + 6), k // 16)
     wanted = np.sort(np.argsort(-costs, kind="stable")[:tried])
     splits = splits_of(rows, wanted, n_threads)
@@ -160,7 +148,7 @@ def _moves_to_try(
 
 
 def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int) -> Splits:
-    """Return splits of some clusters (in ascending order), with estimated gains on all rows."""
+    """Try to split clusters, given in ascending order, and estimate the gains on all rows."""
     order, starts = order_by_label(rows.labels, len(rows.centers), n_threads=n_threads)
     weight = rows.weight
     if rows.far:
@@ -174,11 +162,11 @@ def splits_of(rows: LabelledSample, clusters: NDArray[np.int64], n_threads: int)
 def _with_costliest(
     rows: LabelledSample, order: NDArray[np.int32], starts: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.float64]]:
-    """Limit each cluster to the rows on which a split is tried, including the costliest rows.
+    """Choose the rows on which splits are tried, including the costliest rows of each cluster.
 
-    The other rows are evenly spaced, and weighted to represent all other rows of the cluster.
-    Returns the chosen rows in order of clusters, the start of each cluster, and the (m,) weights of
-    all rows of the sample.
+    The other rows are evenly spaced, and their weights also represent the rows that are not chosen.
+    Returns the chosen rows in the order of clusters, the start of each cluster, and the (m,)
+    weights of all rows of the sample.
     """
     weight = np.ones(len(rows.labels)) if rows.weight is None else rows.weight.copy()
     squares = squared_distances(rows.x, rows.packed, rows.labels)
@@ -200,10 +188,10 @@ def _with_costliest(
 
 
 def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
-    """Return the estimated reduction of the cost by lists of each length, and by all centres.
+    """Estimate the reduction of the cost by lists of each length, and by a search of all centres.
 
-    Some rows are compared with all centres. If the nearest centre of a row is not its own, a list
-    contains it if it is longer than the rank of that centre by distance to the row's own centre.
+    Some rows are compared with all centres. Lists let a row find its nearest centre if they are
+    longer than the rank of this centre among the neighbours of the row's current centre.
     """
     k, packed = len(rows.centers), rows.packed
     present = np.flatnonzero(rows.labels >= 0)
@@ -228,14 +216,14 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
         saved *= rows.weight[chosen]
     beyond = np.flatnonzero(rank >= LONG)
     if len(beyond):
-        # A single row does not justify comparing all rows with all centres.
+        # The gain of a single row does not justify long lists for all rows.
         saved[beyond[saved[beyond].argmax()]] = 0
     scale = rows.scale * len(present) / n
     lengths = (*LENGTHS, k)
-    # bincount adds in sequence; numpy's sums depend on the vector width of the machine.
+    # Unlike numpy.sum, bincount adds in an order that does not depend on the machine.
     gains = np.bincount(np.searchsorted(lengths[:-1], rank, "right"), saved, len(lengths))
     reached = np.cumsum(gains).tolist()
-    # Lists of length k or more hold all centres.
+    # Lists of length k or more contain all centres.
     whole = [reached[-1] if n >= k else gain for n, gain in zip(lengths, reached, strict=True)]
     return tuple(scale * gain for gain in whole)
 
@@ -243,10 +231,10 @@ def gains_of_lists(rows: LabelledSample, threads: Threads) -> tuple[float, ...]:
 def share_misled(
     rows: LabelledSample, cells: Pass, table: NDArray[np.int32], length: int, threads: Threads
 ) -> float:
-    """Return the relative increase of the cost if rows had found their centres by coarse cells.
+    """Return the relative increase of the cost when rows are assigned by coarse cells.
 
-    Rows of a larger sample find their centres in this way: by the pass ``cells``, and by a pass
-    with lists of the ``length`` nearest centres of each centre, from ``table`` (k, m).
+    The rows of a larger sample are assigned in this way: first by the pass ``cells``, then by a
+    pass with lists of the ``length`` nearest centres of each centre, from ``table`` (k, m).
     """
     present = np.flatnonzero(rows.labels >= 0)
     n = min(LED_ROWS, len(present))

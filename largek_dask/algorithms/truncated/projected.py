@@ -1,21 +1,21 @@
 """Search on rows projected onto a few principal directions, before the search in all features.
 
 If a few directions hold most of the variance, distances between projected rows approximate
-distances in all features and take a fraction of the time. For an orthonormal projection P
+distances in all features and take a fraction of the time. For an orthonormal projection P, ``||x -
+c||^2 = ||P x - P c||^2 + ||x' - c'||^2``, where x' and c' are the components orthogonal to the
+directions. So the cost of a partition is its cost in the projection plus a cost outside the
+directions, which the search ignores.
 
-    ||x - c||^2 = ||P x - P c||^2 + ||x' - c'||^2
+The relative loss is about a twentieth of the product of two shares: the share of the variance and
+the share of the cost that are outside the directions. When a round gains no more than that, the
+search continues in twice as many directions, and finally in all features.
 
-where x' and c' are the components orthogonal to the directions. So the cost of a partition is its
-cost in the projection plus an orthogonal ("outside") cost, which the search ignores. The relative
-loss is about a twentieth of the product of the shares of variance and cost that are outside. When a
-round gains no more than that, the search continues in twice as many directions, and finally in all
-features.
+When a round begins, the means in all features are computed, which give the exact cost and the
+model.
 
-Whenever a round begins, the means in all features are computed; they give the cost and the model.
-
-The projected rows are held in memory: all rows, or a sample if these do not fit. A sample is
-searched only as long as its rounds gain more than a twentieth of the reduction of the cost expected
-from all rows, whose means are more accurate.
+The projected rows are held in memory: all rows, or a sample if all rows do not fit. The search on a
+sample ends when a round gains less than a twentieth of the reduction of the cost that the more
+accurate means of all rows are expected to bring.
 """
 
 from __future__ import annotations
@@ -61,48 +61,46 @@ from largek_dask.kernels.projection import Directions, project
 
 NARROWEST = 32
 """Initial number of directions. With 16 directions, a quarter of the variance of set C (784
-features) is outside."""
+features) is outside the directions."""
 LEAST_SAVED = 4
 """Minimum number of features per direction; with fewer, projection saves little time."""
 MOST_VARIANCE_OUTSIDE = 0.175
-"""Maximum share of the variance outside of the first directions. For sift200k (128 features) it is
-0.21 with 32 directions, and a search in these takes as long as one in all features."""
+"""Maximum share of the variance outside the first directions. On sift200k the share is 0.21 with 32
+of 128 directions, and a search in these directions takes as long as in all features."""
 LEAST_GAIN = 0.05
-"""Minimum relative gain of a round, divided by the product of the shares of variance and cost that
-are outside; a lower gain ends the search in these directions. Searches that ran to the end in 32 to
-128 directions lost 0.02 to 0.12 times that product (sets C, mnist, sift200k), and nothing in 32
-directions of 3,072 features (patches of photographs). For a sample, the gain expected from the
-means of all rows is multiplied by the same factor."""
+"""Minimum relative gain of a round, divided by the product of the shares of variance and cost
+outside the directions; after a lower gain, the search in these directions ends. Complete searches
+in 32 to 128 directions lost 0.02 to 0.12 times this product (C, mnist, sift200k), and nothing in 32
+of 3,072 directions (patches). On samples, the gain expected from the means of all rows is
+multiplied by the same factor."""
 MOST_COST_OUTSIDE = 0.85
-"""Maximum share of the cost outside; above it, the search continues in all features. With 32
-directions it is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where projection saves most time)."""
+"""Maximum share of the cost outside the directions; above it, the search continues in all features.
+With 32 directions the share is 0.34 (C), 0.53 (mnist) and 0.64 (patches, where projection saves
+most time)."""
 MOST_VALUES = 1 << 26
 """Maximum number of values (rows times directions) held in the driver's process; if there are more,
-a sample of rows is searched."""
+a sample of the rows is searched."""
 LEAST_ROWS = 64
-"""Minimum rows per cluster of a sample that is searched. Not tuned."""
+"""Minimum number of rows per cluster in a sample that is searched (not tuned)."""
 FAR_OUT = 4.0
-"""Multiple of the 99th percentile of the rows' largest values, above which a row is far out. With
-20 such rows out of 20,000, a search on 9,000 of these that was cut short ended at 10^5 times the
+"""A row is an outlier if its largest value exceeds the 99th percentile over the rows by this
+factor. With 20 outliers in 20,000 rows, an interrupted search on 9,000 rows ended at 10^5 times the
 cost."""
 LEAST_VALUES = 1 << 22
-"""Minimum number of values (rows times features) for which projection can save time. Not
-measured."""
+"""Minimum number of values (rows times features) for which projection may be used (not tuned)."""
 
 
 @dataclass(frozen=True, eq=False)
 class CountedLabels:
-    """Labels from which means in all features were last computed."""
+    """Labels with which the means in all features were last computed."""
 
     generation: int = 0
-    """Number of times that means were computed."""
+    """Number of times that the means were computed."""
     labels: NDArray[np.int32] | None = field(default=None, init=False)
-    """(m,) cluster of each searched row. Rows that keep their cluster are not counted again.
-
-    None if unknown, as after a resume: checkpoints contain only ``init`` fields."""
+    """(m,) cluster of each searched row; None if unknown, as after a resume. Only rows that change
+    cluster are counted again. Checkpoints omit this field, because ``init`` is False."""
 
     def then(self, labels: NDArray[np.int32]) -> CountedLabels:
-        """Return the record after computing means from these labels."""
         counted = CountedLabels(self.generation + 1)
         object.__setattr__(counted, "labels", labels)
         return counted
@@ -110,60 +108,53 @@ class CountedLabels:
 
 @dataclass(frozen=True, slots=True)
 class ProjectedState:
-    """State between two steps on rows projected onto few directions."""
+    """State between two steps of a search on projected rows."""
 
     search: TruncatedState
-    """State of the search on the projected rows, which have m features."""
     vectors: NDArray[Any]
-    """(m, d) directions."""
     origin: NDArray[Any]
-    """(d,) origin of the projection."""
     centers: NDArray[Any]
-    """(k, d) means in all features after the last round, or of a sample before the first round."""
+    """(k, d) means in all features: of all rows after the last round, or of a sample before the
+    first round."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster, scaled to all rows."""
     coarse: NDArray[Any]
-    """(about sqrt(k), d) coarse centres."""
     variance_outside: float
-    """Share of the variance outside of the directions."""
+    """Share of the variance outside the directions."""
     cost_outside: float
-    """Cost outside of the directions: computed at the last round, or estimated on a sample before
-    the first round."""
+    """Cost outside the directions: computed in the last round, or estimated on a sample before the
+    first round."""
     cost: float = float("inf")
-    """Cost of all rows with ``centers``."""
     round_cost: float = float("inf")
     """Value of ``cost`` when the last round began; infinity before the first round in these
     directions."""
     counted: CountedLabels = CountedLabels()
-    """Labels from which means were computed when the last round began."""
+    """Labels with which the means were computed when the last round began."""
     is_ahead: bool = False
-    """True if the centres of the search are better than ``centers``. This is possible while the
-    search is on samples, before the means of all rows are known."""
+    """True if the centres of the search are better than ``centers``, which is possible only before
+    the first means of all rows are computed."""
     expected: float = float("inf")
-    """Expected cost of all rows with the means of a sample; infinity if there are no such means."""
+    """Expected cost of all rows with the means of a sample; infinity without such means."""
     n_rows: int = 0
-    """Number of searched rows if these are a sample; 0: all rows are searched."""
+    """Number of searched rows if a sample is searched; 0 if all rows are searched."""
     scale: float = 1.0
-    """Weight of all rows divided by the weight of the searched rows."""
+    """Total weight of all rows, divided by the weight of the searched rows."""
 
     @property
     def step(self) -> int:
-        """Number of steps so far."""
         return self.search.step
 
     @property
     def directions(self) -> Directions:
-        """Directions, for the kernels."""
         return Directions.of(self.vectors, self.origin)
 
     @property
     def n_read(self) -> int:
-        """Number of times that all rows were read: once to project them, and once per round."""
+        """Number of times that all rows were read: once for the projection, and once per round."""
         return 1 + self.counted.generation
 
     @property
     def is_mostly_outside(self) -> bool:
-        """True if most of the cost is outside, so that the directions do not separate clusters."""
+        """True if most of the cost is outside the directions."""
         return self.cost_outside > MOST_COST_OUTSIDE * self.cost
 
 
@@ -173,17 +164,15 @@ class ProjectedSearch:
 
     search: TruncatedSearch
     directions: int | Literal["auto"]
-    """Number of directions; "auto": the smallest number that holds most of the variance, if
-    projection saves time."""
+    """Number of directions; "auto": the smallest number with most of the variance, if projection
+    saves time."""
 
     @property
     def _k(self) -> int:
         return self.search.problem.n_clusters
 
-    # --- directions -------------------------------------------------------------------------------
-
     def _first_directions(self, passes: Passes, rng: Rng) -> tuple[Directions, LeftOut] | None:
-        """Return the first directions and the variance outside; None: begin in all features."""
+        """Return the first directions and the variance outside them; None: use all features."""
         init, known = self.search.problem.init, None
         if not isinstance(init, str) or init != "auto" or passes.is_sparse:
             return None
@@ -194,14 +183,12 @@ class ProjectedSearch:
         if passes.n_rows * passes.n_features < LEAST_VALUES:
             return None
         m = NARROWEST
-        # Find the smallest number of directions that hold most of the variance.
         while saves(passes, m, self._k):
             found = self._more_directions(passes, rng, m, known)
             if found is None or found[1].share <= MOST_VARIANCE_OUTSIDE:
                 return found
             if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
-                # Twice as many would not be enough either: doubling the number of directions lowers
-                # the share outside from 0.28 to 0.15 on mnist.
+                # Doubling the number of directions would only halve the share (measured on mnist).
                 return None
             m, known = 2 * m, found[0]
         return None
@@ -209,17 +196,16 @@ class ProjectedSearch:
     def _more_directions(
         self, passes: Passes, rng: Rng, m: int, known: Directions | None = None
     ) -> tuple[Directions, LeftOut] | None:
-        """Return the first m directions and the variance outside of them, or None.
+        """Return the first m principal directions and the variance outside them, or None.
 
-        None if there are fewer directions, or if a held sample may miss rows that are far out and
-        account for much of the cost. ``known`` are the first of these directions.
+        The result is None if there are fewer directions, or if a sample must be searched and
+        outliers may account for much of the cost. ``known`` are the first of these directions.
         """
         shift, first = passes.statistics.shift, sample_sizes_of(passes, self._k)[0]
         n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
         x, weight, _ = self.search.start_sample(passes, rng, n).take()
         if rows_to_hold(passes.n_rows, m, self._k):
-            # Few rows can account for much of the cost only if they are many times as far away as
-            # other rows.
+            # A few rows can only cost much if they are much farther away than other rows.
             seen = np.sort(np.abs(x - shift).max(axis=1))
             if passes.statistics.max_abs > FAR_OUT * seen[99 * len(seen) // 100]:
                 return None
@@ -231,10 +217,7 @@ class ProjectedSearch:
         own = None if weight is None else weight[others]
         return directions, left_out(x[others], own, directions)
 
-    # --- steps ------------------------------------------------------------------------------------
-
     def init(self, passes: Passes, rng: Rng) -> ProjectedState | None:
-        """Return the state before the first step; None: begin in all features."""
         found = self._first_directions(passes, rng) if self.directions != 0 else None
         if found is None:
             return None
@@ -249,8 +232,7 @@ class ProjectedSearch:
             counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
             variance_outside=outside.share,
-            # Back-projected centres have no component outside, so the cost outside is the whole
-            # variance outside.
+            # Back-projected centres leave the variance outside the directions unchanged.
             cost_outside=outside.of_a_row * passes.statistics.total_weight,
             n_rows=n_held,
         )
@@ -258,12 +240,11 @@ class ProjectedSearch:
     def _begin(
         self, passes: Passes, rng: Rng, directions: Directions, n_held: int
     ) -> TruncatedState:
-        """Return the state of the search before its first step on projected rows."""
         k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
         setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
         schedule = first_schedule(setting, sizes)
         if schedule.stage.name == "first":
-            # Fetching the first sample takes longer than searching the next one in few directions.
+            # Fetching the first sample takes longer than searching a larger one in few directions.
             schedule = first_schedule(setting, sizes[1:])
         few = self._small_sample(passes, rng, schedule)
         view = _projected_rows(passes, rng, directions, n_held, few)
@@ -285,10 +266,10 @@ class ProjectedSearch:
     def step(
         self, passes: Passes, rng: Rng, state: ProjectedState
     ) -> tuple[ProjectedState | TruncatedState, Info]:
-        """Run one step; the returned state is a ``TruncatedState`` once all features are used.
+        """Run one step; return a ``TruncatedState`` as soon as all features are used.
 
         Means in all features are computed at the end of a round. A step on a small sample projects
-        only the sample, and computes its means at once.
+        only this sample, and computes its means at once.
         """
         few = self._small_sample(passes, rng, state.search.schedule)
         view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
@@ -324,7 +305,6 @@ class ProjectedSearch:
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
     def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
-        """Return a state from which the search continues in all features."""
         schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
         return TruncatedState(
             state.step,
@@ -338,40 +318,27 @@ class ProjectedSearch:
         )
 
     def held_bytes(self, table: TableShape, itemsize: int) -> int:
-        """Return the maximum size of projected rows and their state, in bytes.
-
-        0 if the search begins in all features.
-        """
+        """Return the maximum size of projected rows and their state, in bytes."""
         m = NARROWEST if self.directions == "auto" else self.directions
         widest = max(0 if self.directions == "auto" else m, table.n_features // LEAST_SAVED)
         held = rows_to_hold(table.n_rows, m, self._k)
         if table.is_sparse or m == 0 or m > widest or m >= table.n_features or held is None:
             return 0
-        # Values are held twice: as they are read, and as one array.
+        # All values are held twice: as parts that were read, and as one array.
         values = 2 * min(table.n_rows * widest, MOST_VALUES) * itemsize
         return values + (held or table.n_rows) * (2 * 8 + 2 * row_bytes(itemsize))
-
-    # --- from step to step ------------------------------------------------------------------------
 
     def _with_sample_means(
         self, sample: Passes, labels: NDArray[np.int32], state: ProjectedState, scale: float
     ) -> ProjectedState:
-        """Return the state after a step on a sample, with means of its rows in all features.
-
-        ``labels`` (n,) are the labels of the sample's rows; ``scale`` is the weight of all rows
-        divided by the weight of the sample.
-        """
+        """Compute the means of the sample's rows in all features."""
         (k, d), directions = state.centers.shape, state.directions
-        sums: ClusterSums = sample.reduce(
-            sum_chunk,
-            labels,
-            start=partial(ClusterSums, k, d, sample.statistics.grid),
-            combine=ClusterSums.merge,
-            joined=True,
-        )
+        x, weight, _ = sample.take()
+        sums = ClusterSums(k, d, sample.statistics.grid)
+        sums.add(x, labels, weight)
         centers = sums.means(_back_project(state.search.centers, directions))
         counts = sums.counts * scale
-        # The cost outside is the variance of the rows there, minus the variance of their means.
+        # Subtract the variance of the means outside the directions from that of the rows.
         whole, seen = ExactSums(1), ExactSums(1)
         whole.add(row_squares(centers, directions.origin), counts)
         projected = project(centers, directions)
@@ -384,10 +351,10 @@ class ProjectedSearch:
         )
 
     def _with_means(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-        """Return the state with the cost and the means of the clusters in all features.
+        """Compute the cost and the means of the clusters in all features.
 
-        This takes one pass over all rows, with the labels of the searched rows; rows that have kept
-        their label since the last such pass are skipped.
+        This is one pass over all rows, but rows whose label has not changed since the last such
+        pass are skipped.
         """
         found: dict[int, NDArray[np.int32]] = view.reduce(
             labels_chunk,
@@ -427,7 +394,7 @@ class ProjectedSearch:
     def _in_more_directions(
         self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
     ) -> ProjectedState | TruncatedState:
-        """Return the state in twice as many directions, or in all features if these save little."""
+        """Continue in twice as many directions, or in all features if this saves little time."""
         m, found = 2 * len(state.vectors), None
         if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
@@ -452,12 +419,12 @@ class ProjectedSearch:
 
 
 def saves(passes: Passes, m: int, k: int) -> bool:
-    """Return True if m directions are few enough, and enough projected rows can be held."""
+    """Return True if projection onto m directions saves time, and enough rows fit in memory."""
     return m * LEAST_SAVED <= passes.n_features and rows_to_hold(passes.n_rows, m, k) is not None
 
 
 def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
-    """Return the number of rows to search in m directions; 0: all; None: too few for k clusters."""
+    """Return the number of rows to search in m directions: 0 for all, None if too few fit."""
     if n_rows * m <= MOST_VALUES:
         return 0
     fit = MOST_VALUES // m
@@ -467,7 +434,7 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
 def _projected_rows(
     passes: Passes, rng: Rng, directions: Directions, n_rows: int, few: Passes | None = None
 ) -> Passes:
-    """Return projections of ``few`` if given, of a sample of ``n_rows``, or, if 0, of all rows."""
+    """Project ``few`` rows if given, else a sample of ``n_rows``, or all rows if it is 0."""
     if few is not None:
         return few.subset(ProjectedRows(directions))
     within = RowSample(rng, "projected", n_rows, ascending=True) if n_rows else None
@@ -475,17 +442,14 @@ def _projected_rows(
 
 
 def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
-    """Back-project points (k, m) to all features; products are added in a fixed order."""
+    """Map projected points (k, m) back to all features; products are added in a fixed order."""
     back = Directions.of(np.ascontiguousarray(directions.vectors.T), np.zeros_like(points[0]))
     out: NDArray[Any] = project(points, back) + directions.origin
     return out
 
 
 def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
-    """Rescale the costs in the state of the search to the rows of ``view``, if they are a sample.
-
-    Before the first search of these rows, costs are estimates for all rows from a small sample.
-    """
+    """Convert costs in the state from estimates for all rows to costs of the rows of ``view``."""
     scale = 1.0
     if state.n_rows:
         scale = passes.statistics.total_weight / view.statistics.total_weight
@@ -500,10 +464,10 @@ def _rescaled(passes: Passes, view: Passes, state: ProjectedState) -> ProjectedS
 
 
 def _of_all_rows(cost: float, k: int, n: int) -> float:
-    """Return the expected cost of all rows, given its estimate from n rows in k clusters.
+    """Estimate the cost of all rows from the cost of n rows in k clusters.
 
-    If rows have the variance s about their true means, the n rows themselves cost (n - k) s, but n
-    other rows cost (n + k) s.
+    For rows with the variance s about their true means, the expected cost with the means of n rows
+    is (n - k) s for these rows, but (n + k) s for n other rows.
     """
     return cost * (1 + 2 * k / n)
 
@@ -511,14 +475,13 @@ def _of_all_rows(cost: float, k: int, n: int) -> float:
 def _is_done(before: ProjectedState, after: ProjectedState) -> bool:
     """Return True if the last round gained too little to continue in these directions."""
     gained, n = before.round_cost - after.cost, after.n_rows
-    # Expected change of the cost by the rows that are not searched.
+    # Expected reduction of the cost if all rows were searched.
     k = len(after.centers)
     unseen = after.cost * k * (1 / n - 1 / (n * after.scale)) if n else 0.0
     return gained < LEAST_GAIN * (after.variance_outside * after.cost_outside + unseen)
 
 
 def _record(info: Info, state: ProjectedState) -> Info:
-    """Return the record of a step in few directions that led to this state."""
     extra = {**info.extra, "steps_per_reading": state.step / state.n_read}
     if state.n_rows:
         extra["everywhere"] = 0.0
@@ -529,7 +492,6 @@ def _record(info: Info, state: ProjectedState) -> Info:
 
 
 def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]]) -> None:
-    """Collect the labels of a chunk's rows after the last pass."""
     assert chunk.state is not None
     total[chunk.start] = chunk.state["labels"]
 
@@ -543,8 +505,8 @@ def count_chunk(
 ) -> None:
     """Add a chunk's rows to the sums of their clusters.
 
-    ``labels`` (m,) are the clusters of the rows to add; ``numbers`` (m,) are the ascending indices
-    of these rows; None: all rows.
+    ``numbers`` (m,) are the ascending indices of the rows to add, or None for all rows; ``labels``
+    (m,) are the clusters of these rows.
     """
     old = None if chunk.state is None else chunk.state["labels"]
     x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)
@@ -556,8 +518,3 @@ def count_chunk(
     total.begin(step)
     count_rows(x, weight, old, own, total, chunk.counted, chunk.threads)
     chunk.keep(labels=own)
-
-
-def sum_chunk(chunk: Chunk, total: ClusterSums, labels: NDArray[np.int32]) -> None:
-    """Add the rows of a chunk to the sums of their clusters."""
-    total.add(chunk.x, labels[chunk.start : chunk.start + len(chunk.x)], chunk.weight)

@@ -1,7 +1,7 @@
 """Schedule of the truncated search: choose the next step by the gains of the steps so far.
 
 The gain of a pass is its reduction of the cost, known from exact sums or estimated by a probe. Work
-is counted in distances. Neither depends on a clock or a machine, so the same data lead to the same
+is counted in distances. Neither depends on a clock or a machine, so the same data give the same
 steps everywhere.
 
 :func:`first_schedule` begins a search, and :func:`next_step` returns the schedule after each step.
@@ -9,9 +9,9 @@ There are three groups of decisions: *samples* (the rows on which a search begin
 continues on more rows), *rounds* (when the passes after some moves end, and when the moves are
 undone), and *lengths* of the lists of centres that rows are compared with.
 
-As a test, each constant was halved and doubled, and the decisions of 2,741 steps were repeated
-(three seeds on A, B, plane, gaussian, mnist, sift200k, glove100k and reuters, with 50 to 500
-clusters). No constant changed more than 15 % of the decisions; most changed less than 5 %.
+To test the sensitivity, each constant was halved and doubled, and the decisions of 2,741 steps were
+repeated (three seeds on A, B, plane, gaussian, mnist, sift200k, glove100k and reuters, with 50 to
+500 clusters). No constant changed more than 15 % of the decisions; most changed less than 5 %.
 """
 
 from __future__ import annotations
@@ -19,77 +19,77 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Kind = Literal["start", "cells", "lists", "all", "unsettled"]
+TaskKind = Literal["start", "cells", "lists", "all", "unsettled"]
 StageName = Literal["first", "sample", "grow", "search", "round", "end"]
 
 # Samples.
 FIRST_ROWS = 16
-"""Rows per centre of the sample from which the first centres are found. With 8, the first model is
-too rough: on sift200k, mini-batches reached its cost in half the time (``benchmarks.auto``)."""
+"""Rows per centre in the first sample. With 8, mini-batches reach the cost of the first model in
+half the time (sift200k, ``benchmarks.auto``)."""
 START_ROWS = 32
-"""Rows per centre of the second sample, from which the search continues."""
+"""Rows per centre in the second sample, on which the search continues."""
 RESTART_ROWS = 64
-"""Rows per centre of the sample for several starts, and for any start on sparse rows. With 8 rows
-per centre, 200,000 short texts in 100 clusters end at a 0.5 % higher cost."""
+"""Rows per centre in a sample for several starts, and in the first sample of sparse rows. With 8, a
+search on 200,000 short texts in 100 clusters ends at a 0.5 % higher cost."""
 GROWTH = 4
 """Ratio of the sizes of successive samples."""
 LARGEST_SHARE = 3
-"""Maximum size of a sample: one row out of this number."""
+"""Minimum ratio of the number of all rows to the size of a sample."""
 START_VALUES, LARGEST_VALUES, WHOLE_VALUES = 1 << 25, 1 << 26, 1 << 27
-"""Maximum number of values (rows times features) of the sample from which the search continues, of
-larger samples in the driver's process, and of a small table that is used as a whole."""
+"""Maximum number of values (rows times features) in the second sample, in larger samples, and in a
+table that is small enough to be searched as a whole."""
 ROWS_TO_SEARCH = 64
-"""Minimum rows per centre of a sample for rounds of moves on it. Without rounds on samples, B in
-1,000 clusters takes 2.37 s instead of 1.66 s to get within 0.2 % of the lowest cost
-(``benchmarks.auto_parts``), and a stored table is read 79 times instead of once to get within 0.5 %
-(``benchmarks.auto_scale``)."""
+"""Minimum rows per centre in a sample for rounds of moves on this sample. Without such rounds, a
+search on B in 1,000 clusters takes 2.37 s instead of 1.66 s (``benchmarks.auto_parts``), and reads
+a stored table 79 times instead of once (``benchmarks.auto_scale``)."""
 RESTARTED_CLUSTERS = 32
 """Maximum number of clusters for which the best of several starts is used."""
 DENSE_CLUSTERS = 128
-"""Maximum number of clusters for which rows are compared with all centres. With lists, uniform rows
-in 100 clusters take 0.90 s instead of 0.63 s to get within 0.2 % of the lowest cost
-(``benchmarks.auto_parts``)."""
+"""Maximum number of clusters for which rows are compared with all centres. With lists, a search on
+uniform rows in 100 clusters takes 0.90 s instead of 0.63 s (``benchmarks.auto_parts``)."""
 MOST_MET = 0.5
-"""Share of the centres above which a search by coarse cells is replaced by one of all centres,
-which is then no slower, as it need not gather centres."""
+"""If coarse cells compare rows with more than this share of the centres, all centres are searched
+instead, which is as fast because no centres are gathered."""
 WHOLE_CLUSTERS = 2_048
 """Maximum number of clusters for which rows are compared with all centres when a search in few
-directions continues in more. With coarse cells instead, 3,000,000 × 256 rows in 1,000 clusters cost
-19 % more than before, and recovering took 40 CPU seconds (one run)."""
+directions continues in more. With coarse cells instead, the cost of 3,000,000 × 256 rows in 1,000
+clusters rose by 19 %, which took 40 CPU seconds to recover (one run)."""
 
 # Work, in distances.
 ROW_WORK = 64.0
-"""Cost of searching a row, in addition to its distances."""
+"""Cost per searched row, in addition to its distances."""
 PASS_WORK = 8.0
-"""Cost per row in any pass, even if the row is not searched."""
+"""Cost per row of a pass, even if the row is not searched."""
 
 # Rounds.
 MOST_ROUNDS = 1_000
 """Maximum number of rounds over all rows, unless set by the user."""
 FIRST_SHARE, LEAST_SHARE = 0.1, 0.05
-"""Share of the centres that may move at a time: initial value, and minimum while rounds succeed."""
+"""Share of the centres that may move at a time: initial value, and minimum after successful
+rounds."""
 FIRST_FACTOR, LEAST_FACTOR = 1.0, 0.35
-"""Minimum ratio of the gain of a move to its loss: initial value, and minimum while rounds succeed.
-Final costs are lowest with ratios below 1, as rounds that raise the cost are undone."""
+"""Minimum ratio of the gain of a move to its loss: initial value, and minimum after successful
+rounds. Ratios below 1 give the lowest final costs, as rounds that raise the cost are undone."""
 MOST_FAILED = 5
 """Number of failed rounds after which the search ends."""
 LEAST_PASSES, MOST_PASSES = 2, 12
 """Minimum and maximum number of passes of a round before its probe."""
 MOST_REPLAYED = 48
-"""Maximum number of passes since the last anchor when a round begins. All of them are repeated for
-rows whose state is lost."""
+"""Maximum number of passes since the last anchor when a round begins. If row state is lost, all
+these passes are repeated."""
 
 # Lengths of lists.
 LENGTHS = (16, 32, 64, 128, 256, 512, 1024)
-"""Possible lengths of lists of centres; a row may also be compared with all centres."""
+"""Possible lengths of lists of centres. Rows may also be compared with all centres."""
 USUAL_LENGTHS = (32, 64)
 """Lengths of lists in most passes."""
 LEAST_LENGTHS = ((64, 1e-3), (128, 5e-4), (256, 2e-4))
-"""Pairs of a minimum length of lists, and the relative gain of a round below which it applies.
-Short lists lower the cost quickly, but long lists reach lower costs: with short lists only, rows
-without structure end 0.16 % instead of 0.03 % above the lowest cost (``benchmarks.auto_parts``)."""
+"""Pairs of a minimum length of lists and a relative gain: the minimum applies after rounds with a
+lower gain. With short lists only, a search on rows without structure ends 0.16 % instead of 0.03 %
+above the lowest cost (``benchmarks.auto_parts``)."""
 LONG, MOST_LISTED = 256, 1 << 23
-"""Lists longer than ``LONG`` hold at most ``MOST_LISTED`` centres in total (32 MiB)."""
+"""Lists longer than ``LONG`` are used only if all lists together contain at most ``MOST_LISTED``
+centres (32 MiB)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,43 +97,37 @@ class Setting:
     """Size of the problem, and parameters set by the user."""
 
     n_rows: int
-    """Total number of rows."""
     n_clusters: int
     moves: bool = True
-    """True if centres are moved."""
     max_rounds: int = MOST_ROUNDS
     """Maximum number of rounds over all rows; with 0, there are no rounds over samples either."""
     length: int | None = None
-    """Length of all lists; None: chosen by the search."""
+    """Length of all lists; None if the search chooses it."""
     sparse: bool = False
-    """True if rows are sparse; there are then no lists of centres."""
     center_work: float = 0.0
-    """Fixed cost of a pass, independent of its number of rows, in distances."""
 
     @property
     def dense(self) -> bool:
-        """True if rows are compared with all centres in every pass."""
         return self.sparse or (self.length is None and self.n_clusters <= DENSE_CLUSTERS)
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One step."""
+    """Pass of one step."""
 
-    kind: Kind
+    kind: TaskKind
     """Centres that rows are compared with. "start": lists, after a two-level start on a sample.
     "cells": the centres of near coarse cells, without row state. "lists": the list of the row's
     cluster. "all": all centres. "unsettled": all centres, unless bounds prove which centre is
     nearest."""
     length: int = 16
-    """Length of the lists."""
     probes: bool = False
-    """Search settled rows, too, and then choose moves and the length of lists."""
+    """True to search settled rows as well, and then to choose moves and the length of lists."""
     keeps_centers: bool = False
-    """Label added rows, but do not update the centres: means of roughly labelled rows are worse
-    than the centres (on B, 2.5 % instead of 1.9 % above the lowest cost)."""
+    """True to label rows without updating the centres, because means of roughly labelled rows are
+    worse (on B, 2.5 % instead of 1.9 % above the lowest cost)."""
     restarts: bool = False
-    """Begin with new centres, found on the sample."""
+    """True to begin with new centres, which are found on the sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,51 +135,42 @@ class Outcome:
     """Result of a step."""
 
     cost: float
-    """Cost of the labels after the step, with the means of the clusters."""
+    """Cost of the labels after the step, with the means of the clusters as centres."""
     work: float
-    """Work of the step: distances computed, plus the other costs per row."""
     n_changed: int
     n_replayed: int = 0
-    """Number of passes since the last anchor."""
     n_moves: int = 0
-    """Number of moves chosen after the step, which the next step may carry out."""
     curve: tuple[float, ...] = ()
-    """Estimated gain of a pass with lists of each of ``LENGTHS``, and of one with all centres."""
+    """Estimated gain of a pass with lists of each of ``LENGTHS``, and of a pass with all
+    centres."""
     misled: float = 0.0
-    """Relative increase of the cost if rows had found their centres by coarse cells."""
+    """Relative increase of the cost when rows are assigned by coarse cells."""
     restart_rows: int = 0
-    """Number of rows of a new sample to start again on, because the previous sample missed rows
-    that account for much of the cost; 0: continue."""
+    """Size of a new sample on which to start again, because the previous sample missed rows that
+    account for much of the cost; 0 to continue."""
     met: float = 0.0
-    """Mean share of the centres that a row was compared with."""
+    """Mean share of the centres that each row was compared with."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Steps with one purpose, and their results so far."""
-
     name: StageName
     """Purpose of the steps. "first": find a first model on the smallest of several samples.
-    "sample": passes over a sample, while they gain more than further rows would. "grow": label the
-    rows outside the sample. "search": probe for moves to try. "round": try these moves. "end": the
-    search has ended."""
+    "sample": run passes over a sample, as long as they gain more than additional rows would.
+    "grow": label the rows outside the sample. "search": probe for moves to try. "round": try these
+    moves. "end": the search has ended."""
     passes: int = 0
     work: float = 0.0
     cost_before: float = float("inf")
     last_gain: float = 0.0
-    """Gain of the previous pass of the round."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rounds:
-    """Limits on moves, and results of the rounds over the current rows."""
-
     share: float = FIRST_SHARE
-    """Share of the centres that may move at a time."""
     factor: float = FIRST_FACTOR
-    """Minimum ratio of the gain of a move to its loss."""
     n_found: int = 1 << 30
-    """Number of moves found by the last probe; unlimited before the first probe."""
+    """Number of moves that the last probe found; unlimited before the first probe."""
     n: int = 0
     n_failed: int = 0
     n_undone: int = 0
@@ -193,29 +178,25 @@ class Rounds:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """State of the search, and its next step."""
+    """State of the search, including its next step."""
 
     task: Task
-    """The next step."""
     setting: Setting
     stage: Stage
     samples: tuple[int, ...]
-    """Numbers of rows of the current sample and of later samples; empty: all rows."""
+    """Sizes of the current sample and of later samples; empty if the search covers all rows."""
     length: int
-    """Length of lists in most passes."""
     least_length: int = 0
-    """Minimum value of ``length``, raised after rounds of little gain."""
+    """Minimum value of ``length``, which is raised after rounds of little gain."""
     rounds: Rounds = Rounds()
     misled: float = 0.0
-    """Value for the current sample; see :class:`Outcome`."""
+    """Value of ``Outcome.misled`` for the current sample."""
     met: float = 0.0
-    """Value for the last pass by coarse cells; see :class:`Outcome`."""
+    """Value of ``Outcome.met`` for the last pass by coarse cells."""
     cost: float = float("inf")
-    """Cost after the last step."""
 
     @property
     def dense(self) -> bool:
-        """True if rows are compared with all centres in every pass."""
         return self.setting.dense
 
     @property
@@ -225,29 +206,18 @@ class Schedule:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows of the current sample, or of all rows."""
         return self.samples[0] if self.samples else self.setting.n_rows
 
     @property
     def searched(self) -> bool:
-        """True if there are rounds over the current rows (a sample or all rows)."""
+        """True if there are rounds of moves on the current rows (a sample or all rows)."""
         enough = self.n_rows >= ROWS_TO_SEARCH * self.setting.n_clusters
         return self.everywhere or (self.setting.max_rounds > 0 and enough)
 
     @property
     def opens_round(self) -> bool:
-        """True if the next step is the first of a round, which may have to be undone."""
+        """True if the next step is the first step of a round."""
         return self.stage.name == "round" and self.stage.passes == 0
-
-    @property
-    def continues(self) -> bool:
-        """True if the next step continues the current stage on the same rows."""
-        return self.stage.name in ("sample", "round") and self.stage.passes > 0
-
-    @property
-    def most_moves(self) -> int:
-        """Maximum number of centres that may move at a time."""
-        return max(1, int(self.rounds.share * self.setting.n_clusters))
 
 
 def first_schedule(
@@ -255,8 +225,8 @@ def first_schedule(
 ) -> Schedule:
     """Return the schedule before the first step.
 
-    ``samples`` are the numbers of rows of the samples on which the search begins; empty: begin on
-    all rows. ``guided``: coarse cells narrow the search for a row's nearest centre.
+    ``samples`` are the sizes of the samples on which the search begins; if empty, it begins on all
+    rows. ``guided`` is True if rows are first assigned by coarse cells.
     """
     length = min(setting.length or 32, setting.n_clusters)
     now = Schedule(Task("cells"), setting, Stage("sample"), samples, length)
@@ -270,7 +240,7 @@ def first_schedule(
 
 
 def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
-    """Return a schedule that continues another one in other features, on all rows."""
+    """Return the schedule that continues a search on all rows, in more directions or features."""
     now = first_schedule(setting, guided=setting.n_clusters > WHOLE_CLUSTERS)
     task = replace(now.task, keeps_centers=not now.dense)
     return replace(now, task=task, rounds=_first_rounds(before.rounds), length=before.length)
@@ -279,7 +249,7 @@ def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
     """Return the schedule after a step, and True if the round has to be undone.
 
-    A round fails if it lowers the cost by a share of less than ``tol / 50``.
+    A round fails if its relative reduction of the cost is less than ``tol / 50``.
     """
     task, stage = schedule.task, schedule.stage
     stage = replace(stage, passes=stage.passes + 1, work=stage.work + outcome.work)
@@ -318,27 +288,19 @@ def _begin(now: Schedule, name: StageName, task: Task) -> Schedule:
     return replace(now, stage=Stage(name, cost_before=now.cost), task=task)
 
 
-def _pass(now: Schedule, kind: Kind, *, probes: bool = False) -> Task:
+def _pass(now: Schedule, kind: TaskKind, *, probes: bool = False) -> Task:
     """Return a pass over the current rows, with lists of the usual length or all centres."""
     length = now.length if kind in ("start", "lists") else now.setting.n_clusters
     return Task(kind, length, probes)
 
 
 def _anchor(now: Schedule, *, dense: bool) -> Task:
-    """Return a pass that needs no row state: by coarse cells, or, if ``dense``, all centres."""
+    """Return an anchor: a pass with all centres if ``dense``, otherwise with coarse cells."""
     if not dense:
         return Task("cells")
-    # A probe of sparse rows takes longer than such a pass, so improve the model first.
+    # A probe of sparse rows takes longer than a pass, so improve the model first.
     probes = now.dense and not now.setting.sparse and (now.everywhere or _shows_moves(now))
     return _pass(now, "all", probes=probes)
-
-
-# --- samples --------------------------------------------------------------------------------------
-
-
-def is_restarted(k: int) -> bool:
-    """Return True if there are so few clusters that the best of several starts is used."""
-    return k <= RESTARTED_CLUSTERS
 
 
 def sample_sizes(
@@ -346,29 +308,28 @@ def sample_sizes(
 ) -> tuple[int, ...]:
     """Return the ascending sizes of the samples on which the search begins; at least one.
 
-    If ``n_features`` is given, rows are sparse and store ``row_values`` values each.
+    If ``n_features`` is given, rows are sparse and contain ``row_values`` values each.
     """
     # Small samples of sparse rows rarely overlap, so they give poor initial centres.
-    restarted = is_restarted(k) or n_features is not None
+    restarted = k <= RESTARTED_CLUSTERS or n_features is not None
     first = max(RESTART_ROWS * k, 2_048) if restarted else 8 * k
     if n_rows <= LARGEST_SHARE * first and n_rows * row_values <= WHOLE_VALUES:
         return (n_rows,)
     most = n_rows // LARGEST_SHARE
     wanted = first if restarted else START_ROWS * k
     if n_features is not None:
-        # With fewer rows, the centres, which have all features, dominate the time of a step.
+        # With fewer rows, a step would spend most of its time on the dense centres.
         wanted = max(wanted, 20 * n_features // row_values)
     sizes = [min(wanted, most, max(4 * k, START_VALUES // row_values))]
     if n_features is not None and n_rows * row_values <= WHOLE_VALUES:
         a_row, a_pass = k + ROW_WORK + PASS_WORK, center_work(n_features, row_values, k)
-        # All rows give a better model than a sample if a pass over them takes at most twice as long
-        # (Reuters).
+        # All rows give a better model, and are worth twice the time of a pass over a sample.
         if n_rows * a_row + a_pass <= 2 * (sizes[0] * a_row + a_pass):
             return (n_rows,)
     while GROWTH * sizes[-1] <= min(most, LARGEST_VALUES // row_values):
         sizes.append(GROWTH * sizes[-1])
     if not restarted and k > DENSE_CLUSTERS and START_ROWS * k <= sizes[0]:
-        # The search does not continue on this first sample; it only gives a good first model soon.
+        # The first sample gives a good first model early; the search continues on the next one.
         return (FIRST_ROWS * k, *sizes)
     return (first, *sizes) if GROWTH * first <= sizes[0] else tuple(sizes)
 
@@ -376,19 +337,18 @@ def sample_sizes(
 def center_work(n_features: int, row_values: int, k: int) -> float:
     """Return the fixed cost of a pass over sparse rows, in distances.
 
-    Sums, means and packed centres have all features. The factor was measured on Reuters and short
-    texts (``benchmarks.sparse``).
+    Sums, means and packed centres are dense. The factor was measured on Reuters and on short texts
+    (``benchmarks.sparse``).
     """
     return 128.0 * k * n_features / row_values
 
 
 def _shows_moves(now: Schedule) -> bool:
-    """Return True if the sample is large enough to show which centres to move."""
+    """Return True if the sample is large enough to choose moves on it."""
     return now.setting.moves and now.n_rows >= 32 * now.setting.n_clusters
 
 
 def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule:
-    """Continue after a pass over a sample: with another pass, with rounds, or on more rows."""
     passes, anchor = now.stage.passes, _anchor(now, dense=now.dense)
     if now.task.kind == "cells":
         # Rows now have labels, so the next pass can use lists.
@@ -403,20 +363,19 @@ def _after_sample_pass(now: Schedule, gain: float, outcome: Outcome) -> Schedule
 
 
 def _gain_of_more_rows(now: Schedule) -> tuple[float, int]:
-    """Return the expected gain on the next sample, as its means are more accurate, and its size."""
+    """Return the gain expected from more accurate means on the next sample, and its size."""
     n, *larger = now.samples
     n_more = larger[0] if larger else now.setting.n_rows
     return now.cost * now.setting.n_clusters * (1 / n - 1 / n_more), n_more
 
 
 def _meet_all(now: Schedule) -> bool:
-    """Return True if rows of the next sample should first be compared with all centres."""
+    """Return True if the next sample should begin with a comparison with all centres."""
     misled = now.stage.name == "round" and now.misled > 0.05
     return now.dense or misled or now.met > MOST_MET
 
 
 def _to_more_rows(now: Schedule) -> Schedule:
-    """Continue on the next sample, or on all rows."""
     meet_all = _meet_all(now)
     keeps_centers = now.searched and not meet_all
     now = replace(now, samples=now.samples[1:], rounds=_first_rounds(now.rounds), least_length=0)
@@ -425,15 +384,11 @@ def _to_more_rows(now: Schedule) -> Schedule:
 
 
 def _first_rounds(before: Rounds) -> Rounds:
-    """Return the limits on moves for the first round over new rows."""
+    """Return the limits on moves for the first round on new rows."""
     return Rounds(max(before.share, LEAST_SHARE), before.factor, before.n_found)
 
 
-# --- rounds ---------------------------------------------------------------------------------------
-
-
 def _to_rounds(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round, or probe for its moves first."""
     return _next_round(now, outcome) if now.task.probes else _begin(now, "search", _probe(now))
 
 
@@ -442,18 +397,17 @@ def _probe(now: Schedule) -> Task:
 
 
 def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
-    """Begin a round: carry out moves, and choose the length of lists."""
     if now.everywhere and now.rounds.n >= now.setting.max_rounds:
         return _begin(now, "end", Task("all"))
     if outcome.n_replayed > MOST_REPLAYED:
-        # Lost row state would take too long to rebuild, so insert an anchor first.
+        # If row state were lost, it would take too long to rebuild, so insert an anchor.
         return _begin(now, "search", _pass(now, "all"))
     if now.dense:
-        # After moves no row is settled.
+        # After moves, bounds do not prove which centre is nearest.
         return _begin(now, "round", _pass(now, "all" if outcome.n_moves else "unsettled"))
     k = now.setting.n_clusters
     usual, length = _lengths_of_round(now, outcome.curve)
-    kind: Kind = "unsettled" if length >= k else "lists"
+    kind: TaskKind = "unsettled" if length >= k else "lists"
     task = Task(kind, min(length, k))
     return _begin(replace(now, length=min(usual, k)), "round", task)
 
@@ -461,7 +415,7 @@ def _next_round(now: Schedule, outcome: Outcome) -> Schedule:
 def _after_round_pass(
     now: Schedule, gain: float, outcome: Outcome, tol: float
 ) -> tuple[Schedule, bool]:
-    """Continue after a pass of a round: with another pass or a probe, or by ending the round."""
+    """Continue after a pass of a round: run another pass or a probe, or end the round."""
     stage, ratio = now.stage, 0.5
     if stage.last_gain > 0:
         # Gains are expected to decrease geometrically.
@@ -471,7 +425,7 @@ def _after_round_pass(
     left = max(0.0, gain * hope / (1 - hope))
     is_lost = stage.passes > LEAST_PASSES and now.cost - left > stage.cost_before
     if now.task.probes or is_lost:
-        # A lost round will be undone, so it needs no probe.
+        # A round that will be undone needs no probe.
         return _judged(now, outcome, tol)
     average = (stage.cost_before - now.cost) / stage.work
     pays = ratio * gain / outcome.work > average and outcome.n_changed > 0
@@ -482,7 +436,6 @@ def _after_round_pass(
 
 
 def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
-    """Keep or undo a round that has ended, and continue."""
     gained = now.stage.cost_before - now.cost
     kept = gained > 0
     after = replace(
@@ -504,7 +457,7 @@ def _judged(now: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool
 
 
 def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rounds:
-    """Return the limits on moves after a round; only a success admits moves of lower gain."""
+    """Return the limits on moves after a round; only a success allows moves of lower gain."""
     failed = not gained > 0.02 * tol * cost
     share, factor = rounds.share, rounds.factor
     rounds = replace(rounds, n=rounds.n + 1, n_failed=rounds.n_failed + failed)
@@ -513,13 +466,13 @@ def _rounds_after(rounds: Rounds, gained: float, cost: float, tol: float) -> Rou
         return replace(rounds, share=share, factor=factor, n_undone=rounds.n_undone + 1)
     if failed:
         return rounds
-    # With 0.7 instead of 0.85, B takes twice the work to get within 1 % of its final cost.
+    # A factor of 0.7 instead of 0.85 doubles the work to get within 1 % of the final cost (B).
     share = max(min(share, LEAST_SHARE), share * 0.8)
     return replace(rounds, share=share, factor=max(min(factor, LEAST_FACTOR), factor * 0.85))
 
 
 def _more_rows_pay(after: Schedule, gained: float) -> bool:
-    """Return True if, after a round over a sample, more rows would gain more per unit of work."""
+    """Return True if more rows are expected to gain more per unit of work than the last round."""
     if not gained > 0:
         return after.rounds.n_undone >= 3
     more, n_more = _gain_of_more_rows(after)
@@ -529,14 +482,11 @@ def _more_rows_pay(after: Schedule, gained: float) -> bool:
     return gained / work <= more / (n_more * a_row + a_pass)
 
 
-# --- lengths of lists -----------------------------------------------------------------------------
-
-
 def _least_length(now: Schedule, gained: float) -> int:
     """Return the minimum length of lists after a round that lowered the cost by ``gained``."""
     longer = [n for n, share in LEAST_LENGTHS if max(0.0, gained) < share * now.cost]
     if not gained > 0:
-        # Too many moves may also be the reason, so take only the next longer length.
+        # Short lists may not be the cause of the failure, so only take the next length.
         longer = [n for n in longer if n > now.length][:1]
     return max([now.least_length, *longer])
 
@@ -544,7 +494,7 @@ def _least_length(now: Schedule, gained: float) -> int:
 def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int]:
     """Return the usual length of lists in a round, and the length in its first pass.
 
-    Both have the highest gain per work by the probe's ``curve``; k or more means all centres.
+    Both maximise the gain per unit of work, estimated by ``curve``; k or more means all centres.
     """
     k, usual = now.setting.n_clusters, now.length
     gains = dict(zip((*LENGTHS, k), curve, strict=True))
@@ -553,9 +503,8 @@ def _lengths_of_round(now: Schedule, curve: tuple[float, ...]) -> tuple[int, int
         return max((gain for n, gain in gains.items() if n <= length), default=0.0)
 
     def rate(length: int, usual: int) -> float:
-        """Return the gain per work, with a lower weight for the gain beyond the usual length."""
-        # When rows are late in reaching their nearest centres, the cost of the current labels
-        # decreases more than the inertia.
+        """Return the gain per unit of work; gains beyond the usual length have a lower weight."""
+        # If labels are outdated, their cost decreases more than the inertia.
         fresh = within(usual)
         return (fresh + 0.6 * (within(length) - fresh)) / (length + ROW_WORK)
 

@@ -29,6 +29,7 @@ from largek_dask.algorithms.truncated.schedule import (
     MOST_ROUNDS,
     PASS_WORK,
     RESTART_ROWS,
+    RESTARTED_CLUSTERS,
     ROW_WORK,
     Outcome,
     Schedule,
@@ -37,7 +38,6 @@ from largek_dask.algorithms.truncated.schedule import (
     center_work,
     ended_round,
     first_schedule,
-    is_restarted,
     next_step,
     sample_sizes,
 )
@@ -58,7 +58,7 @@ Labels = NDArray[np.int32]
 
 
 def row_bytes(itemsize: int) -> int:
-    """Return the maximum size of row state, two labels and two distances, in bytes per row."""
+    """Return the maximum size of the row state (two labels and two distances) in bytes per row."""
     return 2 * 4 + 2 * itemsize
 
 
@@ -72,11 +72,10 @@ class TruncatedSearch:
     rounds: int | Literal["auto"] = "auto"
 
     def init(self, passes: Passes, rng: Rng) -> TruncatedState:
-        """Return the state before the first step on these rows."""
         if passes.is_sparse and self.neighbours != "auto":
             raise ParameterError(
-                f"neighbours={self.neighbours} is for dense rows, and these are sparse, which meet "
-                "all centres: leave it at 'auto'."
+                f"neighbours={self.neighbours} is not supported for sparse rows, which are "
+                "compared with all centres. Use neighbours='auto'."
             )
         k, shift, init = self.problem.n_clusters, passes.statistics.shift, self.problem.init
         guided = isinstance(init, str) and init == "auto"
@@ -94,7 +93,6 @@ class TruncatedSearch:
         return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
 
     def setting(self, table: TableShape) -> Setting:
-        """Return the setting of a search on the rows of a table."""
         k, work = self.problem.n_clusters, 0.0
         rounds = MOST_ROUNDS if self.rounds == "auto" else self.rounds
         length = None if self.neighbours == "auto" else self.neighbours
@@ -103,10 +101,7 @@ class TruncatedSearch:
         moves = self.moves and k > 2
         return Setting(table.n_rows, k, moves, rounds, length, table.is_sparse, work)
 
-    # --- steps ------------------------------------------------------------------------------------
-
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
-        """Run one pass, and choose the next one."""
         schedule, sample = state.schedule, None
         if not schedule.everywhere or schedule.task.probes:
             if state.far is not None:
@@ -121,9 +116,9 @@ class TruncatedSearch:
     def step_on(
         self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
     ) -> tuple[TruncatedState, Info, PassDone]:
-        """Run a step on the sample or on all rows, and also return the results of its pass.
+        """Run a step on the sample or on all rows; also return the results of its pass.
 
-        A probe uses the sample.
+        Probes always use the sample.
         """
         origin: Labels | None = None
         if state.schedule.task.kind == "start":
@@ -137,25 +132,26 @@ class TruncatedSearch:
             state = replace(state, centers=centers, coarse=coarse)
         state = with_neighbours(state, passes.threads.n)
         done = _run_pass(passes, state, sample, origin)
-        found = probe_sample(passes, state, done, sample)
-        far = _far_rows(passes, rng, state, done)
+        moves, curve, misled = probe_sample(passes, state, done, sample)
+        far, restart_rows = _far_sample(passes, rng, state, done)
         tally, k = done.total.tally, len(done.centers)
         outcome = Outcome(
             cost=done.cost,
             work=done.work,
             n_changed=tally.n_changed,
             n_replayed=len(done.history),
-            n_moves=0 if found.moves is None else len(found.moves.split),
-            misled=found.misled,
-            curve=found.curve,
-            restart_rows=_restart_rows(passes, state, far),
+            n_moves=0 if moves is None else len(moves.split),
+            misled=misled,
+            curve=curve,
+            restart_rows=restart_rows,
             met=tally.n_evaluated / (done.n_rows * k),
         )
         schedule, back = next_step(state.schedule, outcome, self.problem.tol)
+        continues = schedule.stage.name in ("sample", "round") and schedule.stage.passes > 0
         centers, cost = done.centers, done.cost
         if state.schedule.task.keeps_centers:
             centers, cost = state.centers, done.cost + done.by_means
-        elif schedule.continues and not back:
+        elif continues and not back:
             centers = overstep(state.centers, done.centers, state.moves)
             cost = done.scale * done.total.sums.cost(centers, done.total.squares.value)
         unmet = None if state.moves is None else np.isin(np.arange(k), state.moves.clusters)
@@ -179,8 +175,8 @@ class TruncatedSearch:
             assert after.round is not None
             after = back_to_round(after, after.round, restores=True)
         else:
-            # In the stage "sample", moves are carried out at once; in rounds they may be undone.
-            after = with_moves(after, found.moves, tried=state.schedule.stage.name != "sample")
+            # Moves in the stage "sample" are final; moves in rounds may be undone.
+            after = with_moves(after, moves, tried=state.schedule.stage.name != "sample")
         leaves_sample = schedule.everywhere and not state.schedule.everywhere
         if sample is not None and state.far is None and leaves_sample:
             sample.close()
@@ -189,26 +185,25 @@ class TruncatedSearch:
     def start(
         self, passes: Passes, rng: Rng, sample: Passes, known: NDArray[Any] | None = None
     ) -> tuple[NDArray[Any], NDArray[Any], Labels]:
-        """Return centres, coarse centres, and first labels of the sample's rows.
+        """Return starting centres, coarse centres, and labels of the rows of the sample.
 
-        For few clusters of dense rows, the best of several starts is used. If ``known`` centres are
-        better than the start, they are returned.
+        For few clusters of dense rows, the best of several starts is used. The centres ``known``
+        are returned instead if they have a lower cost.
         """
         x, weight, _ = sample.take()
         k, shift, n_threads = self.problem.n_clusters, sample.statistics.shift, passes.threads.n
         if isinstance(x, SparseBlock):
-            # Sparse rows do not form coarse cells, so the first centre stands for all of them.
+            # Sparse rows do not need coarse centres, so any centre will do.
             mass, grid = np.ones(len(x)) if weight is None else weight, passes.statistics.grid
             if known is None and passes.n_rows > LARGEST_SHARE * RESTART_ROWS * k:
-                # With many rows, moves improve a simple start sooner than a better start is found.
-                generator = rng.generator(0, "rows")
-                found = different_rows(x, mass, k, grid, generator, n_threads)
+                # With many rows, moves after a simple start are faster than a better start.
+                found = different_rows(x, mass, k, grid, rng.generator(0, "rows"), n_threads)
                 if found is not None:
                     return found[0], found[0][:1], found[1]
             centers = centers_of_sample(x, mass, k, passes, rng)
             coarse = centers[:1]
             cost = 0.0 if known is None else cost_of(x, weight, centers, shift)
-        elif known is None and not is_restarted(k):
+        elif known is None and k > RESTARTED_CLUSTERS:
             return two_level_start(x, weight, k, shift, n_threads)
         else:
             starts = n_starts(passes.n_rows, len(x), passes.n_features, k)
@@ -219,21 +214,18 @@ class TruncatedSearch:
         return centers, coarse, nearest(x, pack_centers(centers, shift))
 
     def start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
-        """Return a sample of ``n`` rows in random order; smaller samples are prefixes of it."""
+        """Return ``n`` rows in random order; a smaller sample is a prefix of a larger one."""
         largest = sample_sizes_of(passes, self.problem.n_clusters)[-1]
         return passes.subset(RowSample(rng, "start", n, largest=largest))
 
-    # --- results ----------------------------------------------------------------------------------
-
     def model(self, state: TruncatedState) -> CenterArrays:
-        """Return the current centres, or, until moves lower the cost, the centres before them."""
+        """Return the centres, or the centres before moves that have not lowered the cost yet."""
         best = state.fallback or state
         return CenterArrays(best.centers, best.counts, state.shift)
 
     def labels(
         self, passes: Passes, rng: Rng, state: TruncatedState
     ) -> tuple[Labels, float, NDArray[np.float64]]:
-        """Label rows by ``model(state)`` in one or two passes with few centres per row."""
         begun, schedule, step = state.fallback, state.schedule, state.step + 1
         if begun is not None:
             # Restore labels from before the moves, unless rows are compared with all centres.
@@ -262,7 +254,7 @@ def sample_sizes_of(table: TableShape, k: int) -> tuple[int, ...]:
 
 
 def split_rows(row_values: int, k: int) -> int:
-    """Return the maximum number of rows of the sample on which splits are tried."""
+    """Return the maximum size of the sample on which splits are tried."""
     return min(256 * k, (1 << 26) // row_values)
 
 
@@ -271,7 +263,7 @@ def _run_pass(
 ) -> PassDone:
     """Run the next pass over all rows or over the sample; call ``with_neighbours`` first.
 
-    ``origin`` (m,) are labels of the sample's rows, if this is their first pass and not an anchor.
+    ``origin`` (m,) are the initial labels of the sample, if this first pass is not an anchor.
     """
     schedule, step = state.schedule, state.step + 1
     task, pass_, history = schedule.task, next_pass(passes, state), state.history
@@ -290,17 +282,14 @@ def _run_pass(
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     pass_.forget()
     if origin is not None:
-        # The initial labels are not stored for a replay, so the next pass has to be an anchor.
+        # Initial labels are not stored, so this pass cannot be replayed: an anchor must follow.
         history = History(history.generation + 1)
-    elif pass_.restore:
-        # Undone passes need not be replayed: this pass can follow the start of the round directly.
-        assert state.round is not None
-        kept = replace(pass_, restore=False).to_keep()
-        history = history.then(kept, back_to=state.round.n_replayed)
     else:
-        history = history.then(pass_.to_keep(), anchor=pass_.is_anchor)
+        # Undone passes are not replayed: a restoring pass follows the passes before the round.
+        back_to = state.round.n_replayed if pass_.restore and state.round else None
+        history = history.then(pass_.to_keep(), anchor=pass_.is_anchor, back_to=back_to)
     centers = total.sums.means(state.centers)
-    # Packing does not copy a read-only array.
+    # Read-only arrays are packed without a copy.
     centers.flags.writeable = False
     cost = scale * total.sums.cost(centers, total.squares.value)
     by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
@@ -313,25 +302,23 @@ def _run_pass(
     return PassDone(pass_, total, labels, n_rows, scale, history, centers, cost, by_means, work)
 
 
-def _far_rows(passes: Passes, rng: Rng, state: TruncatedState, done: PassDone) -> FarSample | None:
-    """Draw a sample with far rows if the pass found that these account for much of the cost."""
+def _far_sample(
+    passes: Passes, rng: Rng, state: TruncatedState, done: PassDone
+) -> tuple[FarSample | None, int]:
+    """Draw a sample with far rows if these account for much of the cost of the pass.
+
+    Also returns the size of the sample if the search has to start again on it, otherwise 0.
+    """
     if not done.total.tally.far.value > FAR_COST * (done.cost + done.by_means):
-        return state.far
-    mean = state.schedule.cost / passes.statistics.total_weight
-    return draw_rows(passes, rng, done.history, done.total.sums.counts, mean)
-
-
-def _restart_rows(passes: Passes, state: TruncatedState, far: FarSample | None) -> int:
-    """Return the size of the sample to start again on; 0: continue with the current model."""
-    k = len(state.centers)
-    if far is None or state.far is not None or k > DENSE_CLUSTERS:
-        return 0
-    whole = sample_sizes_of(passes, k)[0] >= passes.n_rows
-    return 0 if whole and is_restarted(k) else len(far.rows)
+        return state.far, 0
+    mean, k = state.schedule.cost / passes.statistics.total_weight, len(state.centers)
+    far = draw_rows(passes, rng, done.history, done.total.sums.counts, mean)
+    known = k <= RESTARTED_CLUSTERS and sample_sizes_of(passes, k)[0] >= passes.n_rows
+    restarts = state.far is None and k <= DENSE_CLUSTERS and not known
+    return far, len(far.rows) if restarts else 0
 
 
 def _info(state: TruncatedState, done: PassDone, schedule: Schedule, back: bool) -> Info:
-    """Return the record of a step, given the state before it, its pass, and the next schedule."""
     task, tally, k = state.schedule.task, done.total.tally, len(state.centers)
     readings = max(1, state.n_read + (done.history.generation if state.schedule.everywhere else 0))
     return Info(

@@ -13,7 +13,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.truncated.far import FarSample
 from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
-from largek_dask.algorithms.truncated.passes import Pass
+from largek_dask.algorithms.truncated.passes import Kind, Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.movement import squared_movements
@@ -23,12 +23,11 @@ TABLE_AGE = 6
 WIDTH = 64
 """Minimum number of nearest centres computed for each centre."""
 OUTLIER = 2.0**20
-"""Maximum loss of a row when its cluster is removed, in multiples of the mean cost of a row; larger
-losses are limited to it."""
+"""Maximum loss that is counted for a row when its cluster is removed, in multiples of the mean cost
+of a row."""
 BEYOND = 0.8
 """Overshoot of a centre beyond the mean of its rows, relative to its movement. With a value below
-1, the cost does not rise even if no row changes its cluster; and if clusters overlap, the search
-takes fewer passes until centres stop moving."""
+1, the cost cannot rise; if clusters overlap, overshooting saves passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,16 +35,12 @@ class Round:
     """State to return to if the moves of a round do not lower the cost."""
 
     centers: NDArray[Any]
-    """(k, d) centres before the moves."""
     counts: NDArray[np.float64]
-    """(k,) weights of the clusters before the moves."""
     n_replayed: int
-    """Number of passes from the last anchor to the round; they come first in ``history``."""
+    """Number of passes in ``history`` before the round."""
     neighbours: Neighbours | None
     table: NDArray[np.int32] | None
-    """(k, m) nearest centres before the moves, computed from ``neighbours``; None if not needed."""
     split: tuple[int, ...] = ()
-    """Clusters that are split by the moves of the round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,52 +49,42 @@ class TruncatedState:
 
     step: int
     schedule: Schedule
-    """The next step, and all data for later decisions."""
     centers: NDArray[Any]
     """(k, d) centres to which the next step assigns rows."""
     counts: NDArray[np.float64]
-    """(k,) weight of the rows of each cluster in the last assignment, scaled to all rows."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
     coarse: NDArray[Any]
-    """(about sqrt(k), d) coarse centres."""
     everywhere: bool = False
     """True if the last pass was over all rows, not over a sample."""
     history: History[Pass] = field(default_factory=History)
     """Passes over the rows of the last pass, since the last anchor."""
     neighbours: Neighbours | None = None
     table: NDArray[np.int32] | None = None
-    """(k, m) nearest centres of each centre, itself first, computed from ``neighbours``."""
+    """(k, m) nearest centres of each centre, beginning with the centre itself."""
     table_age: int = 0
-    """Number of passes since the table was made."""
     unmet: NDArray[np.bool_] | None = None
-    """(k,) True for clusters whose rows have not been compared with the cluster's list; None if
-    there are no such clusters."""
+    """(k,) True for clusters whose rows have not been compared with the list of the cluster; None
+    if there are no such clusters."""
     moves: Moves | None = None
     """Moves of the next step, already applied to ``centers``."""
     round: Round | None = None
-    """State before the last round."""
     failed: tuple[int, ...] = ()
-    """Clusters whose split was tried alone and failed, since the last round that lowered the cost
-    enough."""
+    """Clusters whose split failed when it was tried alone, since the last successful round."""
     restores: bool = False
     """True if the next step restores the labels from before the last round."""
     cost: float = float("inf")
-    """Cost of the labels of the last step, with ``centers``."""
+    """Cost of the last labels with ``centers``."""
     far: FarSample | None = None
-    """Sample drawn after far rows were found to account for much of the cost."""
+    """Sample with far rows, drawn after these were found to account for much of the cost."""
     n_read: int = 0
-    """Number of readings of all rows before the search in all features."""
+    """Number of times that all rows were read before the search in all features."""
 
     @property
     def fallback(self) -> Round | None:
-        """State before the current round, if its moves have not lowered the cost yet."""
+        """State before the current round, until the moves of the round lower the cost."""
         stage = self.schedule.stage
         behind = stage.name == "round" and stage.passes > 0 and self.cost >= stage.cost_before
         return self.round if behind or self.moves is not None else None
-
-
-# --- the next pass --------------------------------------------------------------------------------
 
 
 def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
@@ -122,28 +107,21 @@ def with_neighbours(state: TruncatedState, n_threads: int) -> TruncatedState:
 def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     """Return the pass of the next step; call ``with_neighbours`` first."""
     schedule, moves, task = state.schedule, state.moves, state.schedule.task
-    max_loss = loss_steps = 0.0
+    kind: Kind = "lists" if task.kind == "start" else task.kind
+    pass_ = Pass(kind, state.centers, state.shift)
     if task.probes:
-        # The extent of the data bounds the distance from a row to a centre.
+        # No row is farther from a centre than the extent of the data.
         known = passes.statistics
         widest = 4 * passes.n_features * known.max_abs**2
-        # If all rows coincide with their centres, any scale will do.
+        # If all rows are equal to their centres, any positive value will do.
         max_loss = min(widest, OUTLIER * schedule.cost / known.total_weight) or 1.0
-        loss_steps = loss_scale(max_loss, known.total_weight)
-    if task.kind in ("all", "cells"):
-        coarse = state.coarse if task.kind == "cells" else None
-        return Pass(
-            task.kind,
-            state.centers,
-            state.shift,
-            coarse=coarse,
-            max_loss=max_loss,
-            loss_steps=loss_steps,
-        )
-    if task.kind == "unsettled":
+        steps = loss_scale(max_loss, known.total_weight)
+        pass_ = replace(pass_, max_loss=max_loss, loss_steps=steps)
+    if pass_.is_anchor:
+        return replace(pass_, coarse=state.coarse) if kind == "cells" else pass_
+    if kind == "unsettled":
         drift, reach = _drift_and_reach(state, None, None)
-        save = schedule.opens_round
-        return Pass("unsettled", state.centers, state.shift, drift=drift, reach=reach, save=save)
+        return replace(pass_, drift=drift, reach=reach, save=schedule.opens_round)
     assert state.neighbours is not None
     assert state.table is not None
     recipe = Recipe(state.neighbours, task.length)
@@ -155,18 +133,14 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         recipe = Recipe(recipe.near, task.length, begun.neighbours, moves.split, moves.removed)
         offsets, listed = recipe.make(state.table, begun.table)
     drift, reach = _drift_and_reach(state, offsets, listed)
-    return Pass(
-        "lists",
-        state.centers,
-        state.shift,
+    return replace(
+        pass_,
         listed=listed,
         # Lists of equal length need no offsets.
         offsets=None if moves is None else offsets,
         recipe=recipe,
         drift=drift,
         reach=reach,
-        max_loss=max_loss,
-        loss_steps=loss_steps,
         save=schedule.opens_round,
         restore=state.restores,
     )
@@ -175,53 +149,47 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
 def _drift_and_reach(
     state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the (k,) movement of each centre since the last pass, and the (k,) largest per list.
+    """Return (k,) movements of the centres since the last pass, and (k,) maxima over the lists.
 
-    Without lists, the latter is the largest movement of any centre.
+    Without lists, the maximum over all centres is returned for every cluster.
     """
     k = len(state.centers)
     last = state.history.last
     if state.restores or last is None:
-        # Labels of rows are known, but no bounds.
+        # The labels of the rows are known, but not their bounds.
         return np.zeros(k), np.full(k, np.inf)
     drift = np.sqrt(squared_movements(state.centers, last.centers))
     unmet, moved = state.unmet, None
     if state.moves is not None:
         moved = state.moves.clusters
-        # Rows of these clusters are compared with new lists, and get new distances.
+        # Rows of these clusters are compared with new lists, which gives new distances.
         drift[moved] = 0
         unmet = np.zeros(k, np.bool_) if unmet is None else unmet.copy()
         unmet[moved] = True
     return drift, reach_of(drift, offsets, listed, unmet, moved)
 
 
-# --- after it -------------------------------------------------------------------------------------
-
-
 def with_moves(after: TruncatedState, moves: Moves | None, *, tried: bool) -> TruncatedState:
-    """Return the state with the chosen moves, and with a new round if the next step opens one.
+    """Return the state with the chosen moves, and with a new round if the next step begins one.
 
-    ``tried``: carry out moves only in a round, where they can be undone.
+    If ``tried``, moves are carried out only in a round, where they can be undone.
     """
     opens = after.schedule.opens_round
     split = () if moves is None else tuple(moves.split.tolist())
     if opens:
         before = after.centers, after.counts, len(after.history), after.neighbours, after.table
         after = replace(after, round=Round(*before, split))
-    if moves is None or not split:
+    # An anchor does not need lists of the moved centres.
+    is_anchor = after.schedule.task.kind in ("cells", "all") and not tried
+    if moves is None or not split or not (opens or is_anchor):
         return after
-    if opens:
-        return replace(after, centers=moves.apply(after.centers), moves=moves)
-    if after.schedule.task.kind in ("cells", "all") and not tried:
-        # The next pass is an anchor, so rows find the moved centres without lists.
-        return replace(after, centers=moves.apply(after.centers))
-    return after
+    return replace(after, centers=moves.apply(after.centers), moves=moves if opens else None)
 
 
 def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> TruncatedState:
-    """Return the state with the centres and tables from before a round's moves.
+    """Return the state with the centres and tables from before the moves of a round.
 
-    ``restores``: the next pass also restores the labels of the rows.
+    If ``restores``, the next pass also restores the labels of the rows.
     """
     return replace(
         state,
@@ -238,7 +206,7 @@ def back_to_round(state: TruncatedState, begun: Round, *, restores: bool) -> Tru
 def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tuple[int, ...]:
     """Return the clusters whose split is not tried again before another round succeeds.
 
-    If several splits were tried together, it is unknown which of them failed.
+    If several splits were tried together, none is included, as it is unknown which of them failed.
     """
     if back:
         assert state.round is not None
@@ -250,11 +218,11 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
 def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
-    Centres that have just been relocated by moves are set to the mean.
+    Centres that have just been relocated are set to the means.
     """
     centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
     if moves is not None:
         centers[moves.clusters] = means[moves.clusters]
-    # Packing does not copy a read-only array.
+    # Read-only arrays are packed without a copy.
     centers.flags.writeable = False
     return centers

@@ -1,21 +1,20 @@
 """vc-GMM: truncated variational EM for mixtures of very many Gaussians.
 
-``algorithms.published.vcgmm`` is the form that follows the paper line by line, with its equation
-numbers.
+``algorithms.published.vcgmm`` follows the paper line by line, with its equation numbers.
 
-Each row has a few candidates: the components that it may come from. Its responsibilities are
-computed among these only, and new candidates are sought only near them. So a step computes a few
-log joint densities per row, however many components there are, and the free energy F, a lower bound
-of the log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM
+Each row has a few candidates: components that the row may belong to. Its responsibilities are
+computed among these only, and new candidates are sought only near them. So a step computes only a
+few log joint densities per row, however many components there are, and the free energy F, a lower
+bound of the log-likelihood, rises in every step (J. Lücke, D. Forster, k-means as a variational EM
 approximation of Gaussian mixture models, 2019; F. Hirschberger, D. Forster, J. Lücke, A variational
 EM acceleration for efficient clustering at very large scales, TPAMI 2022; on coresets: D. Forster,
 J. Lücke, Can clustering scale sublinearly with its clusters?, AISTATS 2018).
 
-Differences from the paper (DESIGN.md has the reasons): the first means come from a truncated search
-with moves, because they decide which optimum EM reaches; rows with the same best candidate are
-compared with one list, the components nearest to it, so that they share register tiles; and the fit
-stops by 2 ΔF / (D W), roughly the relative change of the variance, since ``|ΔF / F|`` depends on
-the unit of measurement.
+There are three differences from the paper (DESIGN.md gives the reasons). The first means come from
+a truncated search with moves, because they decide which optimum EM reaches. Rows with the same best
+candidate share one list of components, those nearest to it, so that kernels process these rows
+together. The fit stops by 2 ΔF / (D W), roughly the relative change of the variance, because ``|ΔF
+/ F|`` depends on the unit of measurement.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from largek_dask.algorithms.base import (
     Passes,
     PlannedTable,
     Rng,
+    RowSample,
     TableShape,
 )
 from largek_dask.algorithms.choices import COVARIANCES, Covariance
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.mixture import MixtureArrays, MixtureProblem
 from largek_dask.algorithms.parts.gathered import bytes_of_held
-from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.spread import spread_of
 from largek_dask.algorithms.problem import Problem, check_integer
 from largek_dask.algorithms.published.vcgmm import VCGMMPaper
@@ -48,56 +47,58 @@ from largek_dask.algorithms.starts.coresets import Coreset, draw_coreset
 from largek_dask.algorithms.starts.samples import coarse_centers
 from largek_dask.algorithms.starts.seeding import initial_centers
 from largek_dask.algorithms.truncated import Truncated
-from largek_dask.algorithms.vcgmm.components import Components, equal_components, updated
-from largek_dask.algorithms.vcgmm.moves import (
-    ComponentMoves,
-    collapsed,
-    find_moves,
-    retired,
-    to_retire,
+from largek_dask.algorithms.vcgmm.components import (
+    Components,
+    bound_of_labels,
+    equal_components,
+    updated,
 )
+from largek_dask.algorithms.vcgmm.moves import collapsed, find_moves, retired, to_retire
 from largek_dask.algorithms.vcgmm.passes import (
     NEAREST_COMPONENTS,
     EMPass,
     EMPassTotal,
     NearComponents,
+    kept_dtype,
     pass_over,
-    row_bytes_of,
 )
-from largek_dask.algorithms.vcgmm.start import START, bound_of_labels, start_rows
 from largek_dask.algorithms.vcgmm.state import Trial, VCGMMState
 from largek_dask.errors import DataError, ParameterError, ParameterWarning, warn
 from largek_dask.kernels.bounds.neighbours import n_compared
 from largek_dask.kernels.exact.transcendental import log
 
+START = Truncated(rounds=5)
+COARSE_ROWS = 128 * 1024
+"""Number of rows in the sample from which coarse centres are computed."""
 CANDIDATES = 5
 WIDE_CANDIDATES = 16
-"""Number of candidates if wide components overlap; with fewer, the largest takes all rows."""
-LIST = 32
-"""Minimum length of a row's list of components; it is also at least `LISTS` times its
-candidates."""
-LISTS = 3
+"""Number of candidates for "isoflex", where wide components overlap other components. With fewer
+candidates, the widest component takes over all rows."""
+LIST, LISTS = 32, 3
+"""Minimum length of a row's list of components; the list also contains at least `LISTS` times the
+number of candidates."""
 SHARED = 1
-"""Iterations with a shared variance and equal weights, before each component has its own."""
+"""Number of first iterations in which components share one variance and have equal weights."""
 SETTLING = 2
-"""Minimum iterations after these before a small change of F may end a fit."""
+"""Minimum number of iterations after the `SHARED` ones before a small change of F may end a fit."""
 TABLE_AGE = 3
-"""Minimum iterations before the neighbours are recomputed."""
+"""Minimum number of iterations that use the same table of neighbours."""
 TABLE_SHARE = 5
-"""Time spent in iterations that use a table of neighbours, divided by the time to compute the
-table. With 262,144 rows x 32, k = 32,000, and a table used for 1, 3, 6, 12 or 25 iterations, F per
-row after 5 s was -53.03, -52.97, -52.99, -52.99 and -53.12."""
+"""Time of the iterations that use a table of neighbours, divided by the time to compute the table.
+With 262,144 rows x 32, k = 32,000, and a table used for 1, 3, 6, 12 or 25 iterations, F per row
+after 5 s was -53.03, -52.97, -52.99, -52.99 and -53.12."""
 PAIR_WORK = 0.125
-"""Cost per pair of components in a table, relative to evaluating one log joint density of a row
-(measured)."""
+"""Cost per pair of components in a table of neighbours, relative to the cost of one log joint
+density of a row (measured)."""
 FULL_EVERY = 10
-"""Iterations between searches of all components, if such searches are cheap."""
+"""Number of iterations between searches of all components, if these are cheap."""
 ROW_WORK = 16.0
-"""Other cost of a row per iteration, relative to evaluating one log joint density (measured)."""
+"""Additional cost of a row per iteration, relative to the cost of one log joint density
+(measured)."""
 GIVEN_BYTES = 256 << 20
-"""Maximum size of all rows' candidates in a checkpoint, in bytes."""
+"""Maximum size of the candidates of all rows in a checkpoint, in bytes."""
 KEPT_BYTES = 256 << 20
-"""Maximum size of the models since the last anchor in a checkpoint without candidates, in bytes."""
+"""Maximum size of the models since the last anchor in a checkpoint, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -144,20 +145,21 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     are equation 3, the M-step is equation 6, the criterion for candidates is equation 7, and the
     first variance is equation 8.
 
-    ``cost`` in ``history_`` is F over all rows (during the search for first means: with one
-    candidate per row). In ``extra``: ``gain`` is 2 ΔF / (D W), which is compared with ``tol``;
-    ``iteration`` counts iterations of EM, 0 during the search; ``lower_bound`` is F divided by the
-    total weight of the rows used for learning; ``energy`` is the mean squared distance of the rows
-    to the means, weighted by responsibilities; ``alive`` is the number of components of the next
-    iteration. Except for "iso", there are more counts: ``collapsed`` components, which have less
-    than a row or variances at the floor; ``moves`` that the next iteration tries; and components
-    ``retired`` before it. ``back`` is 1 if moves were undone. F falls only when components are
-    retired; a fit that ends before the next iteration returns them unchanged.
+    In ``history_``, ``cost`` is F over all rows (during the search for first means, F with one
+    candidate per row). ``extra`` contains more values: ``gain`` is 2 ΔF / (D W), which is compared
+    with ``tol``; ``iteration`` counts iterations of EM, and is 0 during the search; ``lower_bound``
+    is F divided by the total weight of the rows used for learning; ``energy`` is the mean squared
+    distance of the rows to the means, weighted by responsibilities; ``alive`` is the number of
+    components in the next iteration. Except for "iso", there are more counts: ``collapsed``
+    components, which have less than a row or variances at the floor; ``moves`` that the next
+    iteration tries; and components ``retired`` before it. ``back`` is 1 if moves were undone. F
+    falls only when components are retired; a fit that ends before the next iteration returns them
+    unchanged.
 
     ``evaluations`` counts the log joint densities and distances computed for rows in a step, and
-    ``evaluations_lists`` those between components for new lists. In the first step
-    ``evaluations_coreset`` counts the evaluations that draw a coreset, and ``evaluations_seeding``
-    those of AFK-MC².
+    ``evaluations_lists`` the distances between components for new lists. In the first step,
+    ``evaluations_coreset`` counts the evaluations for drawing a coreset, and
+    ``evaluations_seeding`` the evaluations of AFK-MC².
 
     Examples
     --------
@@ -178,7 +180,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     least_variance: float = 0.0
     moves: bool = True
     solves: ClassVar[type[Problem]] = KMeansProblem
-    """The problem: hard clusters, unless a mixture is requested (``MixtureProblem``)."""
+    """Hard clusters by default; a ``MixtureProblem`` requests a mixture instead."""
     change: ClassVar[str] = "gain"
 
     def __post_init__(self) -> None:
@@ -203,15 +205,12 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         """Return the published algorithm; ``parameters`` are those of ``VCGMMPaper``."""
         return VCGMMPaper(**parameters)
 
-    # --- parameters -------------------------------------------------------------------------------
-
     @property
     def _k(self) -> int:
         return self.problem.n_clusters
 
     @property
     def _width(self) -> int:
-        """Number of candidates per row, at most the number of components."""
         return min(self._candidates, self._k)
 
     @property
@@ -225,58 +224,61 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _length(self) -> int:
-        """Number of components per list; if k, passes search all and store no candidates."""
+        """Number of components per list; if it is k, passes search all and store no candidates."""
         usual = max(LIST, LISTS * self._candidates)
         length = usual if self.neighbours == "auto" else self.neighbours
         return min(self._k, max(length, self._candidates))
 
     def _coreset_of(self, table: TableShape) -> int | None:
-        """Return the number of rows to draw from such a table, or None to learn from all rows."""
+        """Return the size of the coreset for this table, or None to learn from all rows."""
         if self.coreset is None or self.coreset >= table.n_rows:
             return None
         return self.coreset
 
     def _rows(self, passes: Passes, coreset: Coreset | None) -> Passes:
-        """Return the rows to learn from."""
         if coreset is None:
             return passes
         return passes.subset(coreset.rows, coreset.factors, own_weights=True)
 
     def bind(self, problem: Problem) -> Self:
-        """Reject a coreset that is too small; warn if parameters are reduced for a small k."""
+        """Raise an error if the coreset is too small; warn if a small k changes parameters."""
         k = problem.n_clusters
         if self.coreset is not None and self.coreset < k:
             raise ParameterError(
-                f"coreset={self.coreset} is less than n_clusters={k}: give it some rows for "
-                "each component."
+                f"coreset={self.coreset} is less than n_clusters={k}. Use a coreset with several "
+                "rows per component."
             )
         bound = super().bind(problem)
         taken = {"candidates": bound._width, "neighbours": bound._length}
         cut = [
-            f"{name}={asked} is taken as {number}"
+            f"{name}={asked} is changed to {number}"
             for name, number in taken.items()
             if (asked := getattr(self, name)) not in ("auto", number)
         ]
         if cut:
             warn(
-                f"{' and '.join(cut)}: there are {k} components, and a row meets at least its "
-                "candidates.",
+                f"{' and '.join(cut)}: there are {k} components, and neighbours must be at least "
+                "the number of candidates.",
                 ParameterWarning,
             )
         return bound
 
-    # --- init and step ----------------------------------------------------------------------------
-
     def init(self, passes: Passes, rng: Rng) -> VCGMMState:
-        """Draw the coreset, if requested, and begin the search for first means."""
-        drawn = self._draw(passes, rng)
+        drawn, n = None, self._coreset_of(passes)
+        if n is not None:
+            drawn = draw_coreset(passes, rng, n)
+            if len(drawn.rows) < self._k:
+                raise ParameterError(
+                    f"coreset={n} contains only {len(drawn.rows)} different rows, fewer than the "
+                    f"{self._k} components. Use a larger coreset."
+                )
         rows = self._rows(passes, drawn)
         spread = spread_of(rows)
-        # Hard clusters of equal rows are the same with any variance.
+        # For hard clusters, any variance will do if all rows are equal.
         if spread.mean <= 0 and isinstance(self.problem, MixtureProblem):
             raise DataError(
-                f"All rows are equal (n_samples={passes.n_rows}): a mixture of Gaussians has "
-                "no variance to learn. Give rows that differ."
+                f"All rows are equal (n_samples={passes.n_rows}), so a mixture of Gaussians has no "
+                "variance. Provide rows that differ."
             )
         state = VCGMMState(
             step=0,
@@ -300,7 +302,9 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             begun = (*begun, ("evaluations_seeding", float(n_evaluated)))
         else:
             means = initial_centers(rows, rng, self._k, init)
-        coarse = coarse_centers(start_rows(rows, rng), self._k, state.shift)
+        sample = rows.subset(RowSample(rng, "coarse", COARSE_ROWS))
+        coarse = coarse_centers(sample.take().x, self._k, state.shift)
+        sample.close()
         components, knows_variances = self._first_components(means, spread.mean, state)
         return replace(
             state,
@@ -311,23 +315,10 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             begun=begun,
         )
 
-    def _draw(self, passes: Passes, rng: Rng) -> Coreset | None:
-        """Draw the coreset; return None to learn from all rows."""
-        n = self._coreset_of(passes)
-        if n is None:
-            return None
-        drawn = draw_coreset(passes, rng, n)
-        if len(drawn.rows) < self._k:
-            raise ParameterError(
-                f"coreset={n} has found {len(drawn.rows)} rows, fewer than there are components "
-                f"({self._k}): ask for a larger one."
-            )
-        return drawn
-
     def _first_components(
         self, means: NDArray[Any], spread: float, state: VCGMMState
     ) -> tuple[Components, bool]:
-        """Return components with these means, and True if their variances were given."""
+        """Return components with these means, and True if the user has given their variances."""
         variance = spread if spread > 0 else 1.0
         components = equal_components(means, variance, state.shift, self.covariance)
         asked = self.problem
@@ -345,11 +336,9 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return replace(components, variances=variances), True
 
     def _search(self) -> Truncated:
-        """Return the search for first means."""
         return START.bind(KMeansProblem(self._k, tol=self.problem.tol))
 
     def step(self, passes: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
-        """Run one step of the search for first means, or one iteration of EM."""
         rows = self._rows(passes, state.coreset)
         step = self._iteration if state.search is None else self._step_of_search
         after, info = step(rows, rng, replace(state, begun=()))
@@ -361,7 +350,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         after, info = search.step(rows, rng, state.search)
         d, total = rows.n_features, rows.statistics.total_weight
         cost, extra = info.cost, {**info.extra, "iteration": 0.0, "energy": info.cost / total}
-        # The search reports its distances as a share of all distances.
+        # The search reports the number of distances as a share of all distances.
         extra["evaluations"] = float(round(info.extra["distances"] * self._k * info.rows))
         if isinstance(self.problem, MixtureProblem):
             cost = bound_of_labels(info.cost, float(self._k), d, total, state.floor)
@@ -374,7 +363,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return replace(state, search=None, components=components, coarse=after.coarse), info_of_step
 
     def _found(self, state: VCGMMState, found: CenterArrays) -> Components:
-        """Return components at the centres of the search, with the variance given by its cost."""
+        """Return components at the centres of the search, with a variance from its cost."""
         assert state.search is not None
         variance, cost = state.floor, state.search.cost
         if np.isfinite(cost):
@@ -384,12 +373,18 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _iteration(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, Info]:
         """Run one E-step and one M-step; if no variance is known yet, only find candidates."""
         if state.retiring is not None:
-            state = _retire(state, state.retiring)
+            # F falls, so its value is dropped; rows need lists without the retired components.
+            components, masses = retired(state.known, state.masses, state.retiring)
+            state = replace(state, components=components, masses=masses, bound=-np.inf)
+            state = replace(state, table=None, retiring=None)
         state, n_evaluated = self._with_lists(rows, rng, state)
         pass_ = self._next_pass(rows, rng, state)
         wanted = self._stores_candidates(rows, state, pass_)
         total, kept = pass_over(rows, state.history, pass_, self.covariance, wanted=wanted)
-        history = _history_after(state, pass_)
+        # Undone passes are not replayed: this pass follows the passes before the moves.
+        history = state.history.then(
+            pass_.to_keep(), anchor=pass_.is_anchor, back_to=state.restored
+        )
         if kept is not None:
             last = replace(pass_.to_keep(), kind="given", given=kept, near=None, coarse=None)
             history = replace(history, entries=(last,))
@@ -407,12 +402,12 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _first_variance(
         self, rows: Passes, state: VCGMMState, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Estimate the variance from the first candidates (the paper's first E-step)."""
+        """Estimate the variance from the first candidates (the first E-step of the paper)."""
         d, weight = rows.n_features, rows.statistics.total_weight
         variances = state.known.variances
         least = total.least.value
         if self.covariance == "diag":
-            # Squared distances are divided by variances, all equal until they are known.
+            # The distances were divided by a provisional variance, equal for all features.
             least *= float(variances[0, 0])
         variance = np.maximum(least / (d * weight), state.floor)
         components = replace(state.known, variances=np.full(variances.shape, variance))
@@ -429,15 +424,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _m_step(
         self, rows: Passes, rng: Rng, state: VCGMMState, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Run the M-step and compute the gain of the iteration."""
         sums, trial = total.sums, state.trial
         shared = state.iteration < state.own_from
         components = updated(state.known, sums, self.covariance, state.floor, shared=shared)
         bound, weight = sums.bound, sums.total
         gain = 2 * (bound - state.bound) / (rows.n_features * weight)
-        tried = state.tried.later()
+        tried = replace(state.tried, pause=max(0, state.tried.pause - 1))
         if trial is not None:
-            tried = tried.after(trial.split, risen=True, paid=gain > self.problem.tol)
+            tried = tried.after(trial.pairs[:, 0], risen=True, paid=gain > self.problem.tol)
         after = replace(
             state,
             components=components,
@@ -447,11 +441,12 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             tried=tried,
             trial=None,
         )
-        compared = np.isfinite(state.bound) and not _is_settling(state)
+        settled = state.own_from + SETTLING if state.own_from else 0
+        compared = np.isfinite(state.bound) and state.iteration >= settled
         after, repairs = self._repair(rows, rng, after, opens=compared)
         extra = self._extra(pass_, total, bound, after) | repairs
         converged = False
-        # A fit does not end during a trial, or while another trial is due.
+        # A fit does not end while moves are tried or will be tried.
         if compared and not (self._repairs and (after.trial or not after.tried.gave_up)):
             extra["gain"] = gain
             converged = gain <= 0
@@ -461,8 +456,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _extra(
         self, pass_: EMPass, total: EMPassTotal, bound: float, after: VCGMMState
     ) -> dict[str, float]:
-        """Return the statistics of an iteration for ``history_``."""
-        known = _without_trial(after)
+        known = after if after.trial is None else after.trial.before
         components = known.known
         alive = np.isfinite(components.log_weights)
         if after.retiring is not None:
@@ -481,19 +475,17 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
             extra["collapsed"] = float(np.count_nonzero(fallen))
         return extra
 
-    # --- moves ------------------------------------------------------------------------------------
-
     @property
     def _repairs(self) -> bool:
-        """True if components that collapse are moved."""
+        """True if collapsed components are moved."""
         return self.moves and self.covariance != "iso" and self._k > 2
 
     def _repair(
         self, rows: Passes, rng: Rng, state: VCGMMState, *, opens: bool
     ) -> tuple[VCGMMState, dict[str, float]]:
-        """Return the state with moves to try or components to retire, and statistics.
+        """Choose moves to try or components to retire; return the new state, and statistics.
 
-        ``opens`` is True if a trial may begin.
+        ``opens`` is True if moves may be tried in the next iteration.
         """
         if not self._repairs:
             return state, {}
@@ -505,9 +497,13 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         fallen = collapsed(components, masses, row, state.floor)
         if not (tried.gave_up or tried.pause):
             tol = self.problem.tol
-            moves = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
-            if moves is not None:
-                return _begin_trial(state, moves), figures | {"moves": float(len(moves.split))}
+            found = find_moves(rows, rng, state, fallen, self.covariance, self._width, tol)
+            if found is not None:
+                moves, moved = found
+                trial = Trial(state, np.array([moves.split, moves.removed], np.int32).T)
+                # Moved components need new lists.
+                after = replace(state, components=moved, trial=trial, near=None, table=None)
+                return after, figures | {"moves": float(len(moves.split))}
             tried = tried.without()
         hopeless = to_retire(components, masses, fallen, row)
         if not (tried.may_retire and hopeless.any()):
@@ -518,14 +514,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
     def _undo(
         self, state: VCGMMState, trial: Trial, pass_: EMPass, total: EMPassTotal
     ) -> tuple[VCGMMState, Info]:
-        """Undo moves that did not raise F; the next pass restores the candidates."""
+        """Undo moves that did not raise F; the next pass restores the candidates of the rows."""
         before = trial.before
         after = replace(
             before,
             step=state.step,
             iteration=state.iteration + 1,
             history=state.history,
-            tried=state.tried.after(trial.split, risen=False, paid=False),
+            tried=state.tried.after(trial.pairs[:, 0], risen=False, paid=False),
             restored=len(before.history),
         )
         figures = {"moves": 0.0, "retired": 0.0, "back": 1.0}
@@ -533,14 +529,11 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         cost = after.bound if isinstance(self.problem, MixtureProblem) else total.sums.squares
         return after, Info(cost, total.n_rows, extra=extra)
 
-    # --- the next pass ----------------------------------------------------------------------------
-
     def _with_lists(self, rows: Passes, rng: Rng, state: VCGMMState) -> tuple[VCGMMState, int]:
-        """Return the state with lists for the next pass, and their number of evaluations."""
+        """Return the state with lists for the next pass, and the number of evaluations for them."""
         k, length = self._k, self._length
-        if length >= k:
-            return state, 0
-        if state.table is not None and state.table_age < self._table_age(rows.n_rows):
+        fresh = state.table is not None and state.table_age < self._table_age(rows.n_rows)
+        if length >= k or fresh:
             return state, 0
         pairs = None if state.trial is None else state.trial.pairs
         near = NearComponents(state.known, length, pairs)
@@ -548,7 +541,7 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return made, k * n_compared(k, length)
 
     def _table_age(self, n_rows: int) -> int:
-        """Return the iterations for which a table is used: `TABLE_SHARE` times its own cost."""
+        """Return the number of iterations for which a table of neighbours is used."""
         k, length = self._k, self._length
         iteration = n_rows * (length + ROW_WORK)
         table = PAIR_WORK * k * n_compared(k, length)
@@ -581,7 +574,6 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         )
 
     def _searches_all(self, rows: Passes, state: VCGMMState) -> bool:
-        """Return True if the next pass searches all components."""
         if not state.history.entries or state.trial is not None:
             return False
         if self._is_cheap and state.iteration > 0 and state.iteration % FULL_EVERY == 0:
@@ -590,26 +582,23 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _is_cheap(self) -> bool:
-        """True if searching all components occasionally is affordable."""
+        """True if it is affordable to search all components every few iterations."""
         return self._k <= FULL_EVERY / 2 * (self._length + ROW_WORK)
 
     @property
     def _given_bytes(self) -> int:
-        """Bytes of the candidates of a row."""
-        return row_bytes_of(self._k, self._width)
+        return self._width * kept_dtype(self._k).itemsize
 
     def _stores_candidates(self, rows: Passes, state: VCGMMState, pass_: EMPass) -> bool:
-        """Return True if candidates take fewer bytes than the models that they follow from."""
+        """Return True if a checkpoint with the candidates is smaller than one with the models."""
         given = rows.n_rows * self._given_bytes
         if pass_.is_anchor or state.trial is not None or given > GIVEN_BYTES:
             return False
         return _kept_bytes(state) > given
 
-    # --- results ----------------------------------------------------------------------------------
-
     def model(self, state: VCGMMState) -> CenterArrays | MixtureArrays:
-        """Return the components after the last M-step, or only their means for hard clusters."""
-        state = _without_trial(state)
+        """Return the components after the last M-step; for hard clusters, only their means."""
+        state = state if state.trial is None else state.trial.before
         if state.search is not None:
             found = self._search().model(state.search)
             if not isinstance(self.problem, MixtureProblem):
@@ -621,18 +610,14 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return CenterArrays(components.means, state.masses, state.shift)
 
     def footprint(self, table: PlannedTable) -> Footprint:
-        """Estimate memory and passes: two before the first step, or three for a held coreset.
-
-        A checkpoint has the models since the last anchor, and candidates if there are few rows.
-        """
         if table.is_sparse:
             raise ParameterError(
-                "VCGMM needs dense rows, and these are sparse: use KMeans, or make them dense."
+                "VCGMM requires dense rows, but these are sparse. Use KMeans, or convert them."
             )
         drawn = self._coreset_of(table)
         if drawn is None:
             start = self._search().footprint(table)
-            # One pass for the mean variance, one to draw the first rows.
+            # The first pass computes the mean variance, the second draws the first rows.
             return Footprint(
                 row_bytes=max(self._row_bytes, start.row_bytes),
                 model_copies=24,
@@ -649,13 +634,12 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
 
     @property
     def _row_bytes(self) -> int:
-        """Row state per row in bytes: candidates, and earlier ones if moves may be undone."""
+        """Size of the row state in bytes per row, with a copy if moves may have to be undone."""
         if self._length == self._k:
             return 0
         return self._given_bytes * (2 if self.covariance != "iso" and self.moves else 1)
 
     def _anchors(self, n_rows: int, d: int) -> str:
-        """Describe the interval between searches of all components."""
         k = self._k
         if self._length == k:
             return "in every step"
@@ -669,45 +653,5 @@ class VCGMM(Algorithm[VCGMMState, Problem]):
         return f"every {every} iterations: a checkpoint has room for that many models"
 
 
-def _begin_trial(state: VCGMMState, moves: ComponentMoves) -> VCGMMState:
-    """Return the state to which the moves are applied, for the next pass."""
-    trial = Trial(state, tuple(moves.split.tolist()), tuple(moves.moved.tolist()))
-    moved = moves.apply(state.known, state.masses)
-    # Moved components take the lists of their new positions.
-    return replace(state, components=moved, trial=trial, near=None, table=None)
-
-
-def _retire(state: VCGMMState, which: NDArray[np.bool_]) -> VCGMMState:
-    """Return the state for the next pass, with components retired that no move repairs.
-
-    F falls, so it is not compared with its previous value. Lists are recomputed without the retired
-    components; otherwise a row might have no other candidates.
-    """
-    components, masses = retired(state.known, state.masses, which)
-    return replace(
-        state, components=components, masses=masses, bound=-np.inf, table=None, retiring=None
-    )
-
-
-def _without_trial(state: VCGMMState) -> VCGMMState:
-    """Return the state before moves whose result is still unknown."""
-    return state if state.trial is None else state.trial.before
-
-
 def _kept_bytes(state: VCGMMState) -> int:
-    """Return the bytes of the models since the last anchor."""
     return len(state.history) * state.known.nbytes
-
-
-def _history_after(state: VCGMMState, pass_: EMPass) -> History[EMPass]:
-    """Return the history of these rows, including this pass."""
-    if pass_.restore:
-        # Undone passes need not be repeated: this pass starts from the same state.
-        kept = replace(pass_, restore=False).to_keep()
-        return state.history.then(kept, back_to=state.restored)
-    return state.history.then(pass_.to_keep(), anchor=pass_.is_anchor)
-
-
-def _is_settling(state: VCGMMState) -> bool:
-    """Return True while the variance is shared, or just was; F cannot end the fit then."""
-    return bool(state.own_from) and state.iteration < state.own_from + SETTLING

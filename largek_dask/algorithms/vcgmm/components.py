@@ -1,12 +1,13 @@
 """Components of a mixture, and the M-step.
 
-``iso``: one variance, equal weights. ``isoflex``: a variance and a weight per component. ``diag``:
-a variance per component and feature, and a weight per component.
+"iso": one variance and equal weights. "isoflex": a variance and a weight per component. "diag": a
+variance per component and feature, and a weight per component.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import pi
 from typing import Any
 
 import numpy as np
@@ -23,29 +24,25 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Components:
-    """Means, variances and weights; read-only."""
+    """Means, variances and weights of all components; the arrays are read-only."""
 
     means: NDArray[Any]
-    """(k, d), compute dtype."""
+    """(k, d) means, in the compute dtype."""
     variances: Real
-    """Variances: (1, 1) if all share one, (k, 1) per component, or (k, d) per component and
-    feature."""
+    """Shape (1, 1): one variance for all components; (k, 1): one per component; (k, d): one per
+    component and feature."""
     log_weights: Real
-    """(k,) log weights; minus infinity for retired components."""
+    """(k,) logarithms of the weights; -infinity for retired components."""
     shift: NDArray[Any]
-    """(d,) origin about which the kernels compute."""
 
     def packed(self) -> PackedMixture:
-        """Return the components packed for the kernels."""
         return pack_mixture(self.means, self.variances, self.log_weights, self.shift)
 
     @property
     def nbytes(self) -> int:
-        """Size of the arrays with k rows, in bytes."""
         return self.means.nbytes + self.variances.nbytes + self.log_weights.nbytes
 
     def arrays(self, counts: Real) -> MixtureArrays:
-        """Return the components as arrays of a model."""
         return MixtureArrays(
             means=self.means,
             variances=self.variances,
@@ -59,7 +56,7 @@ class Components:
 def equal_components(
     means: NDArray[Any], variance: float | Real, shift: NDArray[Any], covariance: Covariance
 ) -> Components:
-    """Return components of equal weight; ``variance`` is a number, (1,), or for "diag" (d,)."""
+    """Return components of equal weight; ``variance`` is a number, (1,), or (d,) for "diag"."""
     k, d = means.shape
     shape = {"iso": (1, 1), "isoflex": (k, 1), "diag": (k, d)}[covariance]
     return Components(means, np.full(shape, variance), _equal_log_weights(np.ones(k, bool)), shift)
@@ -72,7 +69,7 @@ def updated(
 
     Components without mass keep the mean and variance that they had ``before``. No variance is
     below ``floor``, (1,) or (d,). If ``shared``, all components have equal weights and the same
-    variance (for "diag", the same one per feature).
+    variance (for "diag", the same variance per feature).
     """
     masses = sums.masses
     means = sums.means(before.means)
@@ -80,7 +77,7 @@ def updated(
     d = means.shape[1]
     total = sums.total
     if shared or covariance == "iso":
-        # Added in order, so that the sums have the same bits on any machine.
+        # Add in a fixed order, for bit-identical results on any machine.
         variance = np.cumsum(squares, axis=0)[-1] / (total * (1 if covariance == "diag" else d))
         alive = np.isfinite(before.log_weights)
         variances = np.full(before.variances.shape, np.maximum(variance, floor))
@@ -94,8 +91,21 @@ def updated(
     return Components(means, variances, log_weights, before.shift)
 
 
+def bound_of_labels(cost: float, k: float, d: int, weight: float, floor: Real) -> float:
+    """Return F if each row has only its cluster as a candidate; the cost gives the variance.
+
+    The value is ``-W (log k + D/2 (log 2π σ² + 1))`` with ``σ² = cost / (D W)``, not below the
+    floor. If weights are at least 1 / k, or floors differ between features, it is a lower bound of
+    F.
+    """
+    variances = np.maximum(cost / (d * weight), floor)
+    logs = np.cumsum(log(2 * pi * variances))[-1] / len(variances)
+    within = cost / (d * weight * float(variances.min()))
+    return -weight * float(log(np.array([k]))[0] + 0.5 * d * (logs + within))
+
+
 def _equal_log_weights(alive: NDArray[np.bool_]) -> Real:
-    """Return (k,) log weights: minus the log of the number alive, or minus infinity if retired."""
+    """Return (k,) equal log weights for components in the mask ``alive``, else -infinity."""
     out: Real = np.where(alive, -_log(float(np.count_nonzero(alive))), -np.inf)
     return out
 

@@ -1,25 +1,24 @@
-"""Moves of components that have collapsed to components that gain by a split.
+"""Moves: collapsed components take over halves of components that gain by a split.
 
-If components have variances of their own, one may *collapse*: it is left with less than one row, or
-with rows so alike (usually a single row) that its variance is at the floor. EM alone never repairs
-it. A move splits the component whose split raises F most, and the collapsed component takes over
-one of the halves. Many moves are tried at a time: the next iteration applies them, and unless F
-rises they are undone, including the rows' candidates.
+A component with its own variance may *collapse*: it keeps less than one row, or only rows so
+similar (usually a single row) that its variance falls to the floor. EM alone never repairs such a
+component. A move splits the component whose split raises F most, and the collapsed component takes
+over one of the halves. Many moves are tried at a time, and undone unless F rises in the next
+iteration.
 
 The gain of a split is estimated on a seeded sample, by EM with two halves for each component
-separately (:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed
-component to F is lost. A single row at the floor contributes a lot to F, although it says nothing
-about other rows, so only moves that gain more are tried.
+(:mod:`~largek_dask.kernels.split_components`). The contribution of the collapsed component to F is
+lost. The contribution of a single row may be large, although it says nothing about other rows, so
+only moves that gain more are tried.
 
-A component that no move repairs is retired: its weight becomes 0, it keeps its index, mean and
-variance, and a later move may revive it. A component with enough rows that are all equal stays, as
-it describes them correctly. F falls only when components are retired, by the contribution of their
-single rows.
+A component that no move repairs is retired: its weight becomes 0, and a later move may revive it. A
+component with enough rows that are all equal is not retired, because it describes these rows
+correctly. F falls only when components are retired.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +26,7 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Passes, Rng, RowSample
 from largek_dask.algorithms.choices import Covariance
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.moves import Splits, choose_moves
+from largek_dask.algorithms.parts.moves import Moves, Splits, choose_moves
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NEAREST_COMPONENTS, EMPass, candidates_of, pass_over
 from largek_dask.algorithms.vcgmm.state import VCGMMState
@@ -41,61 +40,53 @@ from largek_dask.kernels.split_components import (
 )
 
 SPLIT_VALUES = 1 << 26
-"""Maximum values (rows times features) of the sample on which splits are tried."""
+"""Maximum number of values (rows times features) of the sample on which splits are tried."""
 LEAST_SHARE = 1 / 64
-"""Minimum responsibility of a component for a row to count as one of its rows."""
+"""Minimum responsibility of a component for a row that is used to split the component."""
 SPLITS = 4
-"""Number of splits tried per component that may move."""
+"""Number of splits that are tried per allowed move."""
 LEAST_SPLITS = 256
-"""Minimum total number of splits tried."""
 CHOICE = 4
-"""Number of components considered for a split per component that may move."""
+"""Number of candidates for removal per allowed move."""
 MEANT = 2.0
-"""Minimum number of rows for a component at the floor to be more than a single outlying row."""
+"""Collapsed components that weigh less than this number of rows may be retired."""
 LOCKED = 4
-"""Number of components nearest to a moved one that must stay unchanged."""
+"""Number of nearest neighbours of a moved component that must stay unchanged."""
 MOVED_SHARE = 10
-"""At most one component in this many moves at a time."""
+"""Ratio of the number of components to the maximum number of moves at a time."""
 
 Real = NDArray[np.float64]
 Which = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class ComponentMoves:
-    """Moves: components to split, and components that take over the second halves."""
+def move_components(
+    components: Components, masses: Real, moves: Moves, halves: ComponentSplits
+) -> Components:
+    """Return the components after the moves; the weights are proportional to ``masses``.
 
-    split: Which
-    """(m,)"""
-    moved: Which
-    """(m,)"""
-    halves: ComponentSplits
-    """Halves of the components that are split."""
-
-    def apply(self, components: Components, masses: Real) -> Components:
-        """Return the components after the moves; the weights are proportional to ``masses``."""
-        means, variances = components.means.copy(), components.variances.copy()
-        masses = masses.copy()
-        whole = masses[self.split]
-        for h, which in enumerate((self.split, self.moved)):
-            means[which] = self.halves.means[:, h]
-            variances[which] = self.halves.variances[:, h]
-            masses[which] = whole * self.halves.shares[:, h]
-        # The mass of the moved components is redistributed, so that weights add up to 1.
-        return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
+    The field ``halves`` of ``moves`` contains (m,) indices into ``halves``.
+    """
+    means, variances = components.means.copy(), components.variances.copy()
+    masses, whole = masses.copy(), masses[moves.split]
+    for h, which in enumerate((moves.split, moves.removed)):
+        means[which] = halves.means[moves.halves, h]
+        variances[which] = halves.variances[moves.halves, h]
+        masses[which] = whole * halves.shares[moves.halves, h]
+    # Normalise the weights, without the previous masses of the moved components.
+    return replace(components, means=means, variances=variances, log_weights=log_shares(masses))
 
 
 def log_shares(masses: Real) -> Real:
-    """Return (k,) log shares of the total mass; minus infinity for components without mass."""
+    """Return (k,) logarithms of the shares of the total mass; -infinity for a mass of 0."""
     return log(masses / float(np.cumsum(masses)[-1]))
 
 
 def collapsed(components: Components, masses: Real, row: float, floor: Real) -> NDArray[np.bool_]:
     """Return a (k,) mask of components that weigh less than a row or have variances at the floor.
 
-    ``row`` is the mean weight of a row. Retired components are not included.
+    ``row`` is the mean weight of a row. The mask excludes retired components.
     """
-    # All features must be at the floor, as a constant feature is at the floor in every component.
+    # A constant feature is at the floor in every component, so require all features.
     at_floor = (components.variances <= floor).all(axis=1)
     return np.isfinite(components.log_weights) & (at_floor | (masses < row))
 
@@ -103,10 +94,10 @@ def collapsed(components: Components, masses: Real, row: float, floor: Real) -> 
 def to_retire(
     components: Components, masses: Real, fallen: NDArray[np.bool_], row: float
 ) -> NDArray[np.bool_]:
-    """Return a (k,) mask of collapsed components that are little more than one outlying row.
+    """Return a (k,) mask of collapsed components that have little more than one outlying row.
 
-    Only the lightest are included, at most half of the components that are alive: the others take
-    over their rows and may recover. If there are as many components as rows, all have collapsed.
+    At most half of the components that are alive are retired, the lightest first: the others take
+    over their rows and may recover. With one row per component, all components have collapsed.
     """
     hopeless = np.flatnonzero(fallen & (masses < MEANT * row))
     n_alive = int(np.count_nonzero(np.isfinite(components.log_weights)))
@@ -119,7 +110,7 @@ def to_retire(
 def retired(
     components: Components, masses: Real, which: NDArray[np.bool_]
 ) -> tuple[Components, Real]:
-    """Return components and masses with the components in a (k,) mask retired."""
+    """Return components and masses after retiring the components in the mask ``which`` (k,)."""
     left = np.where(which, 0.0, masses)
     return replace(components, log_weights=log_shares(left)), left
 
@@ -132,17 +123,17 @@ def find_moves(
     covariance: Covariance,
     width: int,
     tol: float,
-) -> ComponentMoves | None:
-    """Return moves whose joint gain, 2 ΔF / (D W), exceeds ``tol``, or None.
+) -> tuple[Moves, Components] | None:
+    """Return moves whose total gain, 2 ΔF / (D W), exceeds ``tol``, and the moved components.
 
-    The components ``fallen``, a (k,) mask, have collapsed, so they are not split; ``width`` is the
-    number of candidates of a row.
+    Returns None if there are no such moves. ``fallen`` (k,) is the mask of collapsed components,
+    which are not split; ``width`` is the number of candidates per row.
     """
     components, masses, tried = state.known, state.masses, state.tried
     k, packed = len(masses), components.packed()
     which = to_split(masses, fallen, tried.failed)
     halves, losses = find_splits(rows, rng, state, covariance, width, which)
-    # The sample may have no rows of small components.
+    # The sample may contain no rows of small components.
     alone = losses_at_floor(packed.constants, masses, state.bound / state.weight)
     losses = np.where(fallen, np.maximum(losses, alone), losses)
     losses = np.where(masses > 0, losses, 0.0)
@@ -153,13 +144,11 @@ def find_moves(
     found = choose_moves(splits, losses, cheapest, near, most=most, split_takers=False)
     if not 2 * found.gain > tol * components.means.shape[1] * state.weight:
         return None
-    i = found.halves
-    parts = ComponentSplits(halves.gains[i], halves.means[i], halves.variances[i], halves.shares[i])
-    return ComponentMoves(found.split, found.removed, parts)
+    return found, move_components(components, masses, found, halves)
 
 
 def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -> Which:
-    """Return (m,) components to try to split, ascending: those with the largest masses."""
+    """Return (m,) ascending indices of the components with the largest masses, to be split."""
     rank = np.where(vacant, 0.0, masses)
     rank[list(failed)] = 0.0
     most = max(LEAST_SPLITS, SPLITS * len(masses) // MOVED_SHARE)
@@ -170,17 +159,16 @@ def to_split(masses: Real, vacant: NDArray[np.bool_], failed: tuple[int, ...]) -
 def find_splits(
     rows: Passes, rng: Rng, state: VCGMMState, covariance: Covariance, width: int, which: Which
 ) -> tuple[ComponentSplits, Real]:
-    """Estimate on a sample the halves of components ``which`` (m,), and the losses of removals.
+    """Estimate the halves of the components ``which`` (m,), and the losses of removals.
 
-    Gains of halves are increases of F over all rows; losses (k,) are upper bounds of the decrease
-    of F if a component is removed.
+    This uses a sample. Gains of halves are increases of F over all rows; losses (k,) are upper
+    bounds of the decrease of F if a component is removed.
     """
     components = state.known
     k, d = components.means.shape
     sample = rows.subset(
         RowSample(rng, "split", min(MOST_ROWS * k, SPLIT_VALUES // d), ascending=True)
     )
-    # Compare rows with the list of their nearest component only, if there are not too many lists.
     pass_ = EMPass("all", components, width, counts=False)
     if k > NEAREST_COMPONENTS and state.coarse is not None:
         pass_ = replace(pass_, kind="cells", coarse=state.coarse)
@@ -214,9 +202,9 @@ def find_splits(
 
 
 def losses_at_floor(constants: Real, masses: Real, mean: float) -> Real:
-    """Estimate the (k,) losses in F if a component is removed whose rows equal its mean.
+    """Estimate the (k,) losses in F by removing components whose rows equal their means.
 
-    ``constants`` (k,) are the components' log joint densities at their own means; ``mean`` is F per
-    unit of weight.
+    ``constants`` (k,) are the log joint densities of the components at their own means; ``mean`` is
+    F per unit of weight.
     """
     return np.where(masses > 0, masses * np.maximum(constants - mean, 0.0), 0.0)

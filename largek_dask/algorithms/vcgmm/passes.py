@@ -1,16 +1,15 @@
 """Passes of EM over rows.
 
-An :class:`EMPass` holds everything except the rows and their candidates: the components, the lists
-of components that rows are compared with, and the kind of sums. A row's candidates (its set K, by
-descending log joint density) are the only row state. They depend on the passes since the last
-anchor; if candidates are lost, these passes are repeated without sums.
+An :class:`EMPass` contains everything except the rows and their candidates: the components, the
+lists of components that rows are compared with, and the kind of sums. The only row state is the
+candidates of a row (the set K of the paper), in descending order of log joint density. They depend
+on the passes since the last anchor; if candidates are lost, these passes are repeated without sums.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +22,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
+from largek_dask.algorithms.truncated.passes import group_parts, row_slices
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
@@ -32,19 +32,15 @@ from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.kernels.exact.soft_sums import SoftSums
 from largek_dask.kernels.mixtures import PackedMixture
-from largek_dask.kernels.threads import Threads
 
 STATE = "vc-gmm"
-"""Name of the row state."""
-PARTS_PER_THREAD = 8
-"""Number of parts of a search, so that threads finish together and a stop takes effect early."""
 NEAREST_COMPONENTS = 2_000
-"""Maximum number of components for which a row's first list is that of its nearest component, found
-among all; with more components it is the list of the row's coarse cell."""
+"""Maximum number of components for which a row without candidates is compared with the list of its
+nearest component; with more components, it is compared with the list of its coarse cell."""
 LEAST_COUNTED = 1 << 14
-"""Minimum number of rows for a thread to use separate sums."""
+"""Minimum number of rows per thread for summing responsibilities on several threads."""
 NONE = 0xFFFF
-"""Row state of an unused candidate position."""
+"""Stored value of a missing candidate."""
 
 Labels = NDArray[np.int32]
 Real = NDArray[np.float64]
@@ -52,14 +48,13 @@ Real = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class NearComponents(Recomputable):
-    """Lists of nearest components, stored as the data that they are computed from."""
+    """Nearest components of each component; pickles contain only the data to compute them."""
 
     components: Components
     width: int
     pairs: Labels | None = None
-    """(m, 2) pairs of components that are always on each other's list: the halves of a split
-    component. A component appears at most once. (A narrow component may rank far down the list of a
-    wide one around it.)"""
+    """(m, 2) pairs of components that must be in the lists of each other: halves of a split. A
+    narrow half might otherwise be missing from the list of a wide one."""
 
     def table(self, n_threads: int = 1) -> Labels:
         """Return (k, width) indices: for each component, itself and then its nearest components."""
@@ -74,47 +69,41 @@ class NearComponents(Recomputable):
 
     @cached_property
     def remade(self) -> Labels:
-        """The table, computed again if it is not cached."""
         return self.table()
 
 
 @dataclass(frozen=True)
 class EMPass(Recomputable):
-    """One pass.
-
-    Packed arrays are not pickled; the receiving process packs them again.
-    """
+    """One pass of EM; pickles omit the packed arrays, which are recomputed."""
 
     kind: Literal["lists", "nearest", "cells", "all", "given"]
     """Components that a row is compared with. "lists": the list of its best candidate. All other
     values make the pass an anchor, which does not depend on row state. "nearest": the list of the
     component with the nearest mean; "cells": the components of the nearest coarse cell; "all": all
-    components; "given": no search, candidates are taken from ``given``."""
+    components; "given": no search, because ``given`` contains the candidates."""
     components: Components
     width: int
-    """Number of candidates per row, C'."""
+    """Number of candidates per row (C')."""
     near: NearComponents | None = None
-    """Source of the lists."""
+    """Source of the lists, if ``listed`` is None."""
     listed: Labels | None = None
-    """(k, L) lists, if they are stored in the pass itself."""
     coarse: NDArray[Any] | None = None
-    """(cells, d) coarse centres."""
     given: NDArray[Any] | None = None
-    """(n, C') candidates of all rows, as row state."""
+    """(n, C') candidates of all rows, in the format of the row state."""
     explore: int = 0
-    """Number of random components per row that are searched as well."""
+    """Number of random components that each row is also compared with."""
     key: int = 0
-    """Key of the random numbers that draw these components."""
+    """Key of the random numbers for ``explore``."""
     counts: bool = True
-    """True if responsibilities are summed."""
     keeps: bool = True
     """True if candidates are stored as row state for later passes."""
     save: bool = False
-    """True if the candidates before the pass are stored together with the new ones."""
+    """True if the candidates from before the pass are also stored, to restore them later."""
     restore: bool = False
-    """True if the pass begins with the candidates that the last pass saved."""
+    """True if the pass begins with the candidates that the previous pass saved."""
     extents: NDArray[np.int64] | None = None
-    """Extents of the features if each is summed with its own step (``FixedPoint.extents``)."""
+    """Extents of the features, if each feature is summed with its own resolution
+    (``FixedPoint.extents``)."""
 
     @property
     def is_anchor(self) -> bool:
@@ -123,18 +112,15 @@ class EMPass(Recomputable):
 
     @cached_property
     def packed(self) -> PackedMixture:
-        """Components, packed for the kernels."""
         return self.components.packed()
 
     @cached_property
     def packed_coarse(self) -> PackedCenters:
-        """Coarse centres, packed for the kernels."""
         assert self.coarse is not None
         return pack_centers(self.coarse, self.components.shift)
 
     @cached_property
     def lists(self) -> Lists:
-        """Lists for the kernels."""
         if self.kind == "cells":
             assert self.coarse is not None
             parts = self.components
@@ -151,10 +137,9 @@ class EMPass(Recomputable):
     def to_keep(self) -> EMPass:
         """Return the pass for the history, without sums and arrays that can be recomputed."""
         listed = None if self.near is not None else self.listed
-        return replace(self, listed=listed, counts=False, extents=None)
+        return replace(self, listed=listed, counts=False, extents=None, restore=False)
 
     def forget(self) -> None:
-        """Drop cached arrays, including those of the source of the lists."""
         super().forget()
         if self.near is not None:
             self.near.forget()
@@ -162,26 +147,16 @@ class EMPass(Recomputable):
 
 @dataclass
 class EMPassTotal(Additive):
-    """Total of a pass."""
-
     sums: SoftSums
     least: ExactSums = field(default_factory=ExactSums)
-    """Sum of ``weight * ||x - mean||^2`` for each row's best candidate, ignoring
-    responsibilities."""
+    """Sum of ``weight * ||x - mean||^2`` over rows, with the mean of each row's best candidate."""
     n_rows: int = 0
     n_evaluated: int = 0
-    """Number of log joint densities or distances computed."""
     kept: dict[int, NDArray[Any]] = field(default_factory=dict)
-    """Candidates by chunk index, if requested."""
 
 
 def _empty_total(k: int, d: int, grid: FixedPoint, covariance: Covariance) -> EMPassTotal:
     return EMPassTotal(SoftSums(k, d, grid, covariance))
-
-
-def row_bytes_of(k: int, width: int) -> int:
-    """Return the size of the row state in bytes per row."""
-    return width * _kept_dtype(k).itemsize
 
 
 def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = False) -> None:
@@ -203,8 +178,8 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
     else:
         found = candidates[:, 0] >= 0
         total.least.add(np.where(found, squares[:, 0], 0.0), chunk.weight)
-    # -1 becomes the largest number of the type.
-    kept = {"candidates": candidates.astype(_kept_dtype(k))}
+    # In uint16, -1 becomes the largest number.
+    kept = {"candidates": candidates.astype(kept_dtype(k))}
     if wanted:
         total.kept[chunk.index] = kept["candidates"]
     if pass_.save:
@@ -217,19 +192,20 @@ def em_chunk(chunk: Chunk, total: EMPassTotal, pass_: EMPass, wanted: bool = Fal
 def _search(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> tuple[Labels, Real]:
-    """Find the candidates (n, C') of each row near it, and the squared distances to them."""
-    x, weight, threads = chunk.x, chunk.weight, chunk.threads
+    """Search near the candidates (n, C') of each row; return candidates and squared distances."""
+    x, weight = chunk.x, chunk.weight
     if pass_.kind == "all":
 
-        def search(span: tuple[int, int]) -> int:
-            return search_components(x, pass_.packed, candidates, squares, *span, keep=False)
+        def search(span: slice) -> int:
+            begin, end = span.start, span.stop
+            return search_components(x, pass_.packed, candidates, squares, begin, end, keep=False)
 
-        total.n_evaluated += sum(threads.map(search, _spans(len(x), threads.n)))
+        total.n_evaluated += sum(chunk.threads.map(search, row_slices(len(x), chunk.threads.n)))
         if weight is not None:
             candidates[weight == 0] = -1
         return candidates, squares
     if not pass_.explore:
-        total.n_evaluated += _search_lists(x, weight, pass_, candidates, squares, threads)
+        total.n_evaluated += _search_lists(chunk, pass_, candidates, squares)
         return candidates, squares
     # Randomly drawn components compete with the previous candidates.
     n, width = candidates.shape
@@ -240,70 +216,51 @@ def _search(
     if weight is not None:
         drawn[weight == 0] = -1
     more, found = np.hstack([candidates, drawn]), np.full((n, width + pass_.explore), np.inf)
-    total.n_evaluated += n * pass_.explore
-    total.n_evaluated += _search_lists(x, weight, pass_, more, found, threads)
+    total.n_evaluated += n * pass_.explore + _search_lists(chunk, pass_, more, found)
     return np.ascontiguousarray(more[:, :width]), np.ascontiguousarray(found[:, :width])
 
 
-def _search_lists(
-    x: NDArray[Any],
-    weight: Real | None,
-    pass_: EMPass,
-    candidates: Labels,
-    squares: Real,
-    threads: Threads,
-) -> int:
-    """Search the list of each row's best candidate, nearest component, or coarse cell."""
-    n, lists, n_more = len(x), pass_.lists, 0
+def _search_lists(chunk: Chunk, pass_: EMPass, candidates: Labels, squares: Real) -> int:
+    """Search one list per row: of its best candidate, nearest component, or coarse cell."""
+    x, threads, n, lists, n_more = chunk.x, chunk.threads, len(chunk.x), pass_.lists, 0
     groups = np.ascontiguousarray(candidates[:, 0])
     if pass_.kind in ("nearest", "cells"):
         centers = pass_.packed_coarse if pass_.kind == "cells" else pass_.packed.centers
-
-        def choose(span: tuple[int, int]) -> None:
-            nearest(x[slice(*span)], centers, groups[slice(*span)])
-
-        threads.map(choose, _spans(n, threads.n))
-        if weight is not None:
-            groups[weight == 0] = -1
+        slices = row_slices(n, threads.n)
+        threads.map(lambda span: nearest(x[span], centers, groups[span]), slices)
+        if chunk.weight is not None:
+            groups[chunk.weight == 0] = -1
         n_more = n * centers.n_clusters
     order, starts = order_by_label(groups, lists.n_groups, n_threads=threads.n)
 
-    def meet(span: tuple[int, int]) -> int:
-        return search_candidates(
-            x, order, starts, lists, pass_.packed, candidates, squares, begin=span[0], end=span[1]
-        )
+    def meet(part: tuple[int, int]) -> int:
+        known = x, order, starts, lists, pass_.packed, candidates, squares
+        return search_candidates(*known, begin=part[0], end=part[1])
 
-    # Shares of about equal work, cut between groups.
-    work = np.cumsum(np.diff(starts) * lists.lengths)
-    parts = threads.n * PARTS_PER_THREAD
-    inner = np.searchsorted(work, np.arange(1, parts) * (work[-1] / parts))
-    cuts = np.unique([0, *inner, lists.n_groups]).tolist()
-    return n_more + sum(threads.map(meet, list(pairwise(cuts))))
+    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    return n_more + sum(threads.map(meet, parts))
 
 
 def _count(
     chunk: Chunk, total: EMPassTotal, pass_: EMPass, candidates: Labels, squares: Real
 ) -> None:
     """Sum responsibilities on several threads; sums are exact, so the order does not matter."""
-    n, threads = len(chunk.x), chunk.threads
+    n, threads, sums = len(chunk.x), chunk.threads, total.sums
     step = max(LEAST_COUNTED, -(-n // threads.n))
     k, d = pass_.components.means.shape
 
     def count(begin: int) -> SoftSums:
         at = slice(begin, begin + step)
         weight = None if chunk.weight is None else chunk.weight[at]
-        part = total.sums
-        if begin:
-            part = SoftSums(k, d, part.grid, part.covariance)
+        part = SoftSums(k, d, sums.grid, sums.covariance) if begin else sums
         part.add(chunk.x[at], weight, candidates[at], squares[at], pass_.packed)
         return part
 
-    _, *others = threads.map(count, range(0, max(n, 1), step))
-    for other in others:
-        total.sums.merge(other)
+    for part in threads.map(count, range(0, max(n, 1), step))[1:]:
+        sums.merge(part)
 
 
-def _kept_dtype(k: int) -> np.dtype[Any]:
+def kept_dtype(k: int) -> np.dtype[Any]:
     return np.dtype(np.uint16 if k <= NONE else np.int32)
 
 
@@ -316,22 +273,12 @@ def candidates_of(kept: NDArray[Any]) -> Labels:
     return candidates
 
 
-def _spans(n: int, n_threads: int) -> list[tuple[int, int]]:
-    """Split n rows into parts; return the (begin, end) of each."""
-    step = max(4096, -(-n // (n_threads * PARTS_PER_THREAD)))
-    return [(begin, min(begin + step, n)) for begin in range(0, n, step)]
-
-
 def pass_over(
     passes: Passes, history: History[EMPass], pass_: EMPass, covariance: Covariance, *, wanted: bool
 ) -> tuple[EMPassTotal, NDArray[Any] | None]:
     """Run one pass over all rows, following the passes in ``history``.
 
-    Returns
-    -------
-    total : EMPassTotal
-    kept : (n, C') or None
-        Candidates of all rows, as row state, if they are ``wanted``.
+    Returns the total and, if ``wanted``, the candidates (n, C') of all rows, as row state.
     """
     k, d = pass_.components.means.shape
     state = history.next_state(STATE, lambda earlier: (earlier,), anchor=pass_.is_anchor)
@@ -346,7 +293,7 @@ def pass_over(
         joined=True,
     )
     for earlier in history.entries:
-        # Passes of the history may have been replayed, which caches their arrays.
+        # Replayed passes no longer need their cached arrays.
         if earlier.has_cached:
             earlier.forget()
     if not wanted:

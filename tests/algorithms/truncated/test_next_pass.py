@@ -29,12 +29,7 @@ from largek_dask.algorithms.truncated.lists import (
     lists_of_cells,
     reach_of,
 )
-from largek_dask.algorithms.truncated.passes import (
-    PARTS_PER_THREAD,
-    SHORT_WORK,
-    Pass,
-    _shares_of_lists,
-)
+from largek_dask.algorithms.truncated.passes import PARTS_PER_THREAD, SHORT_WORK, Pass, group_parts
 from largek_dask.algorithms.truncated.state import (
     BEYOND,
     OUTLIER,
@@ -215,10 +210,10 @@ def test_an_isolated_cell_meets_the_nearest_centre():
     st.integers(1, 20),
     st.sampled_from([1, 1 << 10, SHORT_WORK]),
 )
-def test_shares_of_lists_are_all_groups_and_shrink(each, n_threads, short):
+def test_group_parts_are_all_groups_and_shrink(each, n_threads, short):
     work = np.cumsum(each)
     with mock.patch.object(passes_module, "SHORT_WORK", short):
-        shares = _shares_of_lists(work, n_threads)
+        shares = group_parts(work, n_threads)
     assert [begin for begin, _ in shares] == [0, *(end for _, end in shares[:-1])]
     assert shares[-1][1] == len(each)
     assert all(begin < end for begin, end in shares)

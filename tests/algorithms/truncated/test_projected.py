@@ -196,7 +196,7 @@ def test_searches_that_begin_in_all_features(x):
 
 def test_wrong_directions():
     for wrong in (-1, 1.5, True, "few"):
-        with pytest.raises(ParameterError, match="directions must be 'auto' or an integer"):
+        with pytest.raises(ParameterError, match="directions must be an integer"):
             lk.Truncated(directions=wrong)
 
 

@@ -210,10 +210,10 @@ def test_lost_candidates_are_found_again(way, kind, tmp_path, monkeypatch):
     assert kinds.count("lists") > 8
     repeated, search = set(), em_passes._search_lists
 
-    def watch(x, weight, pass_, *others):
+    def watch(chunk, pass_, *others):
         if not pass_.counts:
             repeated.add(pass_.kind)
-        return search(x, weight, pass_, *others)
+        return search(chunk, pass_, *others)
 
     monkeypatch.setattr(em_passes, "_search_lists", watch)
     tight = mixture(out, k, kind, asked={**asked, "memory_limit": 4_000}, **parameters)
@@ -226,7 +226,7 @@ def test_lost_candidates_are_found_again(way, kind, tmp_path, monkeypatch):
 @pytest.mark.parametrize("k", [0xFFFF, 0x10000])
 def test_candidates_in_little_room(k):
     candidates = np.array([[0, k - 1, -1], [k - 2, 3, 5], [-1, -1, -1]], np.int32)
-    kept = candidates.astype(em_passes._kept_dtype(k))
+    kept = candidates.astype(em_passes.kept_dtype(k))
     assert kept.dtype == (np.uint16 if k <= 0xFFFF else np.int32)
     np.testing.assert_array_equal(em_passes.candidates_of(kept), candidates)
 
@@ -255,7 +255,7 @@ def test_drawn_components_are_no_members(monkeypatch):
 
 def test_more_candidates_than_components_are_clipped():
     x = blobs(300, 6, 4, seed=1)
-    with pytest.warns(ParameterWarning, match="candidates=9 is taken as 4 and neighbours=20"):
+    with pytest.warns(ParameterWarning, match="candidates=9 is changed to 4 and neighbours=20"):
         wide = mixture(x, 4, asked={"init": x[:4]}, candidates=9, neighbours=20)
     fits = mixture(x, 4, asked={"init": x[:4]}, candidates=4, neighbours=4)
     assert np.array_equal(wide.arrays.means, fits.arrays.means)

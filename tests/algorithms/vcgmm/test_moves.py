@@ -12,6 +12,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.mixture import GaussianMixture
 
 import largek_dask as lk
+from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.vcgmm import moves
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NearComponents
@@ -421,8 +422,8 @@ def test_moves_share_the_weight_out():
         np.array([1.0]), np.array([[[1, 1, 1], [2, 2, 2]]], "f4"), np.array([[[3.0], [4.0]]]),
         np.array([[0.75, 0.25]]),
     )  # fmt: skip
-    moved = moves.ComponentMoves(np.array([0]), np.array([2]), halves)
-    found = moved.apply(parts, np.array([2.0, 1.0, 1.0]))
+    made = Moves(np.array([0]), np.array([2]), np.array([0]), 1.0)
+    found = moves.move_components(parts, np.array([2.0, 1.0, 1.0]), made, halves)
     np.testing.assert_allclose(np.exp(found.log_weights), [0.5, 1 / 3, 1 / 6])
     assert found.variances[:, 0].tolist() == [3, 1, 4]
     assert found.means[:, 0].tolist() == [1, 0, 2]
@@ -451,18 +452,18 @@ def test_halves_are_on_each_others_list():
 def test_what_has_failed_is_not_tried_again():
     tried = Tried()
     for n in (8, 4, 2):
-        tried = tried.after(tuple(range(n)), risen=False, paid=False)
+        tried = tried.after(np.arange(n), risen=False, paid=False)
         assert tried.most == n // 2
         assert not tried.failed
         assert not tried.gave_up
-    tried = tried.after((5,), risen=False, paid=False)
+    tried = tried.after(np.array([5]), risen=False, paid=False)
     assert tried.gave_up
     assert tried.failed == (5,)
     masses = np.array([1.0, 9.0, 0.0, 5.0, 4.0, 7.0])
     none = np.zeros(6, bool)
     assert moves.to_split(masses, none, tried.failed).tolist() == [0, 1, 3, 4]
     assert moves.to_split(masses, masses > 8, ()).tolist() == [0, 3, 4, 5]
-    assert tried.after((1,), risen=True, paid=True) == Tried(pause=PAUSE)
+    assert tried.after(np.array([1]), risen=True, paid=True) == Tried(pause=PAUSE)
 
 
 def test_components_are_retired_a_few_times_only():
