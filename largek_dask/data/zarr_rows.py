@@ -154,7 +154,7 @@ class ZarrColumn:
 
 
 def own_weights(group: Any, where: str) -> ZarrColumn | None:
-    """Return the row weights that a group's metadata name; None if no weights are named."""
+    """Return the row weights that a group names in its metadata, or None."""
     # Without this entry, an array called "weights" may have another meaning.
     name = check_complete(group, where).get("weights")
     if name is None:

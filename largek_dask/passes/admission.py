@@ -95,7 +95,7 @@ class Workers:
         self._ready: frozenset[str] = frozenset()
         self._admitted: set[str] = set()
         self._requests: dict[str, _AdmissionRequest] = {}
-        """Requests to workers that are not admitted yet."""
+        """Pending requests by the address of the worker."""
         self._refused: dict[str, _Absence] = {}
         """Workers that cannot compute for this job, or did not answer."""
         self._heartbeats: dict[str, tuple[float, float]] = {}

@@ -58,7 +58,7 @@ class ChunkReader:
         self._sizes: list[int] = np.diff(self._rows.chunk_table).tolist()
 
     def join(self) -> Part | None:
-        """Return all rows if they are one array in this process, as the chunk ``JOINED``."""
+        """Return all rows as one chunk, ``JOINED``; None unless they are one array in memory."""
         if self._joined is None and (x := self._rows.in_memory()) is not None:
             parts = [self._rows.read_weight(index) for index in range(self._rows.n_chunks)]
             weights = [part for part in parts if part is not None]

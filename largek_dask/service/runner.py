@@ -113,7 +113,7 @@ class Runner(threading.Thread):
     def _reason_to_wait(self, error: Exception, was_there: bool = False) -> Reason | None:
         """Return the reason for which to wait after an error; None if waiting would not help.
 
-        ``was_there`` means that the missing file has existed, even if this job has not run.
+        ``was_there`` is True if a file that is missing now is known to have existed.
         """
         has_run = was_there or self.job.has_run
         if isinstance(error, MissingOptionError):

@@ -8,7 +8,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zarr
 from click.testing import CliRunner
@@ -39,6 +42,17 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def lists(url: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The same rows as lists beside ids, in a Parquet file with as many row groups."""
+    out = str(tmp_path_factory.mktemp("lists") / "rows.parquet")
+    rows = lk.open_rows(url)
+    x = np.concatenate([rows.read(i) for i in range(rows.n_chunks)])
+    table = pa.table({"id": range(N_ROWS), "e": list(x)})
+    pq.write_table(table, out, row_group_size=300)
+    return out
+
+
+@pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """Jobs on one worker, in a thread of this process."""
     with ExitStack() as stack:
@@ -58,16 +72,36 @@ def run(*words: object) -> dict[str, Any]:
 def test_it_is_the_same_wherever_it_is_asked_for(
     name: str, url: str, service: Any, tmp_path: Path
 ) -> None:
+    check_everywhere(name, url, None, service, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["auto", *slow("lloyd", "minibatch", "nmbatch", "vc-gmm")])
+def test_lists_in_parquet_give_the_model_of_the_zarr_store(
+    name: str, url: str, lists: str, service: Any, tmp_path: Path
+) -> None:
+    with dask.config.set({"largek.data.read-chunk-bytes": 300 * 10 * 4}):
+        assert lk.open_rows(lists, column="e").n_chunks == 4
+        model = check_everywhere(name, lists, "e", service, tmp_path)
+        stored = lk.KMeans(K, algorithm=name, random_state=SEED, max_iter=6).fit(url)
+    assert stored.model_.digest() == model.digest()
+
+
+def check_everywhere(name: str, url: str, column: str | None, service: Any, tmp_path: Path) -> Any:
+    """Compare a fit with a job and with the commands; return the model."""
     k, most = (4, 300) if name in PATHS else (K, 6)
     asked = {"n_clusters": k, "max_iter": most}
-    km = lk.KMeans(algorithm=name, random_state=SEED, **asked).fit(url)
+    given = {} if column is None else {"column": column}
+    km = lk.KMeans(algorithm=name, random_state=SEED, **asked).fit(url, **given)
     assert 1 < km.n_iter_ <= most
-    np.testing.assert_array_equal(km.predict(url), km.labels_)
+    np.testing.assert_array_equal(km.predict(url, **given), km.labels_)
 
-    job = service.submit(url, algorithm=name, seed=SEED, output=str(tmp_path / "job"), **asked)
+    job = service.submit(
+        url, algorithm=name, seed=SEED, output=str(tmp_path / "job"), **asked, **given
+    )
     assert job.result(timeout=240).digest() == km.model_.digest()
 
-    command = ["fit", url, "-k", k, "--max-iter", most, "--seed", SEED, "--algorithm", name]
+    words = [] if column is None else ["--column", column]
+    command = ["fit", url, "-k", k, "--max-iter", most, "--seed", SEED, "--algorithm", name, *words]
     plan = run(*command, "--plan")
     assert plan["n_rows"] == N_ROWS
     assert plan["fits"]
@@ -75,6 +109,7 @@ def test_it_is_the_same_wherever_it_is_asked_for(
     run(*command, "--out", tmp_path / "run")
     model = lk.load_model(str(tmp_path / "run" / "model.zarr"))
     assert model.digest() == km.model_.digest()
-    run("predict", tmp_path / "run" / "model.zarr", url, "--out", tmp_path / "labels.zarr")
+    run("predict", tmp_path / "run" / "model.zarr", url, "--out", tmp_path / "labels.zarr", *words)
     labels: Any = zarr.open_array(str(tmp_path / "labels.zarr"), mode="r")
     np.testing.assert_array_equal(labels[...], km.labels_)
+    return model

@@ -57,7 +57,7 @@ def draw_far(passes: Passes, centers: NDArray[Any], n: int) -> NDArray[np.int64]
 
 
 def take_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> tuple[Floats, Floats]:
-    """Return the rows of a sample, or all rows, with positive weights, in float64.
+    """Return the rows of positive weight of a sample or of all rows, and their weights.
 
     Rows are cached between steps, so a cluster sends them only once.
     """

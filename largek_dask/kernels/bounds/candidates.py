@@ -230,7 +230,8 @@ def _search(
         np.empty((held + LINE) * width, np.int32), np.empty(n_best), np.empty(d, dtype),
         np.empty(n_best + FOUR, np.int32), np.empty(n_best + FOUR), np.empty(features - d, dtype),
     )  # fmt: skip
-    # Pad, since a panel reads beyond the last row; converted rows are numbered by their lanes.
+    # Repeat the last row, because panels have full width. The final numbers are lanes, for rows
+    # that were converted into a buffer.
     places = np.concatenate([order, np.full(width, order[-1]), np.arange(width)])
     close = USUAL * float(np.finfo(dtype).eps) / 2 * float(np.sqrt(features))
     form = packed.form
