@@ -84,7 +84,8 @@ def make_plan(rows: Rows, options: FitOptions, machines: Machines) -> Plan:
     read_again = plan["readings_step"] * (1 - plan["share_cached"])
     is_held = plan["rows_step"] < rows.n_rows
     steps = 1 / read_again if read_again > 0 and not is_held else None
-    return plan | {"driver": _driver(plan), "steps_a_reading": steps}
+    about = {"driver": _driver(plan), "steps_per_reading": steps, "advice": _advice(rows, plan)}
+    return plan | about
 
 
 def _memory(
@@ -155,6 +156,15 @@ def _driver(plan: Plan) -> str | None:
     if plan["short_steps"]:
         return "the first steps, on samples"
     return "all steps, on rows in its memory" if plan["rows_step"] < plan["n_rows"] else None
+
+
+def _advice(rows: Rows, plan: Plan) -> str | None:
+    """Recommend to ingest rows whose decoding takes longer than a pass."""
+    from largek_dask.data.parquet_rows import ParquetRows
+
+    if not isinstance(rows, ParquetRows) or plan["seconds_read"] <= plan["seconds_compute"]:
+        return None
+    return "decoding Parquet takes longer than computing a pass: largek ingest saves time"
 
 
 @cache

@@ -247,7 +247,7 @@ def test_plan__80_million_rows_of_row_state_fit(options, a_row, once, readings, 
     assert plan["row_state"] == plan["memory_row_state"]
     # Of 10 GB half a gigabyte stays in memory; every round of an epoch reads the rest.
     read = readings * (1 - (512 << 20) / rows.nbytes)
-    assert plan["steps_a_reading"] == pytest.approx(1 / read)
+    assert plan["steps_per_reading"] == pytest.approx(1 / read)
     monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 1 << 30)
     plan = make_plan(rows, asked, machines_of(2, None))
     assert plan["memory_row_state"] == 1 << 28

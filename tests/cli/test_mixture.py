@@ -124,7 +124,7 @@ def test_plan__of_a_coreset_reads_nothing_in_steps(data, tmp_path):
     assert told["row_bytes"] == 0
     assert told["memory_held"] >= 100 * (3 * 4 + 8)
     assert told["memory"] >= told["memory_held"]
-    assert told["steps_a_reading"] is None
+    assert told["steps_per_reading"] is None
     assert told["passes_after"] == 1
     with watched_passes() as seen:
         run("fit", data, *options, "--out", tmp_path / "run")
@@ -155,7 +155,7 @@ def test_plan__of_80_million_rows(k, kind, coreset, words, monkeypatch):
     if coreset is None:
         assert 10 <= plan["row_bytes"] <= (20 if kind == "iso" else 40)
         assert plan["memory_row_state"] == 2 * 80_000_000 * plan["row_bytes"]
-        assert plan["steps_a_reading"] < 1.1
+        assert plan["steps_per_reading"] < 1.1
 
 
 @pytest.fixture(scope="module")
