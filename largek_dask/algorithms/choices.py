@@ -22,6 +22,10 @@ Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 """Norms by which rows can be scaled to unit length; None: rows are not scaled."""
 
+Scale = Literal["standard"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+"""Ways to scale features; "standard": mean 0 and variance 1. None: features are not scaled."""
+
 Covariance = Literal["iso", "isoflex", "diag"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
 """Covariances of the components of a mixture: one variance for all components; one per component;

@@ -374,7 +374,7 @@ class Service:
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``column`` (that holds the rows, as in ``open_rows``), ``empty_clusters``,
-            ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a
+            ``on_bad_rows``, ``normalize``, ``scale``, ``effort``, ``memory_limit`` (of a
             worker), as in :class:`largek_dask.KMeans`; ``mixture``, the covariances of a mixture of
             Gaussians to fit instead, and its ``dither``.
 
