@@ -14,7 +14,13 @@ import largek_dask as lk
 from largek_dask.driver.checkpoint import description_in
 from largek_dask.driver.fit import find_scaling, open_passes
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import DataError, ModelFormatError, ParameterError
+from largek_dask.errors import (
+    BadRowsError,
+    CheckpointError,
+    DataError,
+    ModelFormatError,
+    ParameterError,
+)
 from tests.helpers.checks import computing_workers, watched_passes
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -58,7 +64,7 @@ def test_it_is_the_fit_of_rows_that_are_scaled_by_hand(dtype, weighted):
     np.testing.assert_allclose(scaling.scale, scaler.scale_, rtol=1e-12)
     means = [np.average(x[found.labels_ == j], axis=0, weights=None if weight is None else
              weight[found.labels_ == j]) for j in range(K)]  # fmt: skip
-    np.testing.assert_allclose(scaling.restore(found.cluster_centers_), means, rtol=1e-3)
+    np.testing.assert_allclose(scaling.restore(found.cluster_centers_), means, rtol=1e-3, atol=1e-6)
     np.testing.assert_array_equal(found.predict(x), found.labels_)
     np.testing.assert_allclose(found.transform(x), expected.transform(scaled), rtol=1e-3, atol=1e-3)
     assert found.score(x, sample_weight=weight) == pytest.approx(-found.inertia_, rel=1e-12)
@@ -96,12 +102,13 @@ def test_rows_that_are_skipped_do_not_count():
     np.testing.assert_array_equal(found.model_.scaling.scale, expected.model_.scaling.scale)
     np.testing.assert_array_equal(found.labels_[good], expected.labels_)
     assert (found.labels_[~good] == -1).all()
-    with pytest.raises(lk.BadRowsError, match="row 0 holds NaN or infinity"):
+    with pytest.raises(BadRowsError, match="row 0 holds NaN or infinity"):
         kmeans(np.concatenate([x[:1], X]))
 
 
 def test_constant_features_and_rows_far_from_zero():
-    x = np.concatenate([X, np.full((900, 1), 0.1)], axis=1) + [0, 1e9, 0, 0, 0]
+    x = np.column_stack([X, np.full(900, 0.1)])
+    x[:, 1] += 1e9
     found = kmeans(x)
     assert (found.model_.scaling.scale[4], found.model_.scaling.mean[4]) == (1, 0.1)
     assert not found.cluster_centers_[:, 4].any()
@@ -130,15 +137,15 @@ def test_the_model_keeps_it(tmp_path):
     again = lk.KMeans.from_model(loaded)
     assert (again.scale, clone(again).scale) == ("standard", "standard")
     np.testing.assert_array_equal(again.predict(X), found.labels_)
-    with pytest.raises(ParameterError, match="SphericalKMeans.from_model takes a model of norm"):
+    with pytest.raises(ParameterError, match=r"SphericalKMeans.from_model takes a model of norm"):
         lk.SphericalKMeans.from_model(loaded)
     # The digest depends on it, and damage is noticed.
     assert kmeans(X * 2, algorithm="partition-path").model_.digest() != loaded.digest()
     zarr.open_group(str(tmp_path / "model.zarr"))["scale"][1] = -1.0
     with pytest.raises(ModelFormatError, match="is damaged"):
         lk.load_model(str(tmp_path / "model.zarr"))
-    with pytest.raises(ModelFormatError, match="has the arrays"):
-        del zarr.open_group(str(tmp_path / "model.zarr"))["scale"]
+    del zarr.open_group(str(tmp_path / "model.zarr"))["scale"]
+    with pytest.raises(ModelFormatError, match="is damaged"):
         lk.load_model(str(tmp_path / "model.zarr"))
 
 
@@ -169,11 +176,11 @@ def test_a_fit_resumes_without_another_pass(tmp_path, monkeypatch):
     monkeypatch.undo()
     whole = kmeans(**{**asked, "checkpoint": None})
     assert resumed.model_.digest() == whole.model_.digest()
-    with pytest.raises(lk.CheckpointError, match="its scale is 'standard', not None"):
+    with pytest.raises(CheckpointError, match="its scale is 'standard', not None"):
         kmeans(scale=None, **asked)
     record = tmp_path / "run" / "job.json"
     record.write_text(record.read_text().replace('"scaling": {', '"scaled": {'))
-    with pytest.raises(lk.CheckpointError, match="no readable scaling"):
+    with pytest.raises(CheckpointError, match="no readable scaling"):
         kmeans(**asked)
 
 
@@ -190,7 +197,7 @@ def test_what_is_refused():
         kmeans(init=lambda x, k, random_state: x[:k])
     far = X.copy()
     far[5, 2] = 1e200
-    with pytest.raises(DataError, match="variance of column 2 overflows float64, .* reach 1e"):
+    with pytest.raises(DataError, match=r"variance of column 2 overflows float64, .* reach 1e"):
         kmeans(far)
     named = lk.open_rows(far).with_names(("a", "b", "width", "d"))
     with pytest.raises(DataError, match="variance of column width overflows"):
