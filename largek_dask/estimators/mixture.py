@@ -45,8 +45,8 @@ class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
         "iso": equal weights and one variance for all components. "isoflex": a weight and a variance
         per component. "diag": a weight per component and a variance per component and feature.
         "iso" and "isoflex" use the same variance for all features, so features of different units
-        should be scaled (see ``scale``). "diag" needs no scaling, but the means found by ``init="k-means"``
-        follow the features with the largest variances.
+        should be scaled (see ``scale``). "diag" needs no scaling, but the means found by
+        ``init="k-means"`` follow the features with the largest variances.
     init : {"k-means", "two-level", "afk-mc2", "random", "auto"} or array
         Method for the initial components. "k-means" and "auto": the clusters of a truncated search
         with moves. An array of shape (n_components, n_features) contains the means themselves, such
