@@ -20,6 +20,10 @@ ON_BAD_ROWS: tuple[OnBadRows, ...] = get_args(OnBadRows)
 Normalize = Literal["l2"]
 NORMALIZE: tuple[Normalize, ...] = get_args(Normalize)
 
+Scale = Literal["standard"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+"""Ways to scale features; "standard": mean 0 and variance 1. None: features are not scaled."""
+
 Covariance = Literal["iso", "isoflex", "diag"]
 COVARIANCES: tuple[Covariance, ...] = get_args(Covariance)
 """Types of covariance of a mixture: one variance for all components with equal weights, one

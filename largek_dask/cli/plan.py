@@ -123,6 +123,8 @@ def _passes(rows: Rows, options: FitOptions, n_init: int, footprint: Footprint) 
     """Return the maximum numbers of passes and steps of all starts."""
     # Computing the statistics needs one scan, unless they are stored.
     n_scans = 0 if rows.stored_statistics() is not None and rows.weight is None else 1
+    if options.scale is not None:
+        n_scans = 2  # moments of the stored rows, then statistics of the standardised rows
     before = n_scans + n_init * footprint.passes_before
     after = n_init * (1 + footprint.passes_after)
     steps = n_init * min(options.max_iter, footprint.steps or options.max_iter)

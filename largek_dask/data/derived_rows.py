@@ -1,9 +1,10 @@
-"""Rows computed from other rows: selected columns, or integers with added noise."""
+"""Rows computed from other rows: selected columns, integers with noise, standardised features."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,54 @@ class DitheredRows(DerivedRows):
 
     def _derive(self, x: Any, first: int) -> Any:
         return dithered(x, first, self._key)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Scaling:
+    """Mean and scale of each feature: a standardised value is ``(x - mean) / scale``."""
+
+    mean: NDArray[np.float64]
+    """(d,) weighted means."""
+    scale: NDArray[np.float64]
+    """(d,) weighted standard deviations; 1 for a feature of constant value."""
+
+    def restore(self, x: NDArray[Any]) -> NDArray[Any]:
+        """Return (n, d) standardised rows, such as centres, in the units of the original rows."""
+        restored: NDArray[Any] = (x * self.scale + self.mean).astype(x.dtype)
+        return restored
+
+
+SCALING = ("mean", "scale")
+"""Names of the arrays of a :class:`Scaling`, also in stored models."""
+
+
+class StandardizedRows(DerivedRows):
+    """Dense rows whose features are standardised in float64, rounded to the compute dtype."""
+
+    def __init__(self, rows: Rows, scaling: Scaling) -> None:
+        check_standardizable(rows)
+        self.scaling = scaling
+        super().__init__(rows, rows.n_features, compute_dtype(rows.dtype))
+
+    def _derive(self, x: Any, first: int) -> Any:
+        out = np.empty(x.shape, self.dtype)
+        step = max(1, BLOCK_VALUES // self.n_features)
+        # Rows that are skipped may be infinite, or overflow.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for begin in range(0, len(x), step):
+                at = slice(begin, begin + step)
+                out[at] = (x[at].astype(np.float64) - self.scaling.mean) / self.scaling.scale
+        return out
+
+
+def check_standardizable(rows: Rows) -> None:
+    """Raise ParameterError if rows are sparse."""
+    if rows.is_sparse:
+        raise ParameterError(
+            "scale='standard' needs dense rows, and these are sparse: without their zeros they "
+            "would not fit into memory. Divide the columns by their scales before the fit (as "
+            "sklearn's MaxAbsScaler does), use normalize='l2', or give the rows as a dense array."
+        )
 
 
 def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask import config
+from largek_dask.data.derived_rows import SCALING, Scaling
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.storage_errors import unanswered
 from largek_dask.driver.event_log import NAME as EVENTS
@@ -320,7 +321,8 @@ def description_in(folder: Folder) -> dict[str, Any] | None:
         if "algorithm" in job:
             current = current_description(job["algorithm"], head["format"])
             record["job"] = {**job, "algorithm": current}
-        return {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
+        found = {key: record[key] for key in ("format", "job", "data", "versions", "statistics")}
+        return found | {"scaling": record.get("scaling")}
     except FileNotFoundError:
         if folder.sub("checkpoints").names():
             raise CheckpointError(
@@ -358,6 +360,23 @@ def _difference(what: str, theirs: Any, mine: Any) -> tuple[str, Any, Any]:
             if theirs.get(name) != mine.get(name):
                 return f"{what} {name}", theirs.get(name), mine.get(name)
     return what, theirs, mine
+
+
+def scaling_in(description: Mapping[str, Any]) -> Scaling | None:
+    """Return the scaling in a result of :func:`description_in`; None if features are not scaled.
+
+    Raises CheckpointError if it is damaged.
+    """
+    found: Any = description.get("scaling")
+    if found is None and description["job"].get("scale") is None:
+        return None
+    try:
+        d = len(found["mean"])
+        return Scaling(*(np.array(found[name], np.float64).reshape(d) for name in SCALING))
+    except (KeyError, TypeError, ValueError) as error:
+        raise CheckpointError(
+            f"job.json has no readable scaling of the features ({error!r}); give another folder."
+        ) from error
 
 
 class FitFolder:
@@ -434,9 +453,15 @@ class FitFolder:
         except (KeyError, TypeError, ValueError, AttributeError):
             return None  # Another version wrote these statistics, so the rows are scanned again.
 
-    def begin(self, statistics: Statistics) -> None:
+    def scaling(self) -> Scaling | None:
+        """Return the scaling of the features that an earlier run computed, if any."""
+        return None if self._before is None else scaling_in(self._before)
+
+    def begin(self, statistics: Statistics, scaling: Scaling | None = None) -> None:
         """Write ``job.json`` if it does not exist yet."""
         if self._before is None:
             record = {**self._record, "statistics": statistics.to_dict()}
+            if scaling is not None:
+                record["scaling"] = {"mean": scaling.mean.tolist(), "scale": scaling.scale.tolist()}
             self.folder.publish("job.json", json.dumps(record, indent=1).encode())
             self._before = record

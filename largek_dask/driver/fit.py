@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.auto import Auto, Choice
-from largek_dask.algorithms.base import Algorithm, Footprint, ModelArrays
+from largek_dask.algorithms.base import Algorithm, Chunk, Footprint, ModelArrays
 from largek_dask.algorithms.objective import Objective
 from largek_dask.algorithms.problem import Problem
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.derived_rows import DitheredRows
+from largek_dask.data.derived_rows import (
+    DitheredRows,
+    Scaling,
+    StandardizedRows,
+    check_standardizable,
+)
 from largek_dask.data.rows import Rows
 from largek_dask.driver.checkpoint import FitFolder, remove_torn_job
 from largek_dask.driver.compile_watch import CompileWatch, compiles_in_parallel, is_worth_it
@@ -38,8 +44,9 @@ from largek_dask.driver.run import Callback, Clock, never, no_model
 from largek_dask.driver.starts import StartResult, Starts, kind_of_problem
 from largek_dask.driver.stopping import StepRecord, StopReason
 from largek_dask.driver.storage import Folder
-from largek_dask.errors import CancelledFit, DegenerateDataWarning, ParameterError, warn
+from largek_dask.errors import CancelledFit, DataError, DegenerateDataWarning, ParameterError, warn
 from largek_dask.kernels.compiling import checked_by
+from largek_dask.kernels.exact.squares import FeatureMoments
 from largek_dask.kernels.exact.statistics import Statistics
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.passes.base import BasePasses, PassOptions
@@ -71,6 +78,7 @@ class FitResult:
     runs."""
     provenance: dict[str, Any] = field(default_factory=dict)
     feature_names: tuple[str, ...] | None = None
+    scaling: Scaling | None = None
 
 
 @contextmanager
@@ -231,7 +239,7 @@ class _FitRun:
                 passes.is_given_up = asked
                 self._check(passes.statistics)
                 if self.job is not None:
-                    self.job.begin(passes.statistics)
+                    self.job.begin(passes.statistics, _scaling_of(passes))
                 folder = None if self.job is None else self.job.folder
                 starts = Starts(
                     passes, self.choice.algorithm, self.options, folder, self.events,
@@ -253,20 +261,34 @@ class _FitRun:
         finally:
             self.events.close()
 
-    def _open_passes(self, cancelled: Callable[[], bool]) -> AbstractContextManager[BasePasses]:
+    @contextmanager
+    def _open_passes(self, cancelled: Callable[[], bool]) -> Iterator[BasePasses]:
         options, job, emit = self.options, self.job, self.events.emit
-        return open_passes(
-            self.rows,
-            client=self.client,
-            n_threads=self.n_threads,
-            memory_limit=options.memory_bytes,
+        shared: dict[str, Any] = {
+            "client": self.client,
+            "n_threads": self.n_threads,
+            "memory_limit": options.memory_bytes,
+            "on_bad_rows": options.on_bad_rows,
+            "log": lambda kind, text, **about: emit("warning", topic=kind, message=text, **about),
+            "on_event": emit if self.events else None,
+        }
+        rows = self.rows
+        if options.scale is not None:
+            scaling = None if job is None else job.scaling()
+            if scaling is None:
+                stopped = lambda: cancelled() or self.suspended()  # noqa: E731
+                with open_passes(rows, cancelled=stopped, **shared) as passes:
+                    passes.is_given_up = self.cancelled
+                    scaling = find_scaling(passes)
+            rows = StandardizedRows(rows, scaling)
+        with open_passes(
+            rows,
             normalize=options.normalize,
-            on_bad_rows=options.on_bad_rows,
             statistics=None if job is None else job.statistics(),
             cancelled=cancelled,
-            log=lambda kind, text, **about: emit("warning", topic=kind, message=text, **about),
-            on_event=emit if self.events else None,
-        )
+            **shared,
+        ) as passes:
+            yield passes
 
     def _check(self, statistics: Statistics) -> None:
         k = self.options.n_clusters
@@ -302,6 +324,7 @@ class _FitRun:
             seconds=best.seconds,
             provenance=self._provenance(best),
             feature_names=self.rows.feature_names,
+            scaling=_scaling_of(passes),
         )
 
     def _provenance(self, best: StartResult) -> dict[str, Any]:
@@ -324,6 +347,34 @@ class _FitRun:
         }
 
 
+def find_scaling(passes: BasePasses) -> Scaling:
+    """Return the weighted mean and standard deviation of each feature, from one pass.
+
+    Raises DataError, which names the feature, if a variance overflows.
+    """
+    moments: FeatureMoments = passes.reduce(
+        _add_moments, start=partial(FeatureMoments, passes.n_features), combine=FeatureMoments.merge
+    )
+    mean, variance, size = moments.finish()
+    wrong = np.flatnonzero(np.isnan(variance))
+    if len(wrong):
+        at, names = int(wrong[0]), passes.rows.feature_names
+        raise DataError(
+            f"scale='standard': the variance of column {at if names is None else names[at]} "
+            f"overflows float64, as its values reach {size[at]:.3g}; divide this column, or the "
+            "sample weights, by a constant."
+        )
+    return Scaling(mean, np.sqrt(np.where(variance > 0, variance, 1.0)))
+
+
+def _add_moments(chunk: Chunk, total: FeatureMoments) -> None:
+    total.add(chunk.x, chunk.weight)
+
+
+def _scaling_of(passes: BasePasses) -> Scaling | None:
+    return passes.rows.scaling if isinstance(passes.rows, StandardizedRows) else None
+
+
 def prepare_fit(
     rows: Rows, options: FitOptions, *, n_threads: int | None, client: Client | None
 ) -> tuple[Rows, Choice, Footprint]:
@@ -334,6 +385,8 @@ def prepare_fit(
     rows = without_equal_names(rows)
     if options.dither is not None:
         rows = DitheredRows(rows, options.seed)
+    if options.scale is not None:
+        check_standardizable(rows)
     choice = choose_algorithm(rows, options)
     problem = problem_of(choice.algorithm, options)
     check_problem(rows, problem, n_threads=n_threads, client=client)

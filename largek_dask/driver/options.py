@@ -26,12 +26,14 @@ from largek_dask.algorithms.choices import (
     NORMALIZE,
     ON_BAD_ROWS,
     OTHER_INITS,
+    SCALES,
     Covariance,
     Dither,
     Effort,
     EmptyClusters,
     Normalize,
     OnBadRows,
+    Scale,
 )
 from largek_dask.driver.stopping import StopRules
 from largek_dask.errors import ParameterError
@@ -213,6 +215,14 @@ class FitOptions:
         None,
         '"l2": scale each row to unit length; part of the model.',
         choices=(None, *NORMALIZE),
+    )
+    scale: Scale | None = _option(
+        "choice",
+        "job",
+        None,
+        '"standard": subtract from each feature its mean and divide by its standard deviation, '
+        "before normalize; part of the model, whose centres are in these units. For dense rows.",
+        choices=(None, *SCALES),
     )
     memory_limit: int | str | None = _option(
         "bytes",

@@ -30,19 +30,19 @@ def versions() -> dict[str, str]:
 _version_of = cache(version)
 
 
-def named_arrays(arrays: Any) -> dict[str, NDArray[Any]]:
-    """Return the fields of a model, which is a dataclass, by name."""
-    return {f.name: getattr(arrays, f.name) for f in fields(arrays)}
+def named_arrays(*parts: Any) -> dict[str, NDArray[Any]]:
+    """Return the fields of a model's dataclasses by name; a part may be None."""
+    return {f.name: getattr(p, f.name) for p in parts if p is not None for f in fields(p)}
 
 
-def digest_of(arrays: Any) -> str:
+def digest_of(*parts: Any) -> str:
     """Return a SHA-256 hash of the dtypes, shapes and little-endian bytes of a model's arrays.
 
     Models with equal digests are bit-identical. ``shift``, the origin of the kernels' coordinates,
     is not part of the digest.
     """
     digest = hashlib.sha256()
-    for name, array in sorted(named_arrays(arrays).items()):
+    for name, array in sorted(named_arrays(*parts).items()):
         if name == ORIGIN:
             continue
         digest.update(f"{name} {array.dtype.name} {array.shape} {sha256_of(array)}\n".encode())
@@ -81,6 +81,8 @@ def identity_of(options: FitOptions) -> dict[str, Any]:
     found = _described(options, "job")
     if options.mixture is not None:
         found |= _described(options, "mixture")
+    if options.scale is None:
+        del found["scale"]  # unfinished labels of former versions are of a job without it
     return found | {"algorithm": parameters_of(options.make_algorithm())}
 
 

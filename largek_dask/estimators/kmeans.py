@@ -86,6 +86,11 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     normalize : {None, "l2"}
         "l2" scales every row to unit length, also in ``predict``. Centres are means of scaled rows
         and shorter than 1; use ``SphericalKMeans`` for centres of unit length.
+    scale : {None, "standard"}
+        "standard" subtracts from every feature its weighted mean and divides it by its standard
+        deviation (a constant feature: by 1), as ``make_pipeline(StandardScaler(), KMeans())``;
+        dense rows only. Methods take rows as they are; centres, ``init``, distances and
+        ``inertia_`` are standardised. With ``normalize``, rows are standardised first.
     effort : {"fast", "balanced", "best"}
         How long "auto" and "partition-path" search for a lower inertia. Ignored if ``algorithm`` is
         an object.
@@ -128,7 +133,9 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         compare rows with all centres; "max_time_without_search" if time ran out before the search,
         and the centres are rows of a sample or the given ``init``.
     model_ : CentersModel
-        The fitted model, with ``save``.
+        The fitted model, with ``save``. With ``scale``, ``model_.scaling`` has the ``mean`` and
+        ``scale`` of each feature; ``model_.scaling.restore(cluster_centers_)`` returns the centres
+        in the units of ``X``.
     path_ : Path
         Only after "partition-path" and "dcd-bundle": the partitions into 1 to ``n_clusters``
         clusters (at most the number of distinct rows), with ``inertia``, ``lower_bound``,
@@ -163,6 +170,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         empty_clusters: Literal["relocate", "keep"] = "relocate",
         on_bad_rows: Literal["raise", "skip"] = "raise",
         normalize: Literal["l2"] | None = None,
+        scale: Literal["standard"] | None = None,
         effort: Literal["fast", "balanced", "best"] = "balanced",
         random_state: Any = None,
         client: Client | None = None,
@@ -182,6 +190,7 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         self.empty_clusters = empty_clusters
         self.on_bad_rows = on_bad_rows
         self.normalize = normalize
+        self.scale = scale
         self.effort = effort
         self.random_state = random_state
         self.client = client
@@ -222,7 +231,8 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
         names = ("n_clusters", "normalize", "on_bad_rows")
-        return {name: getattr(model, name) for name in names}
+        scaled = {} if model.scaling is None else {"scale": "standard"}
+        return {name: getattr(model, name) for name in names} | scaled
 
     def fit_transform(
         self, X: Any, y: Any = None, sample_weight: Any = None, **source: Unpack[Source]
@@ -260,10 +270,17 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         Raises
         ------
         ParameterError
-            The first batch has fewer rows than clusters, or a later batch has other columns.
+            The first batch has fewer rows than clusters, or a later batch has other columns; or
+            the estimator has a ``scale``.
         """
         options = self._check_parameters()
         first = not hasattr(self, "model_")
+        if self.scale is not None or (not first and self.model_.scaling is not None):
+            raise ParameterError(
+                f"partial_fit cannot be used with scale={self.scale!r} or a standardised model, as "
+                "one batch does not show the means and variances of all rows: use fit, or "
+                "standardise the batches before, e.g. with sklearn's StandardScaler.partial_fit."
+            )
         rows = self._open(X, sample_weight, reset=first, **source)
         with LocalPasses(
             rows, n_threads=self.n_threads, normalize=self.normalize, on_bad_rows=self.on_bad_rows
@@ -319,6 +336,11 @@ class KMeans(RowsEstimator, FeatureNamesOut, TransformerMixin, ClusterMixin, Bas
         """Return the options with the seed and, if ``init`` is a function, its centres."""
         if not callable(self.init):
             return replace(options, seed=seed)
+        if self.scale is not None:
+            raise ParameterError(
+                "init is a function, which would see rows that are not standardised; with scale, "
+                "give the name of a method, or an array of standardised centres."
+            )
         given = X
         if not is_lazy(X):
             given = check_array(

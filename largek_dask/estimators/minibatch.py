@@ -38,8 +38,8 @@ class MiniBatchKMeans(KMeans):
     max_iter : int
         Number of passes over all rows, as in scikit-learn. Only ``max_time`` and callbacks end the
         fit earlier, because running means do not converge.
-    init, n_init, tol, max_time, empty_clusters, on_bad_rows, normalize, random_state, client, \
-n_threads, memory_limit, checkpoint, verbose, callbacks
+    init, n_init, tol, max_time, empty_clusters, on_bad_rows, normalize, scale, random_state, \
+client, n_threads, memory_limit, checkpoint, verbose, callbacks
         See :class:`KMeans`; a step is one batch.
 
     Attributes
@@ -72,6 +72,7 @@ n_threads, memory_limit, checkpoint, verbose, callbacks
         empty_clusters: Literal["relocate", "keep"] = "relocate",
         on_bad_rows: Literal["raise", "skip"] = "raise",
         normalize: Literal["l2"] | None = None,
+        scale: Literal["standard"] | None = None,
         random_state: Any = None,
         client: Client | None = None,
         n_threads: int | None = None,

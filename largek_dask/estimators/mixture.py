@@ -45,8 +45,8 @@ class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
         "iso": equal weights and one variance for all components. "isoflex": a weight and a variance
         per component. "diag": a weight per component and a variance per component and feature.
         "iso" and "isoflex" use the same variance for all features, so features of different units
-        should be scaled first. "diag" needs no scaling, but the means found by ``init="k-means"``
-        follow the features with the largest variances.
+        should be scaled (see ``scale``). "diag" needs no scaling, but the means found by
+        ``init="k-means"`` follow the features with the largest variances.
     init : {"k-means", "two-level", "afk-mc2", "random", "auto"} or array
         Method for the initial components. "k-means" and "auto": the clusters of a truncated search
         with moves. An array of shape (n_components, n_features) contains the means themselves, such
@@ -92,9 +92,10 @@ class Mixture(RowsEstimator, DensityMixin, BaseEstimator):  # type: ignore[misc]
     dither : bool
         Whether uniform noise in [0, 1) is added to rows of integers, such as images, which have no
         density otherwise. It is part of the model.
-    max_time, on_bad_rows, normalize, random_state, client, n_threads, memory_limit, checkpoint, \
-verbose, callbacks
-        See :class:`KMeans`.
+    max_time, on_bad_rows, normalize, scale, random_state, client, n_threads, memory_limit, \
+checkpoint, verbose, callbacks
+        See :class:`KMeans`. With ``scale``, means and variances are standardised, and densities are
+        those of standardised rows; only ``sample`` returns rows in the units of ``X``.
 
     Attributes
     ----------
@@ -184,6 +185,7 @@ verbose, callbacks
         max_time: float | str | None = None,
         on_bad_rows: Literal["raise", "skip"] = "raise",
         normalize: Literal["l2"] | None = None,
+        scale: Literal["standard"] | None = None,
         dither: bool = False,
         random_state: Any = None,
         client: Client | None = None,
@@ -211,6 +213,7 @@ verbose, callbacks
         self.max_time = max_time
         self.on_bad_rows = on_bad_rows
         self.normalize = normalize
+        self.scale = scale
         self.dither = dither
         self.random_state = random_state
         self.client = client
@@ -237,6 +240,7 @@ verbose, callbacks
             "covariance": asked.get("mixture", _covariance_of(model.arrays)),
             "dither": asked.get("dither") is not None,
             "normalize": model.normalize,
+            "scale": None if model.scaling is None else "standard",
             "on_bad_rows": model.on_bad_rows,
         }
 
@@ -351,6 +355,8 @@ verbose, callbacks
         rows = rng.standard_normal((n_samples, self.n_features_in_))
         rows *= np.sqrt(np.broadcast_to(arrays.variances, arrays.means.shape))[components]
         rows += arrays.means[components]
+        if self.model_.scaling is not None:
+            rows = self.model_.scaling.restore(rows)
         return rows.astype(arrays.means.dtype), components
 
     def to_sklearn(self) -> GaussianMixture:
@@ -358,8 +364,8 @@ verbose, callbacks
 
         For float64 rows, the values of ``score_samples`` agree to 1e-5. scikit-learn squares
         float32 rows in float32, which loses digits if values are large compared with the variances;
-        convert such rows to float64. scikit-learn neither normalises nor dithers: with
-        ``normalize="l2"``, pass rows of unit length.
+        convert such rows to float64. scikit-learn neither normalises, dithers nor scales:
+        with ``normalize="l2"``, pass rows of unit length; with ``scale``, pass standardised rows.
         """
         from sklearn.mixture import GaussianMixture
 
@@ -410,6 +416,7 @@ verbose, callbacks
             max_time=self.max_time,
             on_bad_rows=self.on_bad_rows,
             normalize=self.normalize,
+            scale=self.scale,
             dither="uniform" if self.dither else None,
             memory_limit=self.memory_limit,
         )

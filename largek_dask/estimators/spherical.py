@@ -121,7 +121,8 @@ memory_limit, checkpoint, verbose, callbacks
     @classmethod
     def _parameters_of(cls, model: Any) -> dict[str, Any]:
         lengths = np.sqrt(np.square(model.centers.astype(np.float64)).sum(axis=1))
-        if model.normalize != "l2" or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
+        scaled = model.normalize != "l2" or model.scaling is not None
+        if scaled or not np.allclose(lengths, 1, rtol=0, atol=1e-5):
             raise ParameterError(
                 f"{cls.__name__}.from_model needs a model of normalised rows whose centres have "
                 "unit length; for other models, use KMeans.from_model."

@@ -25,7 +25,13 @@ from numpy.typing import DTypeLike, NDArray
 
 from largek_dask.algorithms.objective import Objective
 from largek_dask.data.columns import equal_names, listed, order_by_name
-from largek_dask.data.derived_rows import ColumnRows, DitheredRows
+from largek_dask.data.derived_rows import (
+    SCALING,
+    ColumnRows,
+    DitheredRows,
+    Scaling,
+    StandardizedRows,
+)
 from largek_dask.data.durable import declare
 from largek_dask.data.rows import Rows
 from largek_dask.data.sources import open_rows
@@ -101,6 +107,10 @@ class Model(ABC):
     feature_names: tuple[str, ...] | None = None
     """Names of the columns in the order of the fit; None if the rows had no names. Named columns
     of new rows are put into this order."""
+    scaling: Scaling | None = None
+    """Mean and scale of each feature if the fit had ``scale="standard"``. Methods take rows in
+    their original units; centres are standardised, and ``scaling.restore(centers)`` converts them
+    to the original units."""
 
     def __new__(cls, arrays: Any = None, *_: Any, **__: Any) -> Self:
         """Create a model of the subclass that matches the type of ``arrays``."""
@@ -129,11 +139,12 @@ class Model(ABC):
             result.history,
             result.provenance,
             result.feature_names,
+            result.scaling,
         )
 
     def digest(self) -> str:
         """Return the SHA-256 digest of the arrays; equal digests mean bit-identical arrays."""
-        return digest_of(self.arrays)
+        return digest_of(self.arrays, self.scaling)
 
     # --- defined by each kind ---------------------------------------------------------------------
 
@@ -298,7 +309,8 @@ class Model(ABC):
                 f"{self.n_features} features; pass rows with the same columns."
             )
         parameters = self.provenance.get("parameters", {})
-        return DitheredRows(rows, parameters["seed"]) if parameters.get("dither") else rows
+        rows = DitheredRows(rows, parameters["seed"]) if parameters.get("dither") else rows
+        return rows if self.scaling is None else StandardizedRows(rows, self.scaling)
 
     def _by_name(self, rows: Rows) -> Rows:
         """Reorder named columns of the rows to the order of the fit."""
@@ -380,7 +392,7 @@ class Model(ABC):
                 f"{place.url} exists already; nothing was changed. Choose another name"
                 + ("." if overwrite else ", or pass overwrite=True to replace a model.")
             )
-        records = folder.write_arrays(name, named_arrays(self.arrays))
+        records = folder.write_arrays(name, named_arrays(self.arrays, self.scaling))
         description = {
             "format": FORMAT,
             "kind": "model",
@@ -432,6 +444,8 @@ class Model(ABC):
             )
         if self.normalize is not None:
             facts["normalize"] = self.normalize
+        if self.scaling is not None:
+            facts["scale"] = "standard"
         facts["digest"] = self.digest()[:16]
         return facts
 
@@ -557,13 +571,15 @@ def restored(
     Raises KeyError, TypeError or ValueError if they do not describe a model of this kind.
     """
     _check_names(kind, arrays)
+    own = {name: array for name, array in arrays.items() if name not in SCALING}
     model = kind(
-        arrays=kind.holds(**arrays),
+        arrays=kind.holds(**own),
         normalize=notes["normalize"],
         on_bad_rows=notes["on_bad_rows"],
         history=_history_in(notes),
         provenance=dict(notes["provenance"]),
         feature_names=_names_in(notes),
+        scaling=Scaling(*(arrays[name] for name in SCALING)) if len(own) < len(arrays) else None,
     )
     if model.normalize not in (None, "l2") or model.on_bad_rows not in ("raise", "skip"):
         raise ValueError(
@@ -573,6 +589,10 @@ def restored(
     if not isinstance(value, Real | None):
         raise ValueError(f"{kind.objective.name} is {reprlib.repr(value)}, not a number")
     model._check()
+    if model.scaling is not None:
+        check_numbers("mean", model.scaling.mean, (model.n_features,))
+        least = float(np.nextafter(0, 1))
+        check_numbers("scale", model.scaling.scale, (model.n_features,), least=least)
     if model.feature_names is not None and len(model.feature_names) != model.n_features:
         raise ValueError(
             f"there are {len(model.feature_names)} names for {model.n_features} columns"
@@ -581,9 +601,9 @@ def restored(
 
 
 def _check_names(kind: type[Model], found: Mapping[str, Any]) -> None:
-    """Raise ValueError unless ``found`` has exactly the arrays of the kind."""
+    """Raise ValueError unless ``found`` has the arrays of the kind, and of a scaling or none."""
     names = [f.name for f in fields(kind.holds)]
-    if set(found) != set(names):
+    if set(found) not in (set(names), {*names, *SCALING}):
         raise ValueError(
             f"a model of the kind {kind.kind!r} must have the arrays {', '.join(names)}, but has "
             f"{reprlib.repr(sorted(found))}"

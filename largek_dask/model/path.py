@@ -99,6 +99,7 @@ class Path:
             whole.on_bad_rows,
             provenance=provenance,
             feature_names=whole.feature_names,
+            scaling=whole.scaling,
         )
 
     def suggest_k(self) -> SuggestedK:

@@ -376,8 +376,8 @@ class Service:
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
             ``column`` (that contains the rows, as in ``open_rows``), ``empty_clusters``,
-            ``on_bad_rows``, ``normalize``, ``effort``, ``memory_limit`` (of a worker), as in
-            :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a mixture of
+            ``on_bad_rows``, ``normalize``, ``scale``, ``effort``, ``memory_limit`` (of a worker),
+            as in :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a mixture of
             Gaussians) and ``dither``, as in :class:`largek_dask.Mixture`.
 
         Returns

@@ -18,7 +18,7 @@ from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
 from largek_dask.data.sources import open_rows
 from largek_dask.data.storage_errors import trouble
-from largek_dask.driver.checkpoint import description_in
+from largek_dask.driver.checkpoint import description_in, scaling_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
 from largek_dask.driver.fit import FitResult, fit
@@ -538,6 +538,7 @@ def model_so_far(folder: Folder, stop_reason: str | None = None) -> tuple[Model,
         saved.history,
         provenance,
         None if names is None else tuple(names),
+        scaling_in(about),
     )
     return model, saved
 

@@ -35,7 +35,7 @@ def message_of_model(model: Model) -> dict[str, Any]:
         "kind": model.kind,
         "arrays": {
             name: to_serialize(np.asarray(array))
-            for name, array in named_arrays(model.arrays).items()
+            for name, array in named_arrays(model.arrays, model.scaling).items()
         },
         "notes": json.dumps(notes, allow_nan=False),
     }

@@ -27,7 +27,14 @@ from pydantic import (
 
 from largek_dask.algorithms.auto import Auto
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.choices import Covariance, Dither, EmptyClusters, Normalize, OnBadRows
+from largek_dask.algorithms.choices import (
+    Covariance,
+    Dither,
+    EmptyClusters,
+    Normalize,
+    OnBadRows,
+    Scale,
+)
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
 from largek_dask.algorithms.objective import Objective
@@ -203,6 +210,7 @@ class JobSpec(BaseModel):
     empty_clusters: EmptyClusters = _of("empty_clusters")
     on_bad_rows: OnBadRows = _of("on_bad_rows")
     normalize: Normalize | None = _of("normalize")
+    scale: Scale | None = _of("scale")
     labels: bool = True
     memory_limit: int | None = _of("memory_limit", ge=0)
     """Memory limit per worker, in bytes. Documents of earlier versions may contain 0, which means

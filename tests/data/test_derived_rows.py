@@ -1,4 +1,4 @@
-"""Noise for integers: in [0, 1), by row and feature, independent of chunks."""
+"""Rows computed from others: noise for integers, standardised features."""
 
 import pickle
 
@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse
 
 import largek_dask as lk
-from largek_dask.data.derived_rows import DitheredRows, dithered
+from largek_dask.data.derived_rows import DitheredRows, Scaling, StandardizedRows, dithered
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import ParameterError
 
@@ -88,3 +88,23 @@ def test_others_are_refused(x):
         ParameterError, match="dither requires dense rows of integers, but the rows are"
     ):
         DitheredRows(open_rows(x), 0)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "uint8", "int64"])
+def test_standardised_rows(dtype, tmp_path, chunks_as_stored):
+    x = RNG.integers(0, 99, (500, 3)).astype(dtype)
+    scaling = Scaling(np.array([0.1, 50, -3]), np.array([2.0, 7, 1]))
+    source = str(tmp_path / "x.zarr")
+    lk.ingest(x, source, chunk_rows=128, progress=False)
+    rows = StandardizedRows(open_rows(source), scaling)
+    assert rows.n_chunks == 4
+    whole = ((x.astype(float) - scaling.mean) / scaling.scale).astype(rows.dtype)
+    assert rows.dtype == ("f8" if dtype in ("float64", "int64") else "f4")
+    for one in (rows, pickle.loads(pickle.dumps(rows))):
+        np.testing.assert_array_equal(np.concatenate([one.read(i) for i in range(4)]), whole)
+        np.testing.assert_array_equal(one.read_part(1, 5, 50), whole[133:178])
+    assert rows.stored_statistics() is None
+    np.testing.assert_allclose(scaling.restore(whole), x, rtol=1e-5, atol=1e-4)
+    assert scaling.restore(whole).dtype == rows.dtype
+    with pytest.raises(ParameterError, match=r"scale='standard' needs dense rows.*MaxAbsScaler"):
+        StandardizedRows(open_rows(scipy.sparse.eye(3, format="csr")), scaling)

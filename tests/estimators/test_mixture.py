@@ -288,8 +288,9 @@ def test_interrupted__the_best_so_far(monkeypatch):
 
 OTHERS = {
     "n_components": 7, "init": "random", "n_init": 2, "max_iter": 5, "tol": 0.25, "max_time": 9.0,
-    "on_bad_rows": "skip", "normalize": "l2", "memory_limit": 1234, "random_state": 4,
+    "on_bad_rows": "skip", "normalize": "l2", "scale": "standard", "memory_limit": 1234,
     "weights_init": np.full(1, 1.0), "precisions_init": np.full(1, 2.0), "covariance": "diag",
+    "random_state": 4,
     "dither": True, "candidates": 3, "neighbours": 9, "explore": 2, "coreset": 500,
     "reg_covar": 1e-3, "least_variance": 0.5, "moves": False,
 }  # fmt: skip

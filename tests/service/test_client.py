@@ -231,7 +231,7 @@ def test_submit__takes_every_option_of_a_fit(service, rows_url, monkeypatch):
     asked = {
         "n_clusters": 7, "effort": "best", "init": "random", "n_init": 2, "max_iter": 5,
         "tol": 0.25, "max_time": "1m", "seed": 4, "empty_clusters": "keep", "on_bad_rows": "skip",
-        "normalize": "l2", "memory_limit": "2MiB",
+        "normalize": "l2", "scale": "standard", "memory_limit": "2MiB",
     }  # fmt: skip
     of_mixtures = {"mixture": "diag", "dither": "uniform"}
     arrays = {name for name, option in OPTIONS.items() if option.kind == "array"}

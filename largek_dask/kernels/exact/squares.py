@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
-from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, ExactSums
+from largek_dask.kernels.exact.numbers import BLOCK_VALUES, N_LIMBS, UNIT, ExactSums
 from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.rows import NATIVE, native_blocks
+from largek_dask.kernels.rows import NATIVE, compute_dtype, native_blocks
 
+_SPLITTER = 134217729.0  # 2^27 + 1, as in `numbers.two_product_error`
 _ALL = readonly(np.empty(0, np.int64))
 
 
@@ -52,6 +54,87 @@ class FeatureSquares:
         self.sums.merge(other.sums)
         self.largest = np.maximum(self.largest, other.largest)
         return self
+
+
+class FeatureMoments:
+    """Exact weighted sums of the values and squares of each feature of dense rows."""
+
+    def __init__(self, n_features: int) -> None:
+        self._weights = ExactSums(1)
+        self._most_weight = 0.0
+        self._sums, self._squares = ExactSums(n_features), ExactSums(n_features)
+        self._low, self._high = np.full(n_features, np.inf), np.full(n_features, -np.inf)
+
+    def add(self, x: NDArray[Any], weight: NDArray[np.float64] | None) -> None:
+        """Add (n, d) rows; rows of weight 0 are ignored."""
+        if weight is not None and not weight.all():
+            x, weight = x[weight > 0], weight[weight > 0]
+        if not len(x):
+            return
+        if weight is None:
+            self._weights.add_units(UNIT, np.array([len(x)]))
+        else:
+            self._weights.add(weight)
+        self._most_weight = max(self._most_weight, 1.0 if weight is None else float(weight.max()))
+        d = x.shape[1]
+        sums, squares = np.zeros((N_LIMBS, d), np.int64), np.zeros((N_LIMBS, d), np.int64)
+        ignored = np.empty(d), np.empty(d)
+        step = max(1, BLOCK_VALUES // d)
+        for begin in range(0, len(x), step):
+            at = slice(begin, begin + step)
+            values = x[at].astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):  # `finish` reports it
+                products = np.square(values)
+                parts = [(values, sums, (self._low, self._high)), (products, squares, ignored)]
+                if compute_dtype(x.dtype) == np.float64:  # squares of others are exact
+                    t = _SPLITTER * values
+                    high = t - (t - values)
+                    low = values - high
+                    rests = ((high * high - products) + 2 * (high * low)) + low * low
+                    parts.append((rests, squares, ignored))
+                for block, limbs, extent in parts:
+                    if weight is None:
+                        scan_floats(readonly(block), limbs, *extent)
+                    else:
+                        scan_weighted(readonly(block), readonly(weight[at]), limbs, *extent)
+        self._sums.add_table(sums)
+        self._squares.add_table(squares)
+
+    def merge(self, other: FeatureMoments) -> FeatureMoments:
+        """Add the sums of other rows to this object, and return it."""
+        self._weights.merge(other._weights)
+        self._most_weight = max(self._most_weight, other._most_weight)
+        self._sums.merge(other._sums)
+        self._squares.merge(other._squares)
+        self._low = np.minimum(self._low, other._low)
+        self._high = np.maximum(self._high, other._high)
+        return self
+
+    def finish(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean, variance and largest absolute value of each feature, each rounded once.
+
+        The variance is 0 if and only if the feature is constant or its variance underflows, and
+        NaN if the sum of its squares may overflow. Without rows of positive weight, all are 0.
+        """
+        d = len(self._low)
+        (weight,), of_weight = self._weights.integers()
+        if not weight:
+            return np.zeros(d), np.zeros(d), np.zeros(d)
+        mean = self._sums.over(Fraction(weight) * Fraction(2) ** of_weight)
+        size = np.maximum(np.abs(self._low), np.abs(self._high))
+        with np.errstate(over="ignore"):
+            overflows = ~np.isfinite(np.square(size) * self._most_weight)
+        # The variance is (weight * sum of squares - sum^2) / weight^2, in integers.
+        (sums, of_sums), (squares, of_squares) = self._sums.integers(), self._squares.integers()
+        unit = min(of_squares + of_weight, 2 * of_sums)
+        shifts = of_squares + of_weight - unit, 2 * of_sums - unit
+        power = Fraction(2) ** (unit - 2 * of_weight) / weight**2
+        variance = np.zeros(d)
+        for f in np.flatnonzero((self._low < self._high) & ~overflows).tolist():
+            above = (squares[f] * weight << shifts[0]) - (sums[f] ** 2 << shifts[1])
+            variance[f] = max(above, 0) * power.numerator / power.denominator
+        variance[overflows] = np.nan
+        return mean, variance, size
 
 
 def row_squares(
