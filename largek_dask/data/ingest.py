@@ -60,9 +60,8 @@ def ingest(
     Parameters
     ----------
     source : object
-        CSV, Parquet, HDF5 or svmlight file; CSV or Parquet files with the same columns, given as a
-        folder, a pattern such as ``"folder/*.parquet"`` (both read in the order of paths) or a list
-        of paths; or anything that :func:`~largek_dask.open_rows` accepts.
+        CSV, HDF5 or svmlight file; CSV files with the same columns, given as a folder, a pattern
+        or a list of paths; or anything that :func:`~largek_dask.open_rows` accepts.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional

@@ -21,6 +21,7 @@ ACCURACY = {
     "distance": "gamma", "corrections": "m_c", "lowest": "mu_min", "highest": "mu_max",
 }  # fmt: skip
 """Maps current to former parameter names of Algorithms 5.1 and 5.2 of DCD-Bundle."""
+CORESET_FIELDS = ("rows", "factors", "n_evaluated")
 
 
 def current_parameters(name: str, parameters: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -92,15 +93,20 @@ def current_state(tree: Any) -> Any:
     An epoch of ``vrkm`` formerly ended with a partition (``SnapshotState``), and now begins with
     the partition by the same centres. Some algorithms stored more in their states: ``dcd-bundle``
     an evaluation count and an extra last step; ``nmbatch``, ``lloyd`` and ``incremental`` bounds;
-    and ``vc-gmm`` a second coreset.
+    and ``vc-gmm`` a second coreset. ``partition-path`` stored its sample as a tuple.
     """
     match tree:
         case {"class": "VCGMMState" | "EMState", "fields": dict(old)}:
             kept = {name: value for name, value in old.items() if name != "unseen"}
             if isinstance(coreset := kept.get("coreset"), Mapping):
-                known = {k: v for k, v in coreset["fields"].items() if k != "missing"}
+                fields = coreset["fields"]
+                known = {name: fields[name] for name in fields if name in CORESET_FIELDS}
                 kept["coreset"] = {**coreset, "fields": known}
             return {**tree, "fields": kept}
+        case {"class": "SearchState", "fields": dict(old)} if "tuple" in (old["sample"] or {}):
+            values = (*old["sample"]["tuple"], 0)
+            sample = {"class": "Coreset", "fields": dict(zip(CORESET_FIELDS, values, strict=True))}
+            return {**tree, "fields": {**old, "sample": sample}}
         case {"class": "LabelTableState", "fields": dict(old)}:
             kept = {name: value for name, value in old.items() if name != "bounds"}
             return {**tree, "fields": kept}

@@ -353,8 +353,7 @@ class Service:
         n_clusters : int
         output : str
             URL of a new folder for the model, labels, checkpoints and events.
-        seed : int
-            0 by default.
+        seed : int, default 0
         max_time : float or str, optional
             Time limit: seconds, or a text such as "6h". It includes the wait for workers.
         labels : bool

@@ -78,10 +78,24 @@ def test_states_that_had_bounds(state):
 
 
 def test_a_coreset_had_probabilities_that_others_lack_its_rows():
-    coreset = Coreset(np.arange(3), np.ones(3), 4, False, False, 9)
+    coreset = Coreset(np.arange(3), np.ones(3), 9)
     tree = encode(coreset, {})
     for name in ("VCGMMState", "EMState"):
         state = {"class": name, "fields": {"coreset": tree}}
         former = {"class": name, "fields": {"coreset": encode(coreset, {})}}
-        former["fields"]["coreset"]["fields"]["missing"] = {"array": "x"}
+        former["fields"]["coreset"]["fields"] |= {"missing": {"array": "x"}, "n_draws": 4}
         assert current_state(former) == state == current_state(state)
+
+
+def test_a_sample_of_a_path_was_a_tuple():
+    arrays: dict[str, np.ndarray] = {}
+    rows, factors = np.arange(3), np.full(3, 2.0)
+    former = {
+        "class": "SearchState",
+        "fields": {"sample": encode((rows, factors), arrays), "step": 4},
+    }
+    state = {
+        "class": "SearchState",
+        "fields": {"sample": encode(Coreset(rows, factors), {}), "step": 4},
+    }
+    assert current_state(former) == state == current_state(state)

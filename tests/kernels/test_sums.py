@@ -317,7 +317,7 @@ def test_rows_without_features_still_count():
 
 
 def test_a_grid_of_other_features_is_refused():
-    with pytest.raises(ValueError, match="2 features, not 3"):
+    with pytest.raises(ValueError, match="2 features, expected 3"):
         ClusterSums(1, 3, FixedPoint.choose(np.zeros(2), 1.0, n_rows=1))
 
 

@@ -67,7 +67,7 @@ def test_too_little_space_is_said_with_figures_and_leaves_nothing(tmp_path, monk
     rows, folder = opened(False, False), str(tmp_path / "new")
     free = [rows.nbytes - 1]
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=free[0]))
-    with pytest.raises(OutputError, match=r" free\. .*spill-folder"):
+    with pytest.raises(OutputError, match=r" free; .*spill-folder"):
         spill(rows, folder)
     assert not os.path.exists(folder)
     free[0] += 1

@@ -104,7 +104,9 @@ def test_submit__refuses_a_disk_that_is_too_full(open_jobs, document, tmp_path, 
     jobs = open_jobs()
     free = SimpleNamespace(free=1_000)
     monkeypatch.setattr("shutil.disk_usage", lambda path: free)
-    with pytest.raises(OutputError, match=r"take about 1\.\d+ MiB, and .*/out has 0\.98 kiB free"):
+    with pytest.raises(
+        OutputError, match=r"take about 1\.\d+ MiB, but .*/out has only 0\.98 kiB free"
+    ):
         jobs.submit(document(), {}, "me")
     assert jobs.listed() == []
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
