@@ -16,6 +16,7 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -166,7 +167,8 @@ def near_duplicates(
     >>> found.kept, found.duplicate_of
     (array([ True,  True, False,  True]), array([-1, -1,  0, -1]))
     """
-    if isinstance(threshold, bool) or not 0 < threshold <= 1:
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not is_number or not 0 < threshold <= 1:
         raise ParameterError(
             f"threshold={threshold!r} is not a cosine similarity above 0 and at most 1, e.g. 0.95."
         )
@@ -317,7 +319,7 @@ class _Search:
         from distributed import as_completed
 
         running: dict[str, tuple[str, list[_Cluster]]] = {}
-        done = as_completed()
+        done = as_completed(loop=client.loop)
 
         def submit(address: str) -> None:
             if (group := next(groups, None)) is not None:
