@@ -68,6 +68,7 @@ TABLES = {
     "papers_vcgmm": Table(PAPERS, "papers", "of_vcgmm", "papers_tables"),
     "papers_dcd": Table(PAPERS, "papers", "of_dcd", "papers_tables"),
     "sparse": Table(_on("sparse"), "sparse"),
+    "indexes": Table(_on("indexes"), "indexes"),
     "cores": Table(_on("scale"), "cores"),
     "auto_scale": Table(_on("scale"), "auto_scale"),
     "clusters": Table(_on("scale"), "clusters"),

@@ -14,6 +14,7 @@ from largek_dask.cli import (
     demo,
     doctor,
     elbow,
+    export,
     fit,
     ingest,
     jobs,
@@ -45,7 +46,15 @@ main.add_sections(
     {
         "Begin": (demo.demo, doctor.doctor, warmup.warmup),
         "Data": (ingest.ingest, ingest.coreset),
-        "Fits": (fit.fit, predict.predict, predict.score, report.report, elbow.elbow, dedup.dedup),
+        "Fits": (
+            fit.fit,
+            predict.predict,
+            predict.score,
+            report.report,
+            export.export,
+            elbow.elbow,
+            dedup.dedup,
+        ),
         "Jobs": (
             jobs.submit,
             jobs.jobs,

@@ -17,7 +17,7 @@ from largek_dask.errors import DataError
 from largek_dask.version import __version__
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
-COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "report"]
+COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "report", "export"]
 COMMANDS += ["elbow", "dedup", "submit", "jobs", "watch", "cancel", "logs", "result"]
 
 
