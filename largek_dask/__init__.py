@@ -26,6 +26,7 @@ _PUBLIC = {
     "connect": "largek_dask.service.client",
     "ingest": "largek_dask.data.ingest",
     "load_model": "largek_dask.model",
+    "near_duplicates": "largek_dask.selection.duplicates",
     "open_rows": "largek_dask.data.sources",
     "suggest_k": "largek_dask.selection.elbow",
     "warmup": "largek_dask.estimators.warmup",
@@ -52,6 +53,7 @@ __all__ = [
     "errors",
     "ingest",
     "load_model",
+    "near_duplicates",
     "open_rows",
     "scores",
     "suggest_k",
@@ -78,6 +80,7 @@ if TYPE_CHECKING:
     from largek_dask.estimators.warmup import warmup
     from largek_dask.model import Model, load_model
     from largek_dask.selection import scores
+    from largek_dask.selection.duplicates import near_duplicates
     from largek_dask.selection.elbow import suggest_k
     from largek_dask.service.client import connect
 

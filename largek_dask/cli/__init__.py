@@ -8,7 +8,20 @@ from __future__ import annotations
 
 import click
 
-from largek_dask.cli import cluster, demo, doctor, elbow, fit, ingest, jobs, predict, report, warmup
+from largek_dask.cli import (
+    cluster,
+    dedup,
+    demo,
+    doctor,
+    elbow,
+    export,
+    fit,
+    ingest,
+    jobs,
+    predict,
+    report,
+    warmup,
+)
 from largek_dask.cli.common import Group
 from largek_dask.version import __version__
 
@@ -33,7 +46,15 @@ main.add_sections(
     {
         "Begin": (demo.demo, doctor.doctor, warmup.warmup),
         "Data": (ingest.ingest, ingest.coreset),
-        "Fits": (fit.fit, predict.predict, predict.score, report.report, elbow.elbow),
+        "Fits": (
+            fit.fit,
+            predict.predict,
+            predict.score,
+            report.report,
+            export.export,
+            elbow.elbow,
+            dedup.dedup,
+        ),
         "Jobs": (
             jobs.submit,
             jobs.jobs,

@@ -53,6 +53,7 @@ from largek_dask.errors import (
     without_causes,
 )
 from largek_dask.html_table import html_table
+from largek_dask.model.index import faiss_index
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -356,6 +357,34 @@ class Model(ABC):
         from largek_dask.plots.plot_collection import plot_of_model
 
         return plot_of_model(self)
+
+    @without_causes
+    def to_faiss(self, metric: Literal["l2", "ip"] | None = None) -> Any:
+        """Return a trained, empty faiss index whose lists are the clusters.
+
+        ``index.add(rows)`` then fills it without training. Both hold float32. The index of a model
+        with ``normalize="l2"`` takes rows and queries of unit length (``faiss.normalize_L2``).
+
+        Parameters
+        ----------
+        metric : "l2" or "ip", optional
+            Euclidean distance, or inner product; as faiss does, "ip" scales centres to unit length.
+            None: "ip" if the model normalises rows, otherwise "l2".
+
+        Returns
+        -------
+        faiss.IndexIVFFlat
+            With one list per cluster, in the order of the labels.
+
+        Raises
+        ------
+        ParameterError
+            The metric is unknown, the model has no centres (a mixture), or a centre overflows
+            float32.
+        MissingDependencyError
+            faiss is not installed.
+        """
+        return faiss_index(self, metric)
 
     # --- storage ----------------------------------------------------------------------------------
 

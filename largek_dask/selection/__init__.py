@@ -1,1 +1,1 @@
-"""Choice of the number of clusters, and scores of a clustering: ``lk.suggest_k``, ``lk.scores``."""
+"""Number of clusters, scores, near-duplicates: ``suggest_k``, ``scores``, ``near_duplicates``."""

@@ -17,8 +17,8 @@ from largek_dask.errors import DataError
 from largek_dask.version import __version__
 
 HEAVY = ("numpy", "numba", "distributed", "zarr", "sklearn", "bokeh", "rich", "matplotlib")
-COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "report"]
-COMMANDS += ["elbow", "submit", "jobs", "watch", "cancel", "logs", "result"]
+COMMANDS = ["demo", "doctor", "ingest", "coreset", "fit", "predict", "score", "report", "export"]
+COMMANDS += ["elbow", "dedup", "submit", "jobs", "watch", "cancel", "logs", "result"]
 
 
 def heavy_modules_after(code):

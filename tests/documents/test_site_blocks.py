@@ -13,6 +13,7 @@ import zarr
 
 import largek_dask as lk
 from tests.documents.test_documents import README, run_python, run_shell
+from tests.helpers import needs
 
 pytestmark = pytest.mark.slow
 
@@ -76,6 +77,9 @@ def test_code_of_a_page_runs(folder, page, monkeypatch):
         lk.ingest(np.load(folder / "rows.npy"), str(folder / "rows.zarr"), progress=False)
     if page == "start/hpc.md":
         pretend_slurm(folder, monkeypatch)
+    if page == "howto/embeddings.md":
+        needs.module("faiss", "faiss")
+        needs.module("lance")
     for language, code in blocks(page):
         run_python([code], folder) if language == "python" else run_shell(code, folder)
     if page == "start/hpc.md":

@@ -28,6 +28,7 @@ __all__ = [
     "near_square",
     "prefetch",
     "reset_winners",
+    "row_product",
     "square_distance",
     "square_lengths",
     "tile_within",
@@ -323,6 +324,13 @@ def square_distance(emit, rows, rows_at, centers, centers_at, n_features):
     return _emit_squares(emit.of(64, 8), x, [c], [], n_features)[0]
 
 
+@emitted(types.float64, integers="rows_at centers_at n_features")
+def row_product(emit, rows, rows_at, centers, centers_at, n_features):
+    """Return the scalar product of two rows in float64, in the order of :func:`square_distance`."""
+    x, c = emit.at(rows, rows_at), emit.at(centers, centers_at)
+    return _emit_squares(emit.of(64, 8), x, [c], [], n_features, product=True)[0]
+
+
 @emitted(types.float64, integers="rows_at centers_at weights_at n_features")
 def weighted_square_distance(
     emit, rows, rows_at, centers, centers_at, weights, weights_at, n_features
@@ -404,9 +412,9 @@ def _named(emit: Emitter, table: Any, names: Any, n_features: Any, n: int = 4) -
 
 def _emit_squares(
     emit: Emitter, x: Any, centers: list[Any], weights: list[Any], n_features: Any,
-    fused: bool = False,
+    fused: bool = False, product: bool = False,
 ) -> list[Any]:  # fmt: skip
-    """Emit sums of (x - c)² for each centre, weighted if weights are given."""
+    """Emit sums of (x - c)² for each centre, weighted if weights are given; or the product x·c."""
     builder, lanes, bits = emit.builder, emit.lanes, emit.bits_of("rows")
     narrow = ir.VectorType(ir.FloatType() if bits == 32 else ir.DoubleType(), lanes)
 
@@ -417,6 +425,9 @@ def _emit_squares(
 
         row, found = number(x), []
         for q, (center, total) in enumerate(zip(centers, totals, strict=True)):
+            if product:
+                found.append(builder.fadd(total, builder.fmul(row, number(center))))
+                continue
             difference = builder.fsub(row, number(center))
             if fused:
                 found.append(emit.fma(difference, difference, total))
@@ -430,7 +441,7 @@ def _emit_squares(
     end = builder.and_(n_features, i64(-lanes))
     totals = [emit.constant(0.0)] * len(centers)
     totals = emit.loop(i64(0), end, lanes, totals, partial(add, read=emit.load))
-    # Adding 0 to the other lanes does not change a sum of squares.
+    # Adding 0 to the other lanes does not change a sum.
     few = partial(_load_first, emit, builder.sub(n_features, end))
     totals = emit.loop(end, n_features, lanes, totals, partial(add, read=few), once=True)
     return [emit.sum_pairwise(total) for total in totals]

@@ -114,6 +114,11 @@ def square_distance(rows, rows_at, centers, centers_at, n_features):
     return float(((x - c) ** 2).sum())
 
 
+def row_product(rows, rows_at, centers, centers_at, n_features):
+    x = rows[rows_at : rows_at + n_features].astype(np.float64)
+    return float((x * centers[centers_at : centers_at + n_features]).sum())
+
+
 def weighted_square_distance(rows, rows_at, centers, centers_at, weights, weights_at, n_features):
     x = rows[rows_at : rows_at + n_features].astype(np.float64)
     c = centers[centers_at : centers_at + n_features].astype(np.float64)

@@ -1,0 +1,225 @@
+"""Most similar earlier row of every row of an ordered list of rows, by cosine similarity.
+
+The similarity of two rows is ``min(x·z / sqrt(x·x z·z), 1)``, with the products summed in float64
+in a fixed order, so that it depends on these two rows alone. Rows of the
+same numbers have similarity 1 exactly.
+
+Float32 products of normalised rows only decide which similarities are computed. With unit roundoff
+u and γ_n = n u / (1 - n u), a normalised row has an error of at most u times its length, and
+a product of d fused or separate multiply-adds an error of at most γ_d |x| |z| (Higham 2002, lemma
+3.1). So a product differs by less than ``error = γ_{d+4} + (d + 8) 2^-50`` from the similarity; the
+second term covers underflow and the roundings of the float64 sums. If b is the similarity to a row
+found so far, a row whose product is below ``b - error`` is less similar. If p is the largest
+product of some rows, one of them has at least the similarity ``p - error``, so that products below
+``p - 2 error`` are ignored, too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numba import types
+from numpy.typing import NDArray
+
+from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.dense.panels import (
+    PAD,
+    Blocking,
+    Dtype,
+    Kernel,
+    blocking,
+    inner,
+    outputs,
+    pack_rows,
+    real_arrays,
+    workspace,
+    workspace_type,
+)
+from largek_dask.kernels.emit import row_product, scan
+from largek_dask.kernels.jit import njit
+from largek_dask.kernels.rows import compute_dtype, normalize_rows
+from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
+
+SINGLE = np.dtype(np.float32)
+NONE = -1
+"""Index of the row found, and similarity - 1, of a row without earlier rows."""
+LARGEST = 200
+"""Float64 rows are divided by a power of two if their largest exponent is beyond this."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OrderedRows:
+    """Consecutive rows of an ordered list, prepared by :func:`order_rows`."""
+
+    x: NDArray[Any]
+    """(m, d) rows in the compute dtype."""
+    units: NDArray[np.float32]
+    """(m padded, d) normalised rows, then rows of zeros."""
+    squares: NDArray[np.float64]
+    """(m,) ``x·x``; 0 for rows of zeros."""
+    numbers: NDArray[np.int64]
+    """(m,) index of each row in the table, by which ties are decided."""
+
+    def cut(self, begin: int, end: int) -> OrderedRows:
+        """Return the rows ``begin`` to ``end`` (exclusive), without copying."""
+        at = slice(begin, end)
+        padded = slice(begin, end + -(end - begin) % PAD)
+        if padded.stop > len(self.units):
+            raise ValueError("a list that is cut must begin at a multiple of PAD")
+        return OrderedRows(self.x[at], self.units[padded], self.squares[at], self.numbers[at])
+
+
+def order_rows(x: NDArray[Any], numbers: NDArray[np.int64]) -> OrderedRows:
+    """Prepare (m, d) finite rows of any real type, with their indices in the table."""
+    x = np.ascontiguousarray(x, compute_dtype(x.dtype))
+    if x.dtype == np.float64:
+        # Powers of two change no similarity, and keep products within range.
+        exponents = np.frexp(np.abs(x).max(axis=1, initial=0))[1]
+        exponents[np.abs(exponents) <= LARGEST] = 0
+        if exponents.any():
+            x = np.ldexp(x, -exponents[:, None])
+    units = np.zeros((len(x) + -len(x) % PAD, x.shape[1]), SINGLE)
+    units[: len(x)] = normalize_rows(x)
+    squares = np.empty(len(x))
+    _square_rows(readonly(x), squares)
+    numbers = np.ascontiguousarray(numbers, np.int64)
+    return OrderedRows(readonly(x), readonly(units), readonly(squares), readonly(numbers))
+
+
+def search_earlier(
+    rows: OrderedRows,
+    others: OrderedRows,
+    offset: int,
+    found: NDArray[np.int64],
+    similarity: NDArray[np.float64],
+) -> None:
+    """Update the most similar earlier row of each row by comparison with other rows.
+
+    Row i is compared with the first ``i + offset`` of the others. ``found`` (m,) holds the index in
+    the table of the most similar row so far, and ``similarity`` (m,) its similarity; initially
+    `NONE` and -2. Ties go to the lowest index in the table. The result does not depend on the order
+    of calls.
+    """
+    d, n = rows.x.shape[1], len(others.x)
+    tile = select_tile()
+    sizes = blocking(tile, SINGLE.itemsize, d, n)
+    width = tile.vectors * tile.lanes_of(SINGLE.itemsize)
+    blocks = Blocking(sizes.panels, sizes.tiles, d)
+    starts, shift = np.zeros(len(others.units), SINGLE), np.zeros(d + 2 * PAD, SINGLE)
+    room = -(-sizes.tiles * tile.centres * width // d)
+    space = workspace(tile, SINGLE, False, d, blocks, (room, 0))
+    _search(tile, rows.x.dtype)(
+        rows.x, rows.units, rows.squares, others.x, others.units, others.squares, others.numbers,
+        offset, rounding(d), blocks.panels, blocks.tiles, starts, shift, space, found, similarity,
+    )  # fmt: skip
+
+
+def rounding(n_features: int) -> float:
+    """Return the bound ``error`` of the module's docstring; infinite if there is none."""
+    share = (n_features + 4) * float(np.finfo(SINGLE).eps) / 2
+    return share / (1 - share) + (n_features + 8) * 2.0**-50 if share < 0.5 else np.inf
+
+
+@njit
+def _square_rows(x, out):
+    n, d = x.shape
+    flat = x.reshape(n * d)
+    for i in range(n):
+        out[i] = row_product(flat, i * d, flat, i * d, d)
+
+
+@cache
+def _search(tile: Tile, dtype: Dtype) -> Kernel:
+    """Compile :func:`search_earlier`."""
+    lanes, centres = tile.lanes_of(SINGLE.itemsize), tile.centres
+    width = tile.vectors * lanes
+    spec = Micro(centres, tile.vectors, lanes, SCORES).code
+    pack, meet, read = pack_rows(SINGLE, width), _meet(width), real_arrays
+
+    @njit(
+        (
+            *read(dtype, 2), *read(SINGLE, 2), *read("f8", 1),
+            *read(dtype, 2), *read(SINGLE, 2), *read("f8", 1), *read("i8", 1),
+            types.int64, types.float64, types.int64, types.int64, *read(SINGLE, 1, 1),
+            workspace_type(SINGLE), *outputs("i8", 1), *outputs("f8", 1),
+        ),
+        refcounts=False,
+    )  # fmt: skip
+    def run(
+        x, units, squares, others, other_units, other_squares, numbers, offset, error, n_panels,
+        n_tiles, starts, shift, space, found, similarity,
+    ):  # fmt: skip
+        (m, d), n = x.shape, others.shape[0]
+        rows, flat = x.reshape(m * d), others.reshape(n * d)
+        unit_rows = units.reshape(units.size)
+        factors = other_units.reshape(other_units.size)
+        panels, spare, _, values, labels, _, products, _, _ = space
+        step = n_tiles * centres
+        for block in range(0, m, n_panels * width):
+            end = min(block + n_panels * width, m)
+            for p in range(block, end, width):
+                count = min(width, end - p)
+                pack(unit_rows, p, count, d, shift, panels, (p - block) * d, spare)
+            for first in range(0, min(n, end - 1 + offset), step):
+                length = min(step, n - first)
+                for p in range(block, end, width):
+                    count = min(width, end - p)
+                    if first >= p + count - 1 + offset:
+                        continue  # none of these rows is earlier
+                    scan(
+                        spec, panels, (p - block) * d, factors, d, 0, d, starts, first,
+                        (length + centres - 1) // centres, values, labels, 0, products, 0,
+                        unit_rows, -1,
+                    )  # fmt: skip
+                    meet(
+                        products, p, count, first, length, rows, squares, flat, other_squares,
+                        numbers, d, offset, error, values, found, similarity,
+                    )  # fmt: skip
+
+    return run
+
+
+@cache
+def _meet(width: int) -> Kernel:
+    """Compile the update of a panel's rows by their products with a block of other rows."""
+
+    @inner
+    def meet(
+        products, p, count, first, length, rows, squares, flat, other_squares, numbers, d, offset,
+        error, largest, found, similarity,
+    ):  # fmt: skip
+        for q in range(width):
+            largest[q] = -np.inf
+        # Rows of the block that are earlier for all rows of the panel; usually these are all.
+        common = max(min(length, p + offset - first), 0)
+        for j in range(common):
+            block = products[j * width : (j + 1) * width]
+            for q in range(width):
+                largest[q] = max(largest[q], block[q])
+        for q in range(count):
+            i, stop = p + q, min(length, p + q + offset - first)
+            top = np.float64(largest[q])
+            for j in range(common, stop):
+                top = max(top, np.float64(products[j * width + q]))
+            best = similarity[i]
+            if stop <= 0 or top < best - error:
+                continue
+            limit = max(best, top - error) - error
+            for j in range(stop):
+                if np.float64(products[j * width + q]) < limit:
+                    continue
+                c = first + j
+                number = numbers[c]
+                if best == 1.0 and number > found[i]:
+                    continue  # not even an equal row would replace the row found
+                both = np.sqrt(squares[i] * other_squares[c])
+                own = min(row_product(rows, i * d, flat, c * d, d) / both, 1.0)
+                if own > best or (own == best and number < found[i]):
+                    best, found[i] = own, number
+                    limit = max(limit, best - error)
+            similarity[i] = best
+
+    return meet

@@ -1,0 +1,511 @@
+"""Find near-duplicate rows inside clusters: ``lk.near_duplicates``.
+
+A. Abbas et al., SemDeDup: Data-efficient learning at web-scale through semantic deduplication,
+2023 (section 3): cluster the rows, compare only rows of one cluster, and of each group of similar
+rows keep the first in the cluster's order. Clusters are searched exactly (`kernels.dense.earlier`).
+
+Rows are gathered for several clusters at a time, in one pass over the table for `GROUP_BYTES` of
+rows. A cluster that is larger is compared tile by tile, and its tiles are read repeatedly.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from numbers import Real
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from largek_dask.algorithms.base import Chunk
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.data.stores import require
+from largek_dask.driver.fit import open_passes
+from largek_dask.driver.storage import Folder
+from largek_dask.errors import BadRowsError, OutputError, ParameterError, without_causes
+from largek_dask.estimators.kmeans import KMeans
+from largek_dask.html_table import html_table
+from largek_dask.kernels.blocks import rows_at
+from largek_dask.kernels.dense.earlier import NONE, OrderedRows, order_rows, search_earlier
+from largek_dask.kernels.distances import pack_centers, squared_distances
+from largek_dask.kernels.rows import compute_dtype, normalize_rows
+from largek_dask.model import CentersModel
+from largek_dask.passes.base import BasePasses
+from largek_dask.passes.gather import fetch
+from largek_dask.passes.local import LocalPasses
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["NearDuplicates", "near_duplicates"]
+
+Order = Literal["farthest", "nearest", "id"]
+
+GROUP_BYTES = 512 << 20
+"""Maximum bytes of rows that a process holds at a time, with their copies; not tuned."""
+TASK_ROWS = 1024
+"""Number of rows that a thread compares with all earlier rows at a time."""
+ROWS_PER_CLUSTER, MOST_CLUSTERS = 1000, 50_000
+"""Rows per cluster and maximum number of clusters by default. Comparing rows inside clusters of
+1000 costs less than finding the clusters; Abbas et al. use 50,000 clusters for 440 million rows."""
+COLUMNS = ("id", "kept", "duplicate_of", "similarity")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class NearDuplicates:
+    """Near-duplicate rows of a table; it is returned by :func:`near_duplicates`."""
+
+    kept: NDArray[np.bool_]
+    """(n,) False for rows that are near-duplicates of an earlier row of their cluster."""
+    duplicate_of: NDArray[np.int64]
+    """(n,) index in the table of the most similar earlier row; -1 for rows that are kept."""
+    similarity: NDArray[np.float64]
+    """(n,) cosine similarity to the most similar earlier row of the cluster, also for rows that are
+    kept; NaN if there is no earlier row."""
+    labels: NDArray[np.int32]
+    """(n,) cluster of each row; -1 for rows that were not compared."""
+    model: CentersModel
+    """Model of the clusters."""
+    threshold: float
+    rows: Rows
+
+    @property
+    def n_kept(self) -> int:
+        """Number of rows that are kept."""
+        return int(np.count_nonzero(self.kept))
+
+    @property
+    def ids(self) -> NDArray[Any]:
+        """(n,) ids of the rows, read from the source; indices for rows without ids."""
+        return np.concatenate([self.rows.read_ids(i) for i in range(self.rows.n_chunks)])
+
+    def __repr__(self) -> str:
+        n = len(self.kept)
+        return (
+            f"<NearDuplicates: {n - self.n_kept:,} of {n:,} rows, similarity of at least "
+            f"{self.threshold:g}, {self.model.n_clusters:,} clusters>"
+        )
+
+    def _repr_html_(self) -> str:
+        facts = {"rows": f"{len(self.kept):,}", "kept": f"{self.n_kept:,}"}
+        facts |= {"threshold": f"{self.threshold:g}", "clusters": f"{self.model.n_clusters:,}"}
+        return html_table("largek_dask near-duplicates", facts)
+
+
+@without_causes
+def near_duplicates(
+    rows: Any,
+    threshold: float = 0.95,
+    *,
+    model: Any = None,
+    n_clusters: int | None = None,
+    order: Order = "farthest",
+    ids: Any = None,
+    column: str | None = None,
+    out: str | Folder | None = None,
+    client: Client | None = None,
+    n_threads: int | None = None,
+    random_state: Any = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> NearDuplicates:
+    """Find rows that are similar to an earlier row of their cluster (SemDeDup).
+
+    The rows of a cluster are put in an order. A row is a near-duplicate if its cosine similarity to
+    any earlier row is at least the threshold, even if that row is a near-duplicate itself. Rows of
+    different clusters are not compared. Results have the same bits on any number of threads and
+    workers, for the same clusters.
+
+    Parameters
+    ----------
+    rows : anything that ``open_rows`` takes
+        (n, d) dense rows, of any length.
+    threshold : float
+        Minimum cosine similarity, above 0 and at most 1. Rows of the same numbers have exactly 1.
+    model : Model or fitted estimator, optional
+        Clusters with centres. None: ``KMeans(n_clusters, normalize="l2")`` is fitted first, with
+        ``random_state``.
+    n_clusters : int, optional
+        Number of clusters without a model; by default n / 1000, at least 1 and at most 50,000. More
+        clusters take less time to search, and separate more near-duplicates.
+    order : "farthest", "nearest" or "id"
+        Order of a cluster's rows, of which the first is kept: by descending or ascending distance
+        to the centre, or as in the table. Ties go to the lower index in the table.
+    ids, column, storage_options
+        As in ``open_rows``; ``storage_options`` also for ``out``.
+    out : str or Folder, optional
+        URL of a new ``.parquet`` or ``.csv`` file with the columns "id", "kept", "duplicate_of" (an
+        id, missing if kept) and "similarity".
+    client, n_threads, random_state
+        As in ``KMeans``.
+
+    Returns
+    -------
+    NearDuplicates
+        Arrays in the order of the table.
+
+    Raises
+    ------
+    ParameterError
+        A parameter is wrong, the model has no centres, or rows are sparse.
+    BadRowsError
+        A row holds NaN or infinity, or only zeros, so that it has no direction. If the model was
+        fitted with ``on_bad_rows="skip"``, such rows are kept and not compared.
+    OutputError
+        ``out`` exists or cannot be written; raised before computing.
+
+    Examples
+    --------
+    >>> import numpy as np, largek_dask as lk
+    >>> x = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.01], [0.6, 0.8]])
+    >>> found = lk.near_duplicates(x, 0.99, n_clusters=1, order="id")
+    >>> found.kept, found.duplicate_of
+    (array([ True,  True, False,  True]), array([-1, -1,  0, -1]))
+    """
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not is_number or not 0 < threshold <= 1:
+        raise ParameterError(
+            f"threshold={threshold!r} is not a cosine similarity above 0 and at most 1, e.g. 0.95."
+        )
+    if order not in get_args(Order):
+        raise ParameterError(f"order={order!r} is unknown; use 'farthest', 'nearest' or 'id'.")
+    place = None if out is None else _check_output(out, storage_options)
+    source = open_rows(rows, column=column, ids=ids, storage_options=storage_options)
+    how: dict[str, Any] = {"client": client, "n_threads": n_threads}
+    if model is None:
+        k = _default_clusters(source.n_rows) if n_clusters is None else n_clusters
+        model = KMeans(k, normalize="l2", random_state=random_state, **how)
+    elif n_clusters is not None:
+        raise ParameterError("give either a model or n_clusters, which is used to fit one.")
+    found = _find(source, float(threshold), model, order, how)
+    if place is not None:
+        folder, name = place
+        write = _write_csv if name.lower().endswith(".csv") else _write_parquet
+        folder.publish(name, lambda file: write(file, _parts(found)))
+    return found
+
+
+def _find(
+    source: Rows, threshold: float, model: Any, order: Order, how: Mapping[str, Any]
+) -> NearDuplicates:
+    """Label the rows by a model, or by an estimator to be fitted; search all clusters."""
+    centers = getattr(model, "model_", model)
+    to_fit = isinstance(centers, KMeans)
+    if not to_fit and not isinstance(centers, CentersModel):
+        raise ParameterError(
+            f"model={type(model).__name__} has no centres of clusters; give a fitted KMeans or its "
+            "model."
+        )
+    if source.is_sparse:
+        raise ParameterError(
+            "near_duplicates needs dense rows, and these are sparse: reduce their dimension first, "
+            "e.g. with sklearn.decomposition.TruncatedSVD."
+        )
+    rows = (source if to_fit else centers._open(source)).with_weight(None)
+    with open_passes(rows, on_bad_rows=centers.on_bad_rows, **how) as passes:
+        skipped = _find_skipped(passes)
+        if to_fit:
+            model.fit(passes.rows)
+            centers, labels = model.model_, model.labels_.copy()
+        else:
+            with centers._passes(passes.rows, **how) as own:
+                labels = centers._label(own, None)[0]
+        labels[skipped] = -1
+        search = _Search(order, centers.normalize, GROUP_BYTES)
+        nearest, similarity = search.all_rows(passes, labels, centers.centers, how["client"])
+    kept = ~(similarity >= threshold)
+    nearest[kept] = NONE
+    return NearDuplicates(kept, nearest, similarity, labels, centers, threshold, source)
+
+
+def _default_clusters(n_rows: int) -> int:
+    return min(max(1, round(n_rows / ROWS_PER_CLUSTER)), MOST_CLUSTERS)
+
+
+def _find_skipped(passes: BasePasses) -> NDArray[np.int64]:
+    """Return the indices of bad rows and of rows of zeros, or raise BadRowsError."""
+    found = passes.reduce(_find_zeros, start=list, combine=operator.iadd)
+    skipped = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+    if len(skipped) and passes.on_bad_rows == "raise":
+        chunk = int(np.searchsorted(passes.chunk_table, skipped[0], side="right")) - 1
+        raise BadRowsError(
+            f"row {skipped[0]} holds only zeros ({passes.rows.name_chunk(chunk)}) and has no "
+            f"direction; rows of zeros: {len(skipped):,}. Remove them, or give a model fitted with "
+            "on_bad_rows='skip': then they are kept and not compared."
+        )
+    return skipped
+
+
+def _find_zeros(chunk: Chunk, total: list[NDArray[np.int64]]) -> None:
+    wrong = ~chunk.x.any(axis=1)
+    if chunk.bad is not None:
+        wrong |= chunk.bad
+    total.append(chunk.numbers(np.flatnonzero(wrong)))
+
+
+# --- search ---------------------------------------------------------------------------------------
+
+
+class _Cluster(NamedTuple):
+    numbers: NDArray[np.int64]
+    """(m,) ascending indices of its rows in the table."""
+    center: NDArray[Any]
+
+
+Groups = Iterator[list[_Cluster]]
+Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+"""Most similar earlier row (`NONE` if there is none) and its similarity (then NaN)."""
+
+Results = Iterator[tuple[list[_Cluster], list[Found]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Search:
+    """Search for earlier rows in clusters."""
+
+    order: Order
+    normalize: Literal["l2"] | None
+    """Normalisation of rows before their distance to the centre is computed."""
+    most_bytes: int
+
+    def all_rows(
+        self,
+        passes: BasePasses,
+        labels: NDArray[np.int32],
+        centers: NDArray[Any],
+        client: Client | None,
+    ) -> Found:
+        """Search all clusters of a table."""
+        nearest, similarity = np.full(len(labels), NONE, np.int64), np.full(len(labels), np.nan)
+        groups = self._groups(passes.rows, labels, centers)
+        run = self._here if client is None else partial(self._on_workers, client)
+        for group, found in run(passes, groups):
+            for cluster, (own, similar) in zip(group, found, strict=True):
+                nearest[cluster.numbers], similarity[cluster.numbers] = own, similar
+        return nearest, similarity
+
+    def _groups(self, rows: Rows, labels: NDArray[np.int32], centers: NDArray[Any]) -> Groups:
+        """Yield clusters of several rows, together of at most `most_bytes` or a single one."""
+        by_cluster = np.argsort(labels, kind="stable")
+        ends = np.cumsum(np.bincount(labels + 1, minlength=len(centers) + 1))
+        most, group, held = self._most_rows(rows), list[_Cluster](), 0
+        for center, begin, end in zip(centers, ends[:-1], ends[1:], strict=True):
+            if end - begin < 2:
+                continue
+            if group and held + end - begin > most:
+                yield group
+                group, held = [], 0
+            group.append(_Cluster(by_cluster[begin:end], center))
+            held += end - begin
+        if group:
+            yield group
+
+    def _most_rows(self, rows: Rows) -> int:
+        # Gathered rows, ordered rows, and these normalised in float32.
+        row_bytes = rows.n_features * (2 * compute_dtype(rows.dtype).itemsize + 4)
+        return max(2, self.most_bytes // row_bytes)
+
+    def _here(self, passes: BasePasses, groups: Groups) -> Results:
+        for group in groups:
+            yield group, self.run(passes, group)
+
+    def _on_workers(self, client: Client, passes: BasePasses, groups: Groups) -> Results:
+        """Search groups on workers, one at a time on each; yield results in any order."""
+        from distributed import as_completed
+
+        running: dict[str, tuple[str, list[_Cluster]]] = {}
+        done = as_completed(loop=client.loop)
+
+        def submit(address: str) -> None:
+            if (group := next(groups, None)) is not None:
+                where: dict[str, Any] = {"workers": [address], "allow_other_workers": True}
+                future = client.submit(_run_group, self, passes.rows, group, pure=False, **where)
+                running[future.key] = address, group
+                done.add(future)
+
+        for address in passes.workers:
+            submit(address)
+        for future in done:
+            address, group = running.pop(future.key)
+            submit(address)
+            yield group, future.result()
+            passes.raise_if_stopped()
+
+    def run(self, passes: BasePasses, group: Sequence[_Cluster]) -> list[Found]:
+        """Search some clusters on threads of this process."""
+        most = self._most_rows(passes.rows)
+        if len(group) == 1 and len(group[0].numbers) > most:
+            return [self._in_tiles(passes, group[0], max(1, most // 2))]
+        x = _gather(passes, np.concatenate([cluster.numbers for cluster in group]))
+        edges = np.cumsum([0, *(len(cluster.numbers) for cluster in group)])
+
+        def prepare(i: int) -> tuple[NDArray[np.int64], OrderedRows]:
+            cluster, own = group[i], x[edges[i] : edges[i + 1]]
+            places = self._places(self._distances(own, cluster.center))
+            return places, order_rows(rows_at(own, places), cluster.numbers[places])
+
+        prepared = passes.threads.map(prepare, range(len(group)))
+        results = [_nothing(len(ordered.numbers)) for _, ordered in prepared]
+        tasks = [
+            partial(_compare, ordered, begin, ordered, 0, found)
+            for (_, ordered), found in zip(prepared, results, strict=True)
+            for begin in range(0, len(ordered.numbers), TASK_ROWS)
+        ]
+        passes.threads.map(lambda task: task(), tasks)
+        return [
+            _restored(places, found) for (places, _), found in zip(prepared, results, strict=True)
+        ]
+
+    def _in_tiles(self, passes: BasePasses, cluster: _Cluster, most: int) -> Found:
+        """Search a cluster of which two tiles of ``most`` rows are held at a time."""
+        numbers, begins = cluster.numbers, range(0, len(cluster.numbers), most)
+        distances = np.zeros(len(numbers))
+        if self.order != "id":
+            for at in begins:
+                own = _gather(passes, numbers[at : at + most])
+                distances[at : at + most] = self._distances(own, cluster.center)
+        places = self._places(distances)
+        ordered, found = numbers[places], _nothing(len(numbers))
+
+        def tile(at: int) -> OrderedRows:
+            own = ordered[at : at + most]
+            return order_rows(_gather(passes, own), own)
+
+        for at in begins:
+            rows = tile(at)
+            part = found[0][at : at + most], found[1][at : at + most]
+            for other in range(0, at + 1, most):
+                others = rows if other == at else tile(other)
+                tasks = [
+                    partial(_compare, rows, begin, others, at - other, part)
+                    for begin in range(0, len(rows.numbers), TASK_ROWS)
+                ]
+                passes.threads.map(lambda task: task(), tasks)
+        return _restored(places, found)
+
+    def _distances(self, x: NDArray[Any], center: NDArray[Any]) -> NDArray[np.float64]:
+        """Return squared distances to the centre; zeros if the order does not depend on them."""
+        if self.order == "id":
+            return np.zeros(len(x))
+        x = normalize_rows(x) if self.normalize == "l2" else x
+        center = center.astype(np.result_type(center, x))
+        packed = pack_centers(center[None], np.zeros_like(center))
+        return squared_distances(x, packed, np.zeros(len(x), np.int32))
+
+    def _places(self, distances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the order of a cluster's rows, which are given in the order of the table."""
+        return np.argsort(-distances if self.order == "farthest" else distances, kind="stable")
+
+
+def _run_group(search: _Search, rows: Rows, group: Sequence[_Cluster]) -> list[Found]:
+    """Search a group of clusters on all threads of this worker."""
+    from distributed import get_worker
+
+    threads = get_worker().state.nthreads
+    with LocalPasses(rows, n_threads=threads, on_bad_rows="skip") as passes:
+        return search.run(passes, group)
+
+
+def _gather(passes: BasePasses, numbers: NDArray[np.int64]) -> NDArray[Any]:
+    """Return rows by their indices, in this order."""
+    whole = passes.rows.in_memory()
+    if whole is not None:
+        found: NDArray[Any] = rows_at(whole, numbers)
+        return found.astype(compute_dtype(found.dtype), copy=False)
+    return fetch(passes, numbers, compute_dtype(passes.rows.dtype)).x  # type: ignore[no-any-return]
+
+
+def _nothing(n: int) -> Found:
+    return np.full(n, NONE, np.int64), np.full(n, -2.0)
+
+
+def _compare(rows: OrderedRows, begin: int, others: OrderedRows, offset: int, found: Found) -> None:
+    """Compare `TASK_ROWS` rows with the others, of which row i has the first ``i + offset``."""
+    end = min(begin + TASK_ROWS, len(rows.numbers))
+    nearest, similarity = found[0][begin:end], found[1][begin:end]
+    search_earlier(rows.cut(begin, end), others, begin + offset, nearest, similarity)
+
+
+def _restored(places: NDArray[np.int64], found: Found) -> Found:
+    """Return results in the order of the table, with NaN for rows without earlier rows."""
+    nearest, similarity = np.empty_like(found[0]), np.empty_like(found[1])
+    nearest[places] = found[0]
+    similarity[places] = np.where(found[0] == NONE, np.nan, found[1])
+    return nearest, similarity
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _check_output(
+    out: str | Folder, storage_options: Mapping[str, Any] | None
+) -> tuple[Folder, str]:
+    """Return the folder and the name of a new file, or raise ParameterError or OutputError."""
+    place = Folder.of(out, storage_options)
+    folder, name = place.parent()
+    if not name.lower().endswith((".parquet", ".csv")):
+        raise ParameterError(f"out={place.url} is not the name of a .parquet or .csv file.")
+    if name.lower().endswith(".parquet"):
+        require("pyarrow.parquet", "parquet", ".parquet files")
+    if folder.exists(name):
+        raise OutputError(
+            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+        )
+    folder.check_writable()
+    return folder, name
+
+
+Part = tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]
+
+
+def _parts(found: NearDuplicates) -> Iterator[Part]:
+    """Yield `COLUMNS` chunk by chunk; ids of duplicates are arbitrary for rows that are kept."""
+    rows = found.rows
+    targets = np.unique(found.duplicate_of[~found.kept])
+    names = []
+    for i in range(rows.n_chunks):
+        start, stop = rows.chunk_rows(i)
+        begin, end = np.searchsorted(targets, [start, stop])
+        if i == 0 or begin < end:
+            names.append(rows.read_ids(i)[targets[begin:end] - start])
+    names_of = np.concatenate(names)
+    for i in range(rows.n_chunks):
+        at, ids = slice(*rows.chunk_rows(i)), rows.read_ids(i)
+        duplicates, places = ids.copy(), np.flatnonzero(~found.kept[at])
+        duplicates = duplicates.astype(np.result_type(duplicates, names_of), copy=False)
+        duplicates[places] = names_of[np.searchsorted(targets, found.duplicate_of[at][places])]
+        yield ids, found.kept[at], duplicates, found.similarity[at]
+
+
+def _write_csv(file: BinaryIO, parts: Iterator[Part]) -> None:
+    text = io.TextIOWrapper(file, "utf-8", newline="", write_through=True)
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for part in parts:
+        for own, kept, other, similarity in zip(*(p.tolist() for p in part), strict=True):
+            similar = "" if similarity != similarity else repr(similarity)
+            writer.writerow((own, str(kept).lower(), "" if kept else other, similar))
+    text.detach()
+
+
+def _write_parquet(file: BinaryIO, parts: Iterator[Part]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    writer: Any = None
+    for ids, kept, duplicates, similarity in parts:
+        id_array = pa.array(ids, from_pandas=True)
+        if writer is None:
+            kinds = [id_array.type, pa.bool_(), id_array.type, pa.float64()]
+            schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
+            writer = pq.ParquetWriter(file, schema)
+        other = pa.array(duplicates, mask=kept, from_pandas=True)
+        similar = pa.array(similarity, from_pandas=True)
+        columns = [id_array.cast(kinds[0]), pa.array(kept), other.cast(kinds[0]), similar]
+        writer.write_table(pa.table(columns, schema=schema))
+    writer.close()
