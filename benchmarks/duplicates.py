@@ -173,7 +173,8 @@ def recall_table(result: dict[str, Any]) -> str:
     note = (
         f"{RECALL_ROWS:,} × {D} rows, threshold {THRESHOLD}, in the order of the table; one "
         f"cluster compares all rows. The load average of the machine was {result['load']:.1f}. "
-        f"Machine: {result['machine']}. Command: `python -m benchmarks.duplicates --write`."
+        f"Machine: {result['machine']}. Command: "
+        "`python -m benchmarks.duplicates --only recall --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

@@ -57,6 +57,7 @@ TABLES = {
     "incremental_table": Table(_on("batches"), "incremental", "of_table"),
     "dcd_short": Table(_on("k"), "dcd", "of_short", "dcd_tables"),
     "elbow": Table(_on("k"), "elbow"),
+    "duplicates_recall": Table(_on("duplicates"), "duplicates", "recall_table"),
     "mixtures_sets": Table(_on("mixtures"), "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),
     "mixtures_sublinear": Table(_on("mixtures"), "vcgmm", "of_sublinear", "vcgmm_tables"),
