@@ -50,7 +50,7 @@ def dedup(
     data_options: DataOptions,
     **given: Any,
 ) -> None:
-    """Write which rows of DATA are near-duplicates of an earlier row of their cluster.
+    """Find near-duplicates among the rows of a cluster.
 
     OUT has one line per row: id, kept, duplicate_of (the most similar earlier row), similarity.
     Without a model, rows are first clustered, into about n / 1000 clusters unless -k is given.

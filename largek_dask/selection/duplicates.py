@@ -4,8 +4,8 @@ A. Abbas et al., SemDeDup: Data-efficient learning at web-scale through semantic
 2023 (section 3): cluster the rows, compare only rows of one cluster, and of each group of similar
 rows keep the first in the cluster's order. Clusters are searched exactly (`kernels.dense.earlier`).
 
-Rows are gathered for several clusters at a time, in one pass over the table for `GROUP_BYTES` of
-rows. A cluster that is larger is compared tile by tile, and its tiles are read repeatedly.
+Each pass over the table gathers `GROUP_BYTES` of rows of several clusters. A larger cluster is
+compared tile by tile, and its tiles are read repeatedly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -30,11 +29,11 @@ from largek_dask.driver.fit import open_passes
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import BadRowsError, OutputError, ParameterError, without_causes
 from largek_dask.estimators.kmeans import KMeans
-from largek_dask.html_table import html_table
 from largek_dask.kernels.blocks import rows_at
 from largek_dask.kernels.dense.earlier import NONE, OrderedRows, order_rows, search_earlier
 from largek_dask.kernels.distances import pack_centers, squared_distances
 from largek_dask.kernels.rows import compute_dtype, normalize_rows
+from largek_dask.kernels.threads import Threads
 from largek_dask.model import CentersModel
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.gather import fetch
@@ -92,11 +91,6 @@ class NearDuplicates:
             f"{self.threshold:g}, {self.model.n_clusters:,} clusters>"
         )
 
-    def _repr_html_(self) -> str:
-        facts = {"rows": f"{len(self.kept):,}", "kept": f"{self.n_kept:,}"}
-        facts |= {"threshold": f"{self.threshold:g}", "clusters": f"{self.model.n_clusters:,}"}
-        return html_table("largek_dask near-duplicates", facts)
-
 
 @without_causes
 def near_duplicates(
@@ -117,47 +111,40 @@ def near_duplicates(
     """Find rows that are similar to an earlier row of their cluster (SemDeDup).
 
     The rows of a cluster are put in an order. A row is a near-duplicate if its cosine similarity to
-    any earlier row is at least the threshold, even if that row is a near-duplicate itself. Rows of
-    different clusters are not compared. Results have the same bits on any number of threads and
-    workers, for the same clusters.
+    any earlier row is at least the threshold, even if that row is a near-duplicate itself. Results
+    have the same bits on any number of threads and workers, for the same clusters.
 
     Parameters
     ----------
     rows : anything that ``open_rows`` takes
-        (n, d) dense rows, of any length.
+        (n, d) dense rows.
     threshold : float
         Minimum cosine similarity, above 0 and at most 1. Rows of the same numbers have exactly 1.
-    model : Model or fitted estimator, optional
-        Clusters with centres. None: ``KMeans(n_clusters, normalize="l2")`` is fitted first, with
-        ``random_state``.
+    model : Model or KMeans, optional
+        Clusters with centres; an estimator that is not fitted is fitted to the rows. None:
+        ``KMeans(n_clusters, normalize="l2", random_state=random_state)``.
     n_clusters : int, optional
-        Number of clusters without a model; by default n / 1000, at least 1 and at most 50,000. More
-        clusters take less time to search, and separate more near-duplicates.
+        By default n / 1000, at least 1 and at most 50,000.
     order : "farthest", "nearest" or "id"
-        Order of a cluster's rows, of which the first is kept: by descending or ascending distance
-        to the centre, or as in the table. Ties go to the lower index in the table.
-    ids, column, storage_options
-        As in ``open_rows``; ``storage_options`` also for ``out``.
+        Order of a cluster's rows: by descending or ascending distance to the centre, or as in the
+        table. Ties go to the lower index.
     out : str or Folder, optional
         URL of a new ``.parquet`` or ``.csv`` file with the columns "id", "kept", "duplicate_of" (an
         id, missing if kept) and "similarity".
-    client, n_threads, random_state
-        As in ``KMeans``.
+    ids, column, storage_options, client, n_threads
+        As in ``open_rows`` and ``KMeans``; ``storage_options`` also for ``out``.
 
     Returns
     -------
     NearDuplicates
-        Arrays in the order of the table.
 
     Raises
     ------
-    ParameterError
-        A parameter is wrong, the model has no centres, or rows are sparse.
+    ParameterError, OutputError
+        A parameter is wrong, rows are sparse, or ``out`` exists; raised before computing.
     BadRowsError
-        A row holds NaN or infinity, or only zeros, so that it has no direction. If the model was
-        fitted with ``on_bad_rows="skip"``, such rows are kept and not compared.
-    OutputError
-        ``out`` exists or cannot be written; raised before computing.
+        A row holds NaN or infinity, or only zeros. If the model has ``on_bad_rows="skip"``, such
+        rows are kept and not compared.
 
     Examples
     --------
@@ -167,8 +154,7 @@ def near_duplicates(
     >>> found.kept, found.duplicate_of
     (array([ True,  True, False,  True]), array([-1, -1,  0, -1]))
     """
-    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
-    if not is_number or not 0 < threshold <= 1:
+    if isinstance(threshold, bool) or not 0 < threshold <= 1:
         raise ParameterError(
             f"threshold={threshold!r} is not a cosine similarity above 0 and at most 1, e.g. 0.95."
         )
@@ -178,15 +164,13 @@ def near_duplicates(
     source = open_rows(rows, column=column, ids=ids, storage_options=storage_options)
     how: dict[str, Any] = {"client": client, "n_threads": n_threads}
     if model is None:
-        k = _default_clusters(source.n_rows) if n_clusters is None else n_clusters
-        model = KMeans(k, normalize="l2", random_state=random_state, **how)
+        n_clusters = _default_clusters(source.n_rows) if n_clusters is None else n_clusters
+        model = KMeans(n_clusters, normalize="l2", random_state=random_state, **how)
     elif n_clusters is not None:
         raise ParameterError("give either a model or n_clusters, which is used to fit one.")
     found = _find(source, float(threshold), model, order, how)
     if place is not None:
-        folder, name = place
-        write = _write_csv if name.lower().endswith(".csv") else _write_parquet
-        folder.publish(name, lambda file: write(file, _parts(found)))
+        _write(found, *place)
     return found
 
 
@@ -198,8 +182,7 @@ def _find(
     to_fit = isinstance(centers, KMeans)
     if not to_fit and not isinstance(centers, CentersModel):
         raise ParameterError(
-            f"model={type(model).__name__} has no centres of clusters; give a fitted KMeans or its "
-            "model."
+            f"model={type(model).__name__} has no centres of clusters; give a KMeans or its model."
         )
     if source.is_sparse:
         raise ParameterError(
@@ -258,10 +241,8 @@ class _Cluster(NamedTuple):
 
 
 Groups = Iterator[list[_Cluster]]
-Found = tuple[NDArray[np.int64], NDArray[np.float64]]
-"""Most similar earlier row (`NONE` if there is none) and its similarity (then NaN)."""
-
-Results = Iterator[tuple[list[_Cluster], list[Found]]]
+Found = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]
+"""Indices of rows, most similar earlier rows (`NONE` if there is none), and their similarities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +260,15 @@ class _Search:
         labels: NDArray[np.int32],
         centers: NDArray[Any],
         client: Client | None,
-    ) -> Found:
-        """Search all clusters of a table."""
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Return the most similar earlier row of every row of a table, and its similarity."""
         nearest, similarity = np.full(len(labels), NONE, np.int64), np.full(len(labels), np.nan)
         groups = self._groups(passes.rows, labels, centers)
-        run = self._here if client is None else partial(self._on_workers, client)
-        for group, found in run(passes, groups):
-            for cluster, (own, similar) in zip(group, found, strict=True):
-                nearest[cluster.numbers], similarity[cluster.numbers] = own, similar
+        here = map(partial(self.run, passes), groups)
+        for found in here if client is None else self._on_workers(client, passes, groups):
+            for numbers, own, similar in found:
+                nearest[numbers] = own
+                similarity[numbers] = np.where(own == NONE, np.nan, similar)
         return nearest, similarity
 
     def _groups(self, rows: Rows, labels: NDArray[np.int32], centers: NDArray[Any]) -> Groups:
@@ -310,58 +292,45 @@ class _Search:
         row_bytes = rows.n_features * (2 * compute_dtype(rows.dtype).itemsize + 4)
         return max(2, self.most_bytes // row_bytes)
 
-    def _here(self, passes: BasePasses, groups: Groups) -> Results:
-        for group in groups:
-            yield group, self.run(passes, group)
-
-    def _on_workers(self, client: Client, passes: BasePasses, groups: Groups) -> Results:
+    def _on_workers(self, client: Client, passes: BasePasses, groups: Groups) -> Iterator[Found]:
         """Search groups on workers, one at a time on each; yield results in any order."""
         from distributed import as_completed
 
-        running: dict[str, tuple[str, list[_Cluster]]] = {}
+        addresses: dict[str, str] = {}
         done = as_completed(loop=client.loop)
 
         def submit(address: str) -> None:
             if (group := next(groups, None)) is not None:
                 where: dict[str, Any] = {"workers": [address], "allow_other_workers": True}
                 future = client.submit(_run_group, self, passes.rows, group, pure=False, **where)
-                running[future.key] = address, group
+                addresses[future.key] = address
                 done.add(future)
 
         for address in passes.workers:
             submit(address)
         for future in done:
-            address, group = running.pop(future.key)
-            submit(address)
-            yield group, future.result()
+            submit(addresses.pop(future.key))
+            yield future.result()
             passes.raise_if_stopped()
 
-    def run(self, passes: BasePasses, group: Sequence[_Cluster]) -> list[Found]:
+    def run(self, passes: BasePasses, group: Sequence[_Cluster]) -> Found:
         """Search some clusters on threads of this process."""
         most = self._most_rows(passes.rows)
         if len(group) == 1 and len(group[0].numbers) > most:
-            return [self._in_tiles(passes, group[0], max(1, most // 2))]
+            return list(self._in_tiles(passes, group[0], max(1, most // 2)))
         x = _gather(passes, np.concatenate([cluster.numbers for cluster in group]))
         edges = np.cumsum([0, *(len(cluster.numbers) for cluster in group)])
 
-        def prepare(i: int) -> tuple[NDArray[np.int64], OrderedRows]:
+        def prepare(i: int) -> OrderedRows:
             cluster, own = group[i], x[edges[i] : edges[i + 1]]
             places = self._places(self._distances(own, cluster.center))
-            return places, order_rows(rows_at(own, places), cluster.numbers[places])
+            return order_rows(rows_at(own, places), cluster.numbers[places])
 
-        prepared = passes.threads.map(prepare, range(len(group)))
-        results = [_nothing(len(ordered.numbers)) for _, ordered in prepared]
-        tasks = [
-            partial(_compare, ordered, begin, ordered, 0, found)
-            for (_, ordered), found in zip(prepared, results, strict=True)
-            for begin in range(0, len(ordered.numbers), TASK_ROWS)
-        ]
-        passes.threads.map(lambda task: task(), tasks)
-        return [
-            _restored(places, found) for (places, _), found in zip(prepared, results, strict=True)
-        ]
+        ordered = passes.threads.map(prepare, range(len(group)))
+        _compare(passes.threads, [(rows, rows, 0) for rows in ordered])
+        return [(rows.numbers, rows.found, rows.similarity) for rows in ordered]
 
-    def _in_tiles(self, passes: BasePasses, cluster: _Cluster, most: int) -> Found:
+    def _in_tiles(self, passes: BasePasses, cluster: _Cluster, most: int) -> Iterator[Any]:
         """Search a cluster of which two tiles of ``most`` rows are held at a time."""
         numbers, begins = cluster.numbers, range(0, len(cluster.numbers), most)
         distances = np.zeros(len(numbers))
@@ -369,24 +338,18 @@ class _Search:
             for at in begins:
                 own = _gather(passes, numbers[at : at + most])
                 distances[at : at + most] = self._distances(own, cluster.center)
-        places = self._places(distances)
-        ordered, found = numbers[places], _nothing(len(numbers))
+        numbers = numbers[self._places(distances)]
 
         def tile(at: int) -> OrderedRows:
-            own = ordered[at : at + most]
+            own = numbers[at : at + most]
             return order_rows(_gather(passes, own), own)
 
         for at in begins:
             rows = tile(at)
-            part = found[0][at : at + most], found[1][at : at + most]
             for other in range(0, at + 1, most):
                 others = rows if other == at else tile(other)
-                tasks = [
-                    partial(_compare, rows, begin, others, at - other, part)
-                    for begin in range(0, len(rows.numbers), TASK_ROWS)
-                ]
-                passes.threads.map(lambda task: task(), tasks)
-        return _restored(places, found)
+                _compare(passes.threads, [(rows, others, at - other)])
+            yield rows.numbers, rows.found, rows.similarity
 
     def _distances(self, x: NDArray[Any], center: NDArray[Any]) -> NDArray[np.float64]:
         """Return squared distances to the centre; zeros if the order does not depend on them."""
@@ -402,13 +365,23 @@ class _Search:
         return np.argsort(-distances if self.order == "farthest" else distances, kind="stable")
 
 
-def _run_group(search: _Search, rows: Rows, group: Sequence[_Cluster]) -> list[Found]:
+def _run_group(search: _Search, rows: Rows, group: Sequence[_Cluster]) -> Found:
     """Search a group of clusters on all threads of this worker."""
     from distributed import get_worker
 
     threads = get_worker().state.nthreads
     with LocalPasses(rows, n_threads=threads, on_bad_rows="skip") as passes:
         return search.run(passes, group)
+
+
+def _compare(threads: Threads, pairs: Sequence[tuple[OrderedRows, OrderedRows, int]]) -> None:
+    """Compare rows with others, of which row i has the first ``i + offset``."""
+    tasks = [
+        partial(search_earlier, rows, others, offset, begin, begin + TASK_ROWS)
+        for rows, others, offset in pairs
+        for begin in range(0, len(rows.numbers), TASK_ROWS)
+    ]
+    threads.map(lambda task: task(), tasks)
 
 
 def _gather(passes: BasePasses, numbers: NDArray[np.int64]) -> NDArray[Any]:
@@ -418,25 +391,6 @@ def _gather(passes: BasePasses, numbers: NDArray[np.int64]) -> NDArray[Any]:
         found: NDArray[Any] = rows_at(whole, numbers)
         return found.astype(compute_dtype(found.dtype), copy=False)
     return fetch(passes, numbers, compute_dtype(passes.rows.dtype)).x  # type: ignore[no-any-return]
-
-
-def _nothing(n: int) -> Found:
-    return np.full(n, NONE, np.int64), np.full(n, -2.0)
-
-
-def _compare(rows: OrderedRows, begin: int, others: OrderedRows, offset: int, found: Found) -> None:
-    """Compare `TASK_ROWS` rows with the others, of which row i has the first ``i + offset``."""
-    end = min(begin + TASK_ROWS, len(rows.numbers))
-    nearest, similarity = found[0][begin:end], found[1][begin:end]
-    search_earlier(rows.cut(begin, end), others, begin + offset, nearest, similarity)
-
-
-def _restored(places: NDArray[np.int64], found: Found) -> Found:
-    """Return results in the order of the table, with NaN for rows without earlier rows."""
-    nearest, similarity = np.empty_like(found[0]), np.empty_like(found[1])
-    nearest[places] = found[0]
-    similarity[places] = np.where(found[0] == NONE, np.nan, found[1])
-    return nearest, similarity
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -458,6 +412,11 @@ def _check_output(
         )
     folder.check_writable()
     return folder, name
+
+
+def _write(found: NearDuplicates, folder: Folder, name: str) -> None:
+    write = _write_csv if name.lower().endswith(".csv") else _write_parquet
+    folder.publish(name, lambda file: write(file, _parts(found)))
 
 
 Part = tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]

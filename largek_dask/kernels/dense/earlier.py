@@ -4,14 +4,13 @@ The similarity of two rows is ``min(x·z / sqrt(x·x z·z), 1)``, with the produ
 in a fixed order, so that it depends on these two rows alone. Rows of the
 same numbers have similarity 1 exactly.
 
-Float32 products of normalised rows only decide which similarities are computed. With unit roundoff
-u and γ_n = n u / (1 - n u), a normalised row has an error of at most u times its length, and
-a product of d fused or separate multiply-adds an error of at most γ_d |x| |z| (Higham 2002, lemma
-3.1). So a product differs by less than ``error = γ_{d+4} + (d + 8) 2^-50`` from the similarity; the
-second term covers underflow and the roundings of the float64 sums. If b is the similarity to a row
-found so far, a row whose product is below ``b - error`` is less similar. If p is the largest
-product of some rows, one of them has at least the similarity ``p - error``, so that products below
-``p - 2 error`` are ignored, too.
+Float32 products of normalised rows decide which similarities are computed. With unit roundoff u and
+γ_n = n u / (1 - n u), a normalised row has an error of at most u times its length, and a product of
+d fused or separate multiply-adds an error of at most γ_d |x| |z| (Higham 2002, lemma 3.1). So a
+product differs from the similarity by less than ``error = γ_{d+4} + (d + 8) 2^-50``, of which the
+second term covers underflow and the float64 sums. A row whose product is below ``b - error`` is
+less similar than b. If p is the largest product of some rows, one of them has at least the
+similarity ``p - error``, so that products below ``p - 2 error`` are ignored, too.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 SINGLE = np.dtype(np.float32)
 NONE = -1
-"""Index of the row found, and similarity - 1, of a row without earlier rows."""
+"""Index of the row found for a row without earlier rows."""
 LARGEST = 200
 """Float64 rows are divided by a power of two if their largest exponent is beyond this."""
 
@@ -62,14 +61,10 @@ class OrderedRows:
     """(m,) ``x·x``; 0 for rows of zeros."""
     numbers: NDArray[np.int64]
     """(m,) index of each row in the table, by which ties are decided."""
-
-    def cut(self, begin: int, end: int) -> OrderedRows:
-        """Return the rows ``begin`` to ``end`` (exclusive), without copying."""
-        at = slice(begin, end)
-        padded = slice(begin, end + -(end - begin) % PAD)
-        if padded.stop > len(self.units):
-            raise ValueError("a list that is cut must begin at a multiple of PAD")
-        return OrderedRows(self.x[at], self.units[padded], self.squares[at], self.numbers[at])
+    found: NDArray[np.int64]
+    """(m,) index in the table of the most similar earlier row so far; `NONE` if there is none."""
+    similarity: NDArray[np.float64]
+    """(m,) similarity to that row; -2 if there is none."""
 
 
 def order_rows(x: NDArray[Any], numbers: NDArray[np.int64]) -> OrderedRows:
@@ -85,35 +80,29 @@ def order_rows(x: NDArray[Any], numbers: NDArray[np.int64]) -> OrderedRows:
     units[: len(x)] = normalize_rows(x)
     squares = np.empty(len(x))
     _square_rows(readonly(x), squares)
-    numbers = np.ascontiguousarray(numbers, np.int64)
-    return OrderedRows(readonly(x), readonly(units), readonly(squares), readonly(numbers))
+    found, similarity = np.full(len(x), NONE, np.int64), np.full(len(x), -2.0)
+    return OrderedRows(x, units, squares, numbers, found, similarity)
 
 
 def search_earlier(
-    rows: OrderedRows,
-    others: OrderedRows,
-    offset: int,
-    found: NDArray[np.int64],
-    similarity: NDArray[np.float64],
+    rows: OrderedRows, others: OrderedRows, offset: int, begin: int = 0, end: int | None = None
 ) -> None:
-    """Update the most similar earlier row of each row by comparison with other rows.
+    """Update `found` and `similarity` of the rows ``begin`` to ``end`` by comparison with others.
 
-    Row i is compared with the first ``i + offset`` of the others. ``found`` (m,) holds the index in
-    the table of the most similar row so far, and ``similarity`` (m,) its similarity; initially
-    `NONE` and -2. Ties go to the lowest index in the table. The result does not depend on the order
-    of calls.
+    Row i is compared with the first ``i + offset`` of the others. Ties go to the lowest index in
+    the table. The result does not depend on the order of calls.
     """
-    d, n = rows.x.shape[1], len(others.x)
+    d, n, at = rows.x.shape[1], len(others.x), slice(begin, end)
     tile = select_tile()
     sizes = blocking(tile, SINGLE.itemsize, d, n)
-    width = tile.vectors * tile.lanes_of(SINGLE.itemsize)
     blocks = Blocking(sizes.panels, sizes.tiles, d)
     starts, shift = np.zeros(len(others.units), SINGLE), np.zeros(d + 2 * PAD, SINGLE)
-    room = -(-sizes.tiles * tile.centres * width // d)
+    room = -(-sizes.tiles * tile.centres * tile.vectors * tile.lanes // d)
     space = workspace(tile, SINGLE, False, d, blocks, (room, 0))
     _search(tile, rows.x.dtype)(
-        rows.x, rows.units, rows.squares, others.x, others.units, others.squares, others.numbers,
-        offset, rounding(d), blocks.panels, blocks.tiles, starts, shift, space, found, similarity,
+        rows.x[at], rows.units[at], rows.squares[at], others.x, others.units, others.squares,
+        others.numbers, offset + begin, rounding(d), blocks.panels, blocks.tiles, starts, shift,
+        space, rows.found[at], rows.similarity[at],
     )  # fmt: skip
 
 
@@ -134,9 +123,8 @@ def _square_rows(x, out):
 @cache
 def _search(tile: Tile, dtype: Dtype) -> Kernel:
     """Compile :func:`search_earlier`."""
-    lanes, centres = tile.lanes_of(SINGLE.itemsize), tile.centres
-    width = tile.vectors * lanes
-    spec = Micro(centres, tile.vectors, lanes, SCORES).code
+    width, centres = tile.vectors * tile.lanes, tile.centres
+    spec = Micro(centres, tile.vectors, tile.lanes, SCORES).code
     pack, meet, read = pack_rows(SINGLE, width), _meet(width), real_arrays
 
     @njit(
