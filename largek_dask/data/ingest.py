@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.columns import Selection
 from largek_dask.data.rows import Rows, native_dtype
-from largek_dask.data.shuffle import n_buckets_for, shuffled
+from largek_dask.data.shuffle import BUCKET_BYTES, MAX_BUCKETS, n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter, StoreWriter, check_output, unfinished
 from largek_dask.data.stores import is_local
@@ -60,9 +60,10 @@ def ingest(
     Parameters
     ----------
     source : object
-        CSV, Parquet, HDF5 or svmlight file; CSV or Parquet files with the same columns, given as a
-        folder, a pattern such as ``"folder/*.parquet"`` (both read in the order of paths) or a list
-        of paths; or anything that :func:`~largek_dask.open_rows` accepts.
+        CSV, HDF5 or svmlight file; CSV files with the same columns, given as a folder, a pattern
+        such as ``"folder/*.csv"`` (both read in the order of paths) or a list of paths; an iterator
+        of batches (arrays, DataFrames, Arrow batches), such as a pyarrow RecordBatchReader, which
+        is read once; or anything that :func:`~largek_dask.open_rows` accepts.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
@@ -258,7 +259,8 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
 def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
     """Return the number of bytes of the rows, estimated by the size of the text for CSV files."""
     if table.n_rows is None:
-        return table.n_bytes
+        # The size of an iterator is unknown: use all buckets.
+        return table.n_bytes or BUCKET_BYTES * MAX_BUCKETS
     return table.n_rows * table.n_features * dtype.itemsize
 
 
