@@ -7,8 +7,6 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from largek_dask.errors import DataError
-
 BUFFER_BYTES = 1 << 20
 """Size of reads within a column of a row group, which would be read at once otherwise."""
 MAGIC = b"ARROW1"
@@ -114,7 +112,7 @@ def _read_index(raw: Any) -> Index:
     raw.seek(0)
     head = raw.read(len(MAGIC))
     if head.startswith(b"FEA1"):
-        raise DataError("it is Feather V1; use pandas.read_feather(path).to_feather(path)")
+        raise ValueError("it is Feather V1; use pandas.read_feather(path).to_feather(path)")
     if head == MAGIC:
         return _index_of_file(raw, size)
     found = Index([], [], False, False)
