@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from functools import partial
+from tokenize import TokenError
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def open_array(url: str, storage_options: Mapping[str, Any] | None) -> Any:
         return retry_io(lambda: _loaded(url, storage_options))
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist: check the address.") from error
-    except (ValueError, EOFError, OverflowError, MemoryError) as error:
+    except (ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
         raise DataError(f"{url} cannot be read: {_reason(error)}; save it again.") from error
     except OSError as error:
         raise DataError(
