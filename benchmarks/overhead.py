@@ -66,6 +66,7 @@ def empty_pass(passes: Any, repeats: int) -> float:
 
 def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
     from largek_dask.data.numpy_files import NpyRows
+
     from largek_dask.data.rows import regular_table
 
     path = folder / f"{n_chunks}.npy"

@@ -172,7 +172,7 @@ def as_ids(column: Any) -> NDArray[Any]:
     """Convert a column of ids to an array; a missing id becomes None, so that integers stay."""
     if column.null_count:
         return np.array(column.to_pylist(), object)
-    return np.asarray(column.to_numpy())
+    return np.asarray(column)
 
 
 def first_length(column: Any) -> int | None:

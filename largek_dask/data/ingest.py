@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from largek_dask import config
 from largek_dask.data.columns import Selection
 from largek_dask.data.rows import Rows, native_dtype
-from largek_dask.data.shuffle import n_buckets_for, shuffled
+from largek_dask.data.shuffle import BUCKET_BYTES, MAX_BUCKETS, n_buckets_for, shuffled
 from largek_dask.data.sources import open_rows
 from largek_dask.data.store_writer import CSRWriter, StoreWriter, check_output, unfinished
 from largek_dask.data.stores import is_local
@@ -61,7 +61,8 @@ def ingest(
     ----------
     source : object
         CSV, HDF5 or svmlight file; CSV files with the same columns, given as a folder, a pattern
-        or a list of paths; or anything that :func:`~largek_dask.open_rows` accepts.
+        or a list of paths; an iterator of batches (arrays, DataFrames, Arrow batches); or anything
+        that :func:`~largek_dask.open_rows` accepts.
     out : str or path
         URL or path of the new store.
     chunk_rows : int, optional
@@ -257,7 +258,8 @@ def _scan(scan: RowScan, block: Any, start: int) -> None:
 def _bytes_of(table: RowStream, dtype: np.dtype[Any]) -> int:
     """Return the number of bytes of the rows, estimated by the size of the text for CSV files."""
     if table.n_rows is None:
-        return table.n_bytes
+        # The size of an iterator is unknown: use all buckets.
+        return table.n_bytes or BUCKET_BYTES * MAX_BUCKETS
     return table.n_rows * table.n_features * dtype.itemsize
 
 

@@ -10,16 +10,16 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
+from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.cf_attributes import refuse_encoded
 from largek_dask.data.columns import Selection
 from largek_dask.data.csr_rows import CSRRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import find_table, open_hdf5
 from largek_dask.data.lazy_rows import BlockRows, dask_column, dask_frame_rows, xarray_rows
+from largek_dask.data.mapped_files import MappedRows, open_array
 from largek_dask.data.memory_rows import ArrayColumn, ArrayRows, SparseRows, array_of
 from largek_dask.data.missing_chunks import warn_of_missing
-from largek_dask.data.numpy_files import NpyRows, open_npy
-from largek_dask.data.parquet_rows import open_parquet
 from largek_dask.data.rows import Column, Rows
 from largek_dask.data.storage_errors import reading, retry_io
 from largek_dask.data.stored_rows import StoredRows
@@ -31,7 +31,7 @@ from largek_dask.data.stores import (
     open_node,
     read_stored,
 )
-from largek_dask.data.table_files import ONE_FILE, check_readable, find_table_files, is_paths
+from largek_dask.data.table_files import MAPPED, ONE_FILE, TEXT, check_readable, find_table_files
 from largek_dask.data.zarr_rows import ZarrColumn, ZarrRows, own_weights
 from largek_dask.errors import DataError, ParameterError, without_causes
 
@@ -51,9 +51,11 @@ def open_rows(
     Parameters
     ----------
     source : object
-        URL or path of a ``.npy`` file, of Parquet (a file, a folder, a pattern such as
-        ``"folder/*.parquet"`` or a list of files), or of a Zarr array or group (v2 or v3; also a
-        CSR group or a whole store as AnnData writes them); a numpy array, list of lists, scipy
+        URL or path of Parquet (``.parquet``), Arrow IPC (``.arrow``, ``.feather``) or plain arrays
+        (``.npy``, ``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``): a file, a
+        folder, a pattern such as ``"folder/*.parquet"`` or a list of files; or of a Zarr array or
+        group (v2 or v3; also a CSR group or a whole store as AnnData writes them); a numpy array,
+        list of lists, scipy
         sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array,
         xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch.
         :class:`Rows` are returned as they are. Names of columns are kept (``Rows.feature_names``).
@@ -125,15 +127,24 @@ def _open_table(
     storage_options: Mapping[str, Any] | None,
     weight: Column | None,
 ) -> Rows | None:
-    """Open a table with named columns: a DataFrame, an Arrow table or Parquet; None otherwise."""
+    """Open a DataFrame, an Arrow table, or files that are read in place; None otherwise."""
     if is_frame(source):
         return FrameRows(source, selection=Selection.only(column), ids=ids, weight=weight)
-    rows = open_parquet(
-        source, column=column, ids=ids, storage_options=storage_options, weight=weight
-    )
-    if rows is None and is_paths(source):
+    files = find_table_files(source, storage_options)
+    if files is None:
+        return None
+    if files.ends is TEXT:
         raise _to_be_ingested(source)
-    return rows
+    if files.ends is not MAPPED:
+        return ArrowFileRows(files, column, ids=ids, storage_options=storage_options, weight=weight)
+    if column is not None:
+        raise ParameterError(
+            f"column={column!r} does not apply to {files.where}, whose columns have no names; "
+            "leave column out."
+        )
+    if ids is not None:
+        return None
+    return MappedRows(files, storage_options=storage_options, weight=weight)
 
 
 def _open(
@@ -188,7 +199,8 @@ def in_memory(source: Any) -> Any:
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"an object of type {type(source).__name__} cannot be opened as rows; pass an array, a "
-            "DataFrame, or the URL of a Zarr store, because rows are read repeatedly."
+            "DataFrame, or the URL of a Zarr store, because rows are read repeatedly. Write an "
+            "iterator of batches to a store first: largek_dask.ingest(batches, 'rows.zarr')."
         )
     return array
 
@@ -196,10 +208,7 @@ def in_memory(source: Any) -> Any:
 def _open_url(
     url: str, column: str | None, storage_options: Mapping[str, Any] | None, weight: Column | None
 ) -> Rows:
-    suffix = os.path.splitext(url)[1].lower()
-    if suffix == ".npy":
-        return NpyRows(url, storage_options=storage_options, weight=weight)
-    if url.lower().endswith(ONE_FILE) or find_table_files(url, storage_options) is not None:
+    if url.lower().endswith(ONE_FILE):
         raise _to_be_ingested(url)
     check_readable(url)
     node = open_node(url, column, storage_options)
@@ -233,7 +242,7 @@ def _open_weight(sample_weight: Any, storage_options: Mapping[str, Any] | None) 
     if isinstance(sample_weight, (str, os.PathLike)):
         url = normalize(sample_weight)
         if url.lower().endswith(".npy"):
-            return ArrayColumn(open_npy(url, storage_options))
+            return ArrayColumn(open_array(url, storage_options))
         return ZarrColumn(open_node(url, None, storage_options), url)
     if isinstance(sample_weight, zarr.Array):
         return ZarrColumn(sample_weight, "(zarr.Array)")
@@ -258,7 +267,7 @@ def read_integers(
     where = normalize(url)
     named, is_complete = f"{what} {where}", False
     if where.lower().endswith(".npy"):
-        array = open_npy(where, storage_options)
+        array = open_array(where, storage_options)
     else:
         array = open_node(where, None, storage_options)
         is_complete = bool(check_complete(array, where).get("complete"))

@@ -226,6 +226,15 @@ def filesystem(url: str, storage_options: Mapping[str, Any] | None = None) -> tu
     return limited(fs), str(path)
 
 
+def file_stamp(url: str, storage_options: Mapping[str, Any] | None = None) -> str:
+    """Return a text that changes whenever a file is written again."""
+    if is_local(url):
+        status = os.stat(url)
+        return f"{status.st_size}-{status.st_mtime_ns}"
+    fs, path = filesystem(url, storage_options)
+    return str(fs.ukey(path))
+
+
 def remote_store(
     url: str, storage_options: Mapping[str, Any] | None = None, *, read_only: bool
 ) -> FsspecStore:

@@ -18,30 +18,54 @@ CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKE
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
 """Suffixes of text files. In a folder, only files with a suffix in ``CSV`` are read."""
 PARQUET = (".parquet", ".pq")
+ARROW = (".arrow", ".feather")
+VECS = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
+BIN = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
+"""Types of the numbers in files of vectors, each after its length, and of matrices (big-ann)."""
+MAPPED = (".npy", *VECS, *BIN)
+IN_PLACE = (*PARQUET, *ARROW, *MAPPED)
 HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
-ONE_FILE = (*TEXT, *PARQUET, *HDF5, *SVMLIGHT)
+ONE_FILE = (*TEXT, *HDF5, *SVMLIGHT)
 """Suffixes of files that are read as a stream."""
+FORMATS = (TEXT, PARQUET, ARROW, MAPPED)
+"""Suffixes of files that are read together; several files have suffixes of one of these."""
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
-OTHERS = (".zarr", ".npy", ".npz")
+CONVERSIONS = {
+    ".npz": "numpy.save('x.npy', numpy.load({0!r})['NAME'])",
+    ".mat": "numpy.save('x.npy', scipy.io.loadmat({0!r})['NAME'])",
+    ".pt": "numpy.save('x.npy', torch.load({0!r}).float().numpy())",
+    ".safetensors": "numpy.save('x.npy', safetensors.torch.load_file({0!r})['NAME'].float())",
+    ".jsonl": "pandas.read_json({0!r}, lines=True).to_parquet('x.parquet')",
+    ".avro": "polars.read_avro({0!r}).write_parquet('x.parquet')",
+    ".orc": "pandas.read_orc({0!r}).to_parquet('x.parquet')",
+    ".lance": "largek_dask.ingest(lance.dataset({0!r}).scanner().to_reader(), 'x.zarr')",
+}
+"""Code that converts formats which are not supported, by suffix."""
 WILD = "*?["
 TEXTS = ".csv .tsv .txt .dat .data .tab, also packed as .gz .bz2 .xz .zst .zip"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """Several files with the same columns."""
+    """One file that is read in place, or several files with the same columns."""
 
     where: str
     location: str | None
-    """Folder that contains the files, if the source is a folder."""
+    """URL of the file, folder or pattern; None for a list of files."""
     urls: tuple[str, ...]
     ends: tuple[str, ...]
 
 
 def check_readable(url: str) -> None:
-    """Raise DataError if a local file has an unknown format."""
-    if not (is_local(url) and os.path.isfile(url)):
+    """Raise DataError if a local file, or a folder of Lance, has an unsupported format."""
+    suffix = os.path.splitext(url)[1].lower()
+    if not (is_local(url) and (os.path.isfile(url) or suffix == ".lance")):
         return
+    if suffix in CONVERSIONS:
+        raise DataError(
+            f"{url} has the format {suffix}, which is not supported. Convert it, e.g. by "
+            f"{CONVERSIONS[suffix].format(url)}"
+        )
     problem = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
     if url.lower().endswith(".zip"):
         raise DataError(
@@ -49,9 +73,9 @@ def check_readable(url: str) -> None:
             "archive."
         )
     raise DataError(
-        f"{problem} The suffix determines the format of a file: .npy, or, with largek ingest, "
-        f"{TEXTS}; {' '.join(PARQUET)}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert "
-        "the file."
+        f"{problem} The suffix determines the format of a file: {' '.join(IN_PLACE)}, or, with "
+        f"largek ingest, {TEXTS}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert the "
+        "file."
     )
 
 
@@ -66,7 +90,7 @@ def is_paths(source: Any) -> bool:
 def find_table_files(
     source: Any, storage_options: Mapping[str, Any] | None = None
 ) -> TableFiles | None:
-    """Return the files of a list of paths, a pattern or a folder; None for other sources.
+    """Return the file that is read in place, or the files of a list, pattern or folder; or None.
 
     The files of a pattern, or of a folder and its subfolders, are sorted by path. Names that begin
     with a dot or an underscore are skipped; in folders, files of other formats are skipped as well.
@@ -79,21 +103,25 @@ def find_table_files(
         return None
     url = normalize(source)
     if split_protocol(url)[0] in ("http", "https"):
-        return None  # Files on HTTP servers cannot be listed.
+        return _single(url)  # Files on HTTP servers cannot be listed.
     if any(sign in url for sign in WILD) and not (is_local(url) and os.path.exists(url)):
         fs, path = filesystem(url, storage_options)
         names = [name for name in sorted(fs.glob(path)) if not _is_hidden(name.split("/")[-1:])]
         found = [str(fs.unstrip_protocol(name)) for name in names]
         if not found:
             raise DataError(f"no file matches {url}; use a pattern such as folder/*.parquet.")
-        return _of_one_format(url, None, [normalize(name) for name in found])
-    return _in_folder(url, storage_options)
+        return _of_one_format(url, url, [normalize(name) for name in found])
+    return _in_folder(url, storage_options) or _single(url)
+
+
+def _single(url: str) -> TableFiles | None:
+    return _of_one_format(url, url, [url]) if url.lower().endswith(IN_PLACE) else None
 
 
 def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFiles | None:
-    if url.lower().endswith(OTHERS) or (is_local(url) and not os.path.isdir(url)):
+    if url.lower().endswith((".zarr", *MAPPED, *CONVERSIONS)):
         return None
-    if not is_local(url) and url.lower().endswith((*TEXT, *HDF5, *SVMLIGHT)):
+    if not os.path.isdir(url) if is_local(url) else url.lower().endswith(ONE_FILE):
         return None
     fs, path = filesystem(url, storage_options)
     try:
@@ -109,28 +137,30 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
     kept = [
         normalize(str(fs.unstrip_protocol(name)))
         for name, parts in inside
-        if not _is_hidden(parts) and name.lower().endswith((*CSV, *PARQUET))
+        if not _is_hidden(parts) and name.lower().endswith((*CSV, *IN_PLACE))
     ]
     return _of_one_format(url, url, kept) if kept else None
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Return True if a path is hidden, like the marker files of Spark."""
-    return any(part.startswith((".", "_")) for part in parts)
+    """Return True for hidden paths, marker files of Spark, and caches beside Hugging Face data."""
+    cached = parts[-1].startswith("cache-") and parts[-1].endswith(".arrow")
+    return cached or any(part.startswith((".", "_")) for part in parts)
 
 
 def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> TableFiles:
+    found: dict[tuple[str, ...], str] = {}
     for url in urls:
-        if not url.lower().endswith((*TEXT, *PARQUET)):
+        ends = next((ends for ends in FORMATS if url.lower().endswith(ends)), None)
+        if ends is None:
             raise DataError(
-                f"{where}: {url} does not have the suffix of a CSV or Parquet file ({TEXTS}; "
-                f"{', '.join(PARQUET)}); only such files can be read together."
+                f"{where}: {url} does not have the suffix of a table ({TEXTS}; "
+                f"{' '.join(IN_PLACE)}); only such files can be read together."
             )
-    parquet = [url for url in urls if url.lower().endswith(PARQUET)]
-    if parquet and len(parquet) < len(urls):
-        other = next(url for url in urls if url not in parquet)
+        found.setdefault(ends, url)
+    if len(found) > 1:
         raise DataError(
-            f"{where} contains both CSV and Parquet files ({other}, {parquet[0]}); select one "
+            f"{where} contains files of several formats ({', '.join(found.values())}); select one "
             "format, e.g. by a pattern such as folder/*.parquet."
         )
-    return TableFiles(where, location, tuple(urls), PARQUET if parquet else TEXT)
+    return TableFiles(where, location, tuple(urls), next(iter(found)))

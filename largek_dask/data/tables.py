@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, Protocol, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.columns import (
     Selection,
     check_same_columns,
@@ -21,12 +23,11 @@ from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.data.frame_rows import FrameRows, is_frame, is_of
 from largek_dask.data.group_tables import open_hdf5
 from largek_dask.data.lazy_rows import dask_frame_rows
-from largek_dask.data.parquet_rows import open_parquet
 from largek_dask.data.rows import Rows, native_dtype
 from largek_dask.data.sources import open_rows
 from largek_dask.data.stores import filesystem, is_local, normalize, require
 from largek_dask.data.svmlight import SvmlightTable
-from largek_dask.data.table_files import HDF5, ONE_FILE, TEXT, TableFiles, find_table_files
+from largek_dask.data.table_files import HDF5, MAPPED, ONE_FILE, TEXT, TableFiles, find_table_files
 from largek_dask.data.text_files import READING, find_layout, open_text
 from largek_dask.errors import DataError, LargekError, ParameterError
 
@@ -68,22 +69,22 @@ def open_table(
     Raises DataError if the source is not a table of numbers, and ParameterError if it lacks a
     selected column. Warns (DataWarning) if an index is dropped.
     """
-    parquet = open_parquet(
-        source, column=column, selection=selection, storage_options=storage_options
-    )
-    several = None if parquet is not None else find_table_files(source, storage_options)
+    files = find_table_files(source, storage_options)
     is_path = isinstance(source, (str, os.PathLike))
     url = normalize(source) if is_path else ""
-    ends = TEXT if several is None and url.lower().endswith(TEXT) else several and several.ends
+    ends = TEXT if files is None and url.lower().endswith(TEXT) else files and files.ends
     if header is not None and ends is not TEXT:
         raise ParameterError(
             f"header={header} applies only to CSV files; leave it out for other sources."
         )
-    if parquet is not None:
-        return RowsTable(parquet)
-    if several is not None:
-        _refuse_column(column, several.where)
-        return _open_files(several, storage_options, selection, header)
+    if isinstance(source, Iterator):
+        return BatchesTable(source, column, selection)
+    if files is not None and ends is TEXT:
+        _refuse_column(column, files.where)
+        return _open_files(files, storage_options, selection, header)
+    if files is not None and ends is not MAPPED:
+        rows: Rows = ArrowFileRows(files, column, selection, storage_options=storage_options)
+        return RowsTable(rows)
     if url.lower().endswith(ONE_FILE):
         if not url.lower().endswith(HDF5):
             _refuse_column(column, url)
@@ -167,6 +168,52 @@ class RowsTable:
     def blocks(self) -> Iterator[Any]:
         for i in range(self._rows.n_chunks):
             yield self._rows.read(i)
+
+
+class BatchesTable:
+    """Stream of an iterator's batches, which must be like the first that is not empty."""
+
+    where, n_bytes = "the iterator", 0
+    location: str | None = None
+    n_rows: int | None = None
+
+    def __init__(
+        self, batches: Iterator[Any], column: str | None, selection: Selection | None
+    ) -> None:
+        self._batches, self._how = enumerate(batches), (column, None, selection)
+        found = next(self._tables(), None)
+        if found is None:
+            raise DataError(f"{self.where} has no rows; give batches of rows.")
+        self._first, first = found, found[1]
+        self.n_features, self.names, self.dtype = first.n_features, first.names, first.dtype
+        self.is_sparse = first.is_sparse
+
+    def _tables(self) -> Iterator[tuple[str, RowStream]]:
+        for number, batch in self._batches:
+            what = f"batch {number} of {self.where}"
+            if not hasattr(batch, "__len__") and not hasattr(type(batch), "tocsr"):
+                raise DataError(
+                    f"{what} is a {type(batch).__name__}; give arrays of shape (rows, columns), "
+                    "DataFrames or Arrow batches."
+                )
+            if (batch.shape[0] if hasattr(batch, "shape") else len(batch)) == 0:
+                continue
+            try:
+                yield what, open_table(batch, *self._how)
+            except DataError as error:
+                raise DataError(f"{what}: {error}") from error
+
+    def blocks(self) -> Iterator[Any]:
+        like = (self.n_features, self.names, self.is_sparse)
+        for what, table in chain([self._first], self._tables()):
+            same = (table.n_features, table.names, table.is_sparse) == like
+            if not (same and np.can_cast(table.dtype, self.dtype)):
+                raise DataError(
+                    f"{what} has {table.n_features} columns of {table.dtype}, and the first has "
+                    f"{self.n_features} of {self.dtype}; give batches with the same names, order "
+                    "and type of columns."
+                )
+            yield from (block.astype(self.dtype, copy=False) for block in table.blocks())
 
 
 def _with_columns(rows: Rows, selection: Selection | None) -> RowsTable:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import RowSlice
 from largek_dask.data.frame_rows import FrameRows
+from largek_dask.data.mapped_files import MappedRows
 from largek_dask.data.memory_rows import ArrayRows, SparseRows
-from largek_dask.data.numpy_files import NpyRows
 from largek_dask.data.rows import Rows
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly, stack_rows
 from largek_dask.kernels.sampling import share_of_chunks, shuffle_places
@@ -48,7 +48,8 @@ class ChunkReader:
         self.measure()
         self._joined: Part | None = None
         # Slices of arrays are views, which need neither a reading thread nor a cache.
-        self._in_memory = isinstance(rows, ArrayRows | FrameRows | HeldRows | NpyRows | SparseRows)
+        sliced = ArrayRows | FrameRows | HeldRows | MappedRows | SparseRows
+        self._in_memory = isinstance(rows, sliced)
         self._lock = threading.Lock()
         self._permutations: set[str] = set()
         self._declined: set[str] = set()

@@ -168,8 +168,8 @@ def test_open_rows__damaged_numpy_files_are_named(x, tmp_path):
     (tmp_path / "noise.npy").write_bytes(b"not numpy at all")
     np.save(tmp_path / "objects.npy", np.array([[1, "a"]], object), allow_pickle=True)
     for name, message in [
-        ("short.npy", "truncated or not a numpy file"),
-        ("noise.npy", "truncated or not a numpy file"),
+        ("short.npy", "truncated or not a file of this format"),
+        ("noise.npy", "truncated or not a file of this format"),
         ("objects.npy", "Python objects instead of numbers"),
         ("absent.npy", "does not exist"),
     ]:

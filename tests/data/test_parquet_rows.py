@@ -15,7 +15,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 import largek_dask as lk
-from largek_dask.data.parquet_rows import ParquetRows
+from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, DataWarning, LargekError, ParameterError
 from tests.data.helpers import read_all
@@ -87,7 +87,7 @@ def test_lists_of_python_numbers():
 def test_parquet_in_place(table, kind, group, tmp_path, small_chunks):
     path = write(table, tmp_path / "é x.parquet", kind, row_group_size=group)
     rows = open_rows(path)
-    assert isinstance(rows, ParquetRows)
+    assert isinstance(rows, ArrowFileRows)
     assert rows.shape == (N, D)
     assert rows.dtype == table.dtype
     most = 100 * 4 // table.dtype.itemsize
@@ -109,8 +109,8 @@ def test_a_large_row_group_is_decoded_once_by_reads_in_order(tmp_path, small_chu
     rows = open_rows(write(x, tmp_path / "x.parquet", row_group_size=N))
     assert rows.n_chunks == 5
     begun = []
-    blocks = ParquetRows._blocks
-    monkeypatch.setattr(ParquetRows, "_blocks", lambda *a: begun.append(a) or blocks(*a))
+    blocks = ArrowFileRows._blocks
+    monkeypatch.setattr(ArrowFileRows, "_blocks", lambda *a: begun.append(a) or blocks(*a))
     for _ in range(2):
         read_all(rows)
     assert len(begun) == 2

@@ -1,15 +1,14 @@
-"""Rows of Parquet files, read in place from one file, a folder, a pattern or a list of files."""
+"""Rows of Parquet and Arrow IPC files, read in place from one file or several."""
 
 from __future__ import annotations
 
-import hashlib
-import os
+import struct
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from largek_dask import config
 from largek_dask.data.arrow import ArrowColumns, as_ids, first_length, has_missing, kinds_of
+from largek_dask.data.arrow_readers import IPCReader, ParquetReader
 from largek_dask.data.columns import (
     Selection,
     check_same_columns,
@@ -27,18 +27,17 @@ from largek_dask.data.columns import (
 )
 from largek_dask.data.rows import MAX_CHUNK_ROWS, Column, Rows, native_dtype, table_from_lengths
 from largek_dask.data.storage_errors import reading, retry_io
-from largek_dask.data.stores import filesystem, normalize, require
-from largek_dask.data.table_files import PARQUET, TableFiles, find_table_files
-from largek_dask.errors import DataError, ParameterError
+from largek_dask.data.stores import file_stamp, filesystem, is_local, require
+from largek_dask.data.table_files import ARROW, TableFiles
+from largek_dask.errors import DataError, LargekError, ParameterError
 
-BUFFER_BYTES = 1 << 20
-"""Size of reads within a column of a row group, which would be read at once otherwise."""
 FOOTER_THREADS = 8
+Reader = ParquetReader | IPCReader
 DAMAGED = "the file is damaged or its storage is unreachable: write it again, or try later."
 
 
 class Piece(NamedTuple):
-    """The rows ``begin`` to ``end`` of one row group."""
+    """The rows ``begin`` to ``end`` of a row group of Parquet, or of a record batch of Arrow."""
 
     file: int
     group: int
@@ -48,68 +47,55 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file contains, by its footer."""
+    """What one file contains, by its metadata."""
 
     url: str
+    reader: type[Reader]
+    index: Any
+    """Positions in the file that its reader needs."""
     columns: ArrowColumns
     chosen: tuple[str, ...]
     """Names of the columns that hold the features."""
     group_rows: tuple[int, ...]
     stamp: str
-    """Size of the file and hash of its footer."""
+    """Text that changes whenever the file is written again."""
 
 
-class ParquetRows(Rows):
-    """Rows of Parquet files with the same columns.
+class ArrowFileRows(Rows):
+    """Rows of Parquet or Arrow IPC files with the same columns.
 
-    Small row groups are joined and large ones are divided into reading chunks of up to
+    Small groups are joined and large ones are divided into reading chunks of up to
     ``largek.data.read-chunk-bytes``. Parquet can only be decoded from the beginning of a row group,
     so the chunks of a large group are decoded in one stream, which continues if they are read in
-    order. A file whose footer has changed since the rows were opened is refused.
+    order. A file that has changed since the rows were opened is refused.
 
-    Parameters
-    ----------
-    urls : sequence of str
-        The files, in order.
-    where : str
-        Name of the source in messages.
-    location : str, optional
-        URL of the file, folder or pattern; None for a list of files.
-    selection : Selection, optional
-        Columns that hold the features.
-    ids : str, optional
-        Column of ids, which is no feature.
-    storage_options : mapping, optional
-        Passed to fsspec.
-    weight : Column, optional
-        Row weights.
-
-    Raises
-    ------
-    DataError
-        A file is missing, damaged or empty, or its columns are not numbers, or differ.
-    ParameterError
-        A selected column is missing, or several columns of lists could hold the rows.
+    ``column`` is a single column that holds the features, ``selection`` several, and ``ids`` one
+    that is no feature. Raises DataError if a file is missing, damaged or empty, or its columns are
+    not numbers, or differ; ParameterError if a column is missing, or if several columns of lists
+    could hold the rows.
     """
 
     def __init__(
         self,
-        urls: Sequence[str],
-        where: str,
-        *,
-        location: str | None = None,
+        files: TableFiles,
+        column: str | None = None,
         selection: Selection | None = None,
+        *,
         ids: str | None = None,
         storage_options: Mapping[str, Any] | None = None,
         weight: Column | None = None,
     ) -> None:
-        require("pyarrow", "parquet", "Parquet files")
-        self._where = where
+        require("pyarrow", "parquet", "Parquet and Arrow files")
+        if column is not None:
+            if selection:
+                raise ParameterError("column= selects a single column: leave out columns and drop.")
+            selection = Selection.only(column)
+        self._where = files.where
         self._id_column = ids
         self.storage_options = dict(storage_options) if storage_options else None
         if ids is not None:
             selection = without(selection, ids)
-        self._files = self._open_files(urls, selection)
+        self._files = self._open_files(files.urls, selection)
         first = self._files[0].columns
         dtype = native_dtype(np.result_type(*(file.columns.dtype for file in self._files)))
         row_bytes = max(1, first.n_features * dtype.itemsize)
@@ -123,7 +109,7 @@ class ParquetRows(Rows):
             chunk_table=table_from_lengths(
                 [sum(piece.end - piece.begin for piece in chunk) for chunk in self._chunks]
             ),
-            location=location,
+            location=files.location or files.urls[0],
             weight=weight,
         )
 
@@ -156,8 +142,9 @@ class ParquetRows(Rows):
 
         ``like`` holds the columns of the first file, and its URL.
         """
-        with _as_data_error(url), self._opened(url) as (file, stamp):
-            schema, metadata = file.schema_arrow, file.metadata
+        kind = _reader_of(url)
+        with _as_data_error(url, kind.format), self._opened(url, kind) as (file, stamp):
+            schema = file.schema
             names, pandas = schema.names, schema.pandas_metadata
             index = noted_as_index(names, pandas)
             compared = [name for name in names if name not in index]
@@ -173,30 +160,22 @@ class ParquetRows(Rows):
                 schema,
                 places,
                 url,
-                missing=lambda asked: _with_missing(file, asked),
+                missing=lambda asked: {one for one in asked if _has_missing(file, names[one])},
                 width=lambda place: _list_length(file, names[place], url),
             )
-            groups = tuple(metadata.row_group(g).num_rows for g in range(metadata.num_row_groups))
             chosen = tuple(names[place] for place in places)
-        return _File(url, columns, chosen, groups, stamp), compared
+        return _File(url, kind, file.index, columns, chosen, file.group_rows, stamp), compared
 
     @contextmanager
-    def _opened(self, url: str) -> Iterator[tuple[Any, str]]:
-        """Yield the open file and its stamp: its size, and a hash of its footer."""
-        import pyarrow.parquet as pq
+    def _opened(self, url: str, kind: type[Reader], index: Any = None) -> Iterator[tuple[Any, str]]:
+        """Yield a reader of the file, and the stamp of the file."""
+        import pyarrow as pa
 
         fs, path = filesystem(url, self.storage_options)
-        with fs.open(path, "rb") as raw:
-            size = raw.seek(0, 2)
-            raw.seek(max(0, size - 8))
-            length = int.from_bytes(raw.read(4), "little")
-            raw.seek(max(0, size - 8 - length))
-            footer = hashlib.sha256(raw.read(length)).hexdigest()[:12]
-            raw.seek(0)
-            yield (
-                pq.ParquetFile(raw, buffer_size=BUFFER_BYTES, pre_buffer=False),
-                f"{size}-{footer}",
-            )
+        is_mapped = kind is IPCReader and is_local(url)
+        with pa.memory_map(url) if is_mapped else fs.open(path, "rb") as raw:
+            reader = kind(raw, index)
+            yield reader, reader.stamp or file_stamp(url, self.storage_options)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -209,10 +188,11 @@ class ParquetRows(Rows):
     def name_chunk(self, i: int) -> str:
         start, stop = self.chunk_rows(i)
         first, last = self._chunks[i][0], self._chunks[i][-1]
+        file = self._files[first.file]
         until = "" if first[:2] == last[:2] else f" to {last.group} of {self._files[last.file].url}"
         return (
-            f"chunk {i} (rows {start} to {stop - 1}; row group {first.group} of "
-            f"{self._files[first.file].url}{until})"
+            f"chunk {i} (rows {start} to {stop - 1}; {file.reader.group} {first.group} of "
+            f"{file.url}{until})"
         )
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
@@ -222,52 +202,63 @@ class ParquetRows(Rows):
     def _load_once(self, i: int, start: int, stop: int) -> NDArray[Any]:
         pieces = self._chunks[i]
         first = pieces[0]
-        group_rows = self._files[first.file].group_rows[first.group]
-        if first.end - first.begin < group_rows:
+        file = self._files[first.file]
+        group_rows = file.group_rows[first.group]
+        if first.end - first.begin < group_rows and file.reader.is_decoded_whole:
             return self._stream.read(first, group_rows, start, self._blocks)
         out = np.empty((stop - start, self.n_features), self.dtype)
         at = 0
-        for file, groups in _by_file(pieces):
-            for block in self._read_groups(file, groups, start + at):
+        for _, inside in groupby(pieces, lambda piece: piece.file):
+            for block in self._read_pieces(list(inside), start + at):
                 out[at : at + len(block)] = block
                 at += len(block)
+        if at < len(out):
+            raise ValueError(f"{len(out) - at} rows are missing")
         return out
 
     def _blocks(self, piece: Piece, first: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows of a whole row group, in blocks of the length of its first piece."""
-        return self._read_groups(piece.file, [piece.group], first, piece.end - piece.begin)
+        """Yield the rows of a whole group, in blocks of the length of its first piece."""
+        whole = Piece(*piece[:2], 0, self._files[piece.file].group_rows[piece.group])
+        return self._read_pieces([whole], first, piece.end - piece.begin)
 
-    def _read_groups(
-        self, number: int, groups: list[int], first: int, batch_rows: int = MAX_CHUNK_ROWS
+    def _read_pieces(
+        self, pieces: Sequence[Piece], first: int, batch_rows: int = MAX_CHUNK_ROWS
     ) -> Iterator[NDArray[Any]]:
-        file = self._files[number]
-        with self._unchanged(file) as opened:
-            for batch in opened.iter_batches(
-                batch_rows, row_groups=groups, columns=list(file.chosen), use_threads=False
-            ):
-                columns = [batch.column(name) for name in file.chosen]
-                yield file.columns.convert(columns, first, file.url).astype(self.dtype, copy=False)
-                first += batch.num_rows
+        file = self._files[pieces[0].file]
+        for batch in self._batches(pieces, file.chosen, batch_rows):
+            columns = [batch.column(name) for name in file.chosen]
+            yield file.columns.convert(columns, first, file.url).astype(self.dtype, copy=False)
+            first += batch.num_rows
+
+    def _batches(
+        self, pieces: Sequence[Piece], names: Sequence[str], batch_rows: int = MAX_CHUNK_ROWS
+    ) -> Iterator[Any]:
+        """Yield the columns ``names`` of pieces of one file; all but a single piece are whole.
+
+        Raises DataError if the file has changed since the rows were opened.
+        """
+        file = self._files[pieces[0].file]
+        with self._opened(file.url, file.reader, file.index) as (opened, stamp):
+            if stamp != file.stamp:
+                raise DataError(f"{file.url} has changed since it was opened: open it again")
+            skip, left = pieces[0].begin, sum(piece.end - piece.begin for piece in pieces)
+            for batch in opened.batches([piece.group for piece in pieces], names, batch_rows):
+                part = batch.slice(min(skip, len(batch)), left)
+                skip, left = max(0, skip - len(batch)), left - len(part)
+                yield part
+                if not left:
+                    break
 
     def read_ids(self, i: int) -> NDArray[Any]:
         if self._id_column is None:
             return super().read_ids(i)
-        found = []
         with reading(f"ids of {self.name_chunk(i)}", DAMAGED):
-            for number, group, begin, end in self._chunks[i]:
-                with self._unchanged(self._files[number]) as opened:
-                    table = opened.read_row_group(group, [self._id_column], use_threads=False)
-                column = table.column(self._id_column).slice(begin, end - begin)
-                found.append(as_ids(column))
+            found = [
+                as_ids(batch.column(self._id_column))
+                for _, pieces in groupby(self._chunks[i], lambda piece: piece.file)
+                for batch in self._batches(list(pieces), [self._id_column])
+            ]
         return np.concatenate(found)
-
-    @contextmanager
-    def _unchanged(self, file: _File) -> Iterator[Any]:
-        """Yield an open file; raise DataError if it has changed since the rows were opened."""
-        with self._opened(file.url) as (opened, stamp):
-            if stamp != file.stamp:
-                raise DataError(f"{file.url} has changed since it was opened: open it again")
-            yield opened
 
     def _stamps(self) -> list[str]:
         return [
@@ -324,40 +315,8 @@ class _GroupStream:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def open_parquet(
-    source: Any,
-    *,
-    column: str | None = None,
-    selection: Selection | None = None,
-    ids: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    weight: Column | None = None,
-) -> ParquetRows | None:
-    """Open one Parquet file, or a folder, pattern or list of them; None for other sources."""
-    several = find_table_files(source, storage_options)
-    is_path = isinstance(source, (str, os.PathLike))
-    if several is None:
-        if not is_path:
-            return None
-        url = normalize(source)
-        if not url.lower().endswith(PARQUET):
-            return None
-        several = TableFiles(url, url, (url,), PARQUET)
-    elif several.ends is not PARQUET:
-        return None
-    if column is not None:
-        if selection:
-            raise ParameterError("column= selects a single column: leave out columns and drop.")
-        selection = Selection.only(column)
-    return ParquetRows(
-        several.urls,
-        several.where,
-        location=several.location or (several.where if is_path else several.urls[0]),
-        selection=selection,
-        ids=ids,
-        storage_options=storage_options,
-        weight=weight,
-    )
+def _reader_of(url: str) -> type[Reader]:
+    return IPCReader if url.lower().endswith(ARROW) else ParquetReader
 
 
 def _divide(files: Sequence[Sequence[int]], most: int) -> list[list[Piece]]:
@@ -379,41 +338,21 @@ def _divide(files: Sequence[Sequence[int]], most: int) -> list[list[Piece]]:
     return chunks
 
 
-def _by_file(pieces: Sequence[Piece]) -> list[tuple[int, list[int]]]:
-    found: dict[int, list[int]] = {}
-    for piece in pieces:
-        found.setdefault(piece.file, []).append(piece.group)
-    return list(found.items())
+def _has_missing(file: Reader, name: str) -> bool:
+    """Return True if a column has missing values, by its statistics or by reading it."""
+    counts = [file.null_count(group, name) for group in range(len(file.group_rows))]
+    unknown = [group for group, count in enumerate(counts) if count is None]
+    return any(counts) or any(
+        has_missing(batch.column(name))
+        for batch in (file.batches(unknown, [name], MAX_CHUNK_ROWS) if unknown else ())
+    )
 
 
-def _with_missing(file: Any, places: Sequence[int]) -> set[int]:
-    """Return the columns with missing values, by statistics or else by reading the columns."""
-    names = file.schema_arrow.names
-    return {place for place in places if _has_missing(file, names[place])}
-
-
-def _has_missing(file: Any, name: str) -> bool:
-    metadata = file.metadata
-    for group in range(metadata.num_row_groups):
-        row_group = metadata.row_group(group)
-        found = [
-            row_group.column(i)
-            for i in range(row_group.num_columns)
-            if row_group.column(i).path_in_schema.split(".")[0] == name
-        ]
-        counts = [c.statistics.null_count if c.statistics is not None else None for c in found]
-        if any(counts):
-            return True
-        if None in counts and has_missing(file.read_row_group(group, [name]).column(0)):
-            return True
-    return False
-
-
-def _list_length(file: Any, name: str, url: str) -> int:
-    if file.metadata.num_rows == 0:
+def _list_length(file: Reader, name: str, url: str) -> int:
+    if not sum(file.group_rows):
         return 0
-    for batch in file.iter_batches(1_024, columns=[name], use_threads=False):
-        if (found := first_length(batch.column(0))) is not None:
+    for batch in file.batches(range(len(file.group_rows)), [name], 1_024):
+        if (found := first_length(batch.column(name))) is not None:
             if found == 0:
                 raise DataError(f"row 0 of column {name!r} of {url} is an empty list.")
             return found
@@ -421,12 +360,14 @@ def _list_length(file: Any, name: str, url: str) -> int:
 
 
 @contextmanager
-def _as_data_error(url: str) -> Iterator[None]:
+def _as_data_error(url: str, kind: str) -> Iterator[None]:
     import pyarrow as pa
 
     try:
         yield
     except FileNotFoundError as error:
         raise DataError(f"{url} does not exist: check the address.") from error
-    except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{url} cannot be read as Parquet: {error}; write it again.") from error
+    except (OSError, ValueError, struct.error, pa.ArrowException) as error:
+        if isinstance(error, LargekError):
+            raise
+        raise DataError(f"{url} cannot be read as {kind}: {error}; write it again.") from error
