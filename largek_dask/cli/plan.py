@@ -162,11 +162,11 @@ def _driver(plan: Plan) -> str | None:
 
 def _advice(rows: Rows, plan: Plan) -> str | None:
     """Recommend to ingest rows whose decoding takes longer than a pass."""
-    from largek_dask.data.parquet_rows import ParquetRows
+    from largek_dask.data.arrow_files import ArrowFileRows
 
-    if not isinstance(rows, ParquetRows) or plan["seconds_read"] <= plan["seconds_compute"]:
+    if not isinstance(rows, ArrowFileRows) or plan["seconds_read"] <= plan["seconds_compute"]:
         return None
-    return "decoding Parquet takes longer than computing a pass: largek ingest saves time"
+    return "decoding these files takes longer than computing a pass: largek ingest saves time"
 
 
 @cache
