@@ -27,6 +27,11 @@ def index_centers(model: Model) -> NDArray[np.float32]:
             f"An index puts each row into the list of its nearest centre, but a model of kind "
             f"{model.kind!r} labels rows otherwise: fit KMeans."
         )
+    if model.scaling is not None:
+        raise ParameterError(
+            "An index compares rows in their own units, but the centres of a model with "
+            "scale='standard' are standardised: fit without scale, on the rows of the index."
+        )
     largest = float(np.abs(centers).max())
     if largest > float(np.finfo(np.float32).max):
         raise ParameterError(

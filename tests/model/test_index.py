@@ -237,6 +237,13 @@ def test_a_mixture_is_refused(tmp_path):
         assert not (tmp_path / "out").exists()
 
 
+def test_standardised_centres_are_refused():
+    x = np.random.default_rng(0).standard_normal((60, 3)) * [1, 10, 100]
+    model = lk.KMeans(3, scale="standard", random_state=0).fit(x).model_
+    with pytest.raises(ParameterError, match="standardised"):
+        model.to_faiss()
+
+
 def test_other_mistakes():
     with pytest.raises(ParameterError, match="metric='cosine' is not a metric of an index"):
         model_of(X[:3]).to_faiss("cosine")
