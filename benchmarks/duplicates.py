@@ -193,7 +193,8 @@ def cost_table(result: dict[str, Any]) -> str:
         "earlier row of every row; numpy and faiss hold the rows in memory, are given labels and "
         f"order, and only count rows. The fit took {cost['fit']:.0f} CPU seconds. Other programs "
         f"used the machine meanwhile (load average {result['load']:.1f} on two cores), so CPU "
-        "seconds are the measure."
+        f"seconds are the measure. Command: `python -m benchmarks.duplicates --only cost "
+        f"--rows {cost['n']} --write`."
     )
     return "\n".join(
         [*table_of(["method", "s", "CPU s", "peak GB", "rows removed"], rows), "", note]

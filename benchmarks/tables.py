@@ -58,6 +58,7 @@ TABLES = {
     "dcd_short": Table(_on("k"), "dcd", "of_short", "dcd_tables"),
     "elbow": Table(_on("k"), "elbow"),
     "duplicates_recall": Table(_on("duplicates"), "duplicates", "recall_table"),
+    "duplicates_cost": Table(_on("duplicates"), "duplicates", "cost_table"),
     "mixtures_sets": Table(_on("mixtures"), "vcgmm", "of_sets", "vcgmm_tables"),
     "mixtures_when": Table(_on("mixtures"), "vcgmm", "of_when", "vcgmm_tables"),
     "mixtures_sublinear": Table(_on("mixtures"), "vcgmm", "of_sublinear", "vcgmm_tables"),
