@@ -24,13 +24,14 @@ MOST_BYTES = 250_000
 """Limit of one output: notebooks are looked at on slow lines, too."""
 
 
-def test_there_are_five():
+def test_there_are_six():
     assert NAMES == [
         "01_codebook",
         "02_single_cell",
         "03_words",
         "04_how_many",
         "05_eighty_million",
+        "06_texts",
     ]
 
 
@@ -106,5 +107,10 @@ def executed(tmp_path_factory):
 
 
 def quiet_environment():
-    """This process's, with warnings as errors in the notebook and in the workers it starts."""
-    return {**os.environ, "PYTHONWARNINGS": "error,ignore:Creating scratch directories"}
+    """This process's, with warnings as errors in the notebook and in the workers it starts.
+
+    Copies for the site show all texts, other runs a part of them.
+    """
+    most_texts = {} if "LARGEK_EXECUTED" in os.environ else {"MOST_TEXTS": "6000"}
+    warnings = {"PYTHONWARNINGS": "error,ignore:Creating scratch directories"}
+    return {**os.environ, **most_texts, **warnings}
