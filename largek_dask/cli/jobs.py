@@ -413,7 +413,7 @@ def _exit_like(status: Mapping[str, Any]) -> None:
 
 
 def result_words(status: Mapping[str, Any]) -> dict[str, str]:
-    """Return the result of a finished job as texts by name."""
+    """Return the result of a finished job: display texts by name."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
     from largek_dask.service.store import LABELS, MODEL

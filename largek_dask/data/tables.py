@@ -171,7 +171,7 @@ class RowsTable:
 
 
 class BatchesTable:
-    """Stream of an iterator's batches, which must be like the first that is not empty."""
+    """Stream of the batches of an iterator, which have the columns of the first non-empty batch."""
 
     where, n_bytes = "the iterator", 0
     location: str | None = None

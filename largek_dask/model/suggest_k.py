@@ -50,7 +50,8 @@ BELOW = 0.8
 cubes (0.94 for the best lattice in three dimensions, 0.86 in eight), and 0.8 for two groups that
 are 4 standard deviations apart."""
 FEW = 2.0
-"""Multiple of sqrt(l / n) by which `BELOW` is lowered, because W_l of n rows is lower by chance."""
+"""Multiple of sqrt(l / n) by which `BELOW` is lowered, because W_l is low by chance if there are
+few rows per cluster."""
 BEND = 3.0
 """Minimum ratio of one fall to the next fall at a bend; at most 1.7 for a line and 2.8 for a
 rectangle."""

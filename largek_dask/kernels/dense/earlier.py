@@ -155,8 +155,6 @@ def _search(tile: Tile, dtype: Dtype) -> Kernel:
                 length = min(step, n - first)
                 for p in range(block, end, width):
                     count = min(width, end - p)
-                    if first >= p + count - 1 + offset:
-                        continue  # none of these rows is earlier
                     scan(
                         spec, panels, (p - block) * d, factors, d, 0, d, starts, first,
                         (length + centres - 1) // centres, values, labels, 0, products, 0,
