@@ -188,7 +188,7 @@ class ProjectedSearch:
             if found is None or found[1].share <= MOST_VARIANCE_OUTSIDE:
                 return found
             if found[1].share > 2 * MOST_VARIANCE_OUTSIDE:
-                # Twice as many directions would only halve the variance outside (measured on mnist).
+                # Twice as many directions would only halve the variance outside (on mnist).
                 return None
             m, known = 2 * m, found[0]
         return None
