@@ -77,8 +77,9 @@ def test_code_of_a_page_runs(folder, page, monkeypatch):
         lk.ingest(np.load(folder / "rows.npy"), str(folder / "rows.zarr"), progress=False)
     if page == "start/hpc.md":
         pretend_slurm(folder, monkeypatch)
-    if page == "howto/embeddings.md":
+    if page in ("howto/embeddings.md", "howto/indexes.md"):
         needs.module("faiss", "faiss")
+    if page == "howto/indexes.md":
         needs.module("lance")
     for language, code in blocks(page):
         run_python([code], folder) if language == "python" else run_shell(code, folder)
