@@ -69,6 +69,7 @@ TABLES = {
     "papers_dcd": Table(PAPERS, "papers", "of_dcd", "papers_tables"),
     "sparse": Table(_on("sparse"), "sparse"),
     "indexes": Table(_on("indexes"), "indexes"),
+    "formats": Table("docs/howto/data.md", "formats"),
     "cores": Table(_on("scale"), "cores"),
     "auto_scale": Table(_on("scale"), "auto_scale"),
     "clusters": Table(_on("scale"), "clusters"),
