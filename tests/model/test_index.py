@@ -65,6 +65,7 @@ def faiss():
     return needs.module("faiss", "faiss")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_lists_of_the_index_are_the_clusters(faiss, dtype):
     model = lk.KMeans(K, random_state=0).fit(X.astype(dtype)).model_
@@ -83,6 +84,7 @@ def test_lists_of_the_index_are_the_clusters(faiss, dtype):
         assert set(rows) == set(np.flatnonzero(labels == cluster))
 
 
+@pytest.mark.slow
 def test_all_lists_hold_the_exact_neighbours(faiss, model):
     index = model.to_faiss()
     index.add(X)
@@ -93,6 +95,7 @@ def test_all_lists_hold_the_exact_neighbours(faiss, model):
     assert (index.search(QUERIES, 10)[1] != nearest(-squares, 10)).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("estimator", [lk.SphericalKMeans, lk.KMeans])
 def test_normalised_rows_are_compared_by_inner_product(faiss, estimator):
     options = {"normalize": "l2"} if estimator is lk.KMeans else {}
@@ -110,6 +113,7 @@ def test_normalised_rows_are_compared_by_inner_product(faiss, estimator):
     assert model.to_faiss("l2").metric_type == faiss.METRIC_L2
 
 
+@pytest.mark.slow
 def test_centres_that_are_equal_or_zero_or_alone(faiss):
     for centers in (np.zeros((1, 3)), np.repeat(np.eye(3), 2, axis=0), [[0.0, 0, 0], [3, 4, 0]]):
         for metric in ("l2", "ip"):
@@ -121,6 +125,7 @@ def test_centres_that_are_equal_or_zero_or_alone(faiss):
             assert (index.search(X[:5, :3], 1)[1] >= 0).all()
 
 
+@pytest.mark.slow
 def test_a_path_is_exported_as_its_last_partition(faiss):
     model = path_model(X, 5)
     index = model.to_faiss()  # the quantizer alone would outlive its memory
@@ -131,6 +136,7 @@ def test_a_path_is_exported_as_its_last_partition(faiss):
 # --- files ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_faiss_file_is_the_index(faiss, url, model, tmp_path):
     export(url, "faiss", tmp_path / "a.faiss")
     index = faiss.read_index(str(tmp_path / "a.faiss"))
