@@ -171,10 +171,11 @@ def recall_table(result: dict[str, Any]) -> str:
         for r in result["recall"]
     ]  # fmt: skip
     note = (
-        f"{RECALL_ROWS:,} × {D} rows, threshold {THRESHOLD}, in the order of the table; one "
-        f"cluster compares all rows. The load average of the machine was {result['load']:.1f}. "
-        f"Machine: {result['machine']}. Command: "
-        "`python -m benchmarks.duplicates --only recall --write`."
+        f"The data are {RECALL_ROWS:,} rows of {D} features. "
+        f"The threshold is {THRESHOLD}, and rows are compared in the order of the table. "
+        "With one cluster, all rows are compared. "
+        f"The load average was {result['load']:.1f}. Machine: {result['machine']}. "
+        "To repeat the measurement, run `python -m benchmarks.duplicates --only recall --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 
@@ -188,13 +189,14 @@ def cost_table(result: dict[str, Any]) -> str:
         for r in cost["methods"]
     ]  # fmt: skip
     note = (
-        f"{cost['n']:,} × {D} rows in {cost['k']:,} clusters, threshold {THRESHOLD}, two threads. "
-        "`near_duplicates` reads the rows from a file, labels them and reports the most similar "
-        "earlier row of every row; numpy and faiss hold the rows in memory, are given labels and "
-        f"order, and only count rows. The fit took {cost['fit']:.0f} CPU seconds. Other programs "
-        f"used the machine meanwhile (load average {result['load']:.1f} on two cores), so CPU "
-        f"seconds are the measure. Command: `python -m benchmarks.duplicates --only cost "
-        f"--rows {cost['n']} --write`."
+        f"The data are {cost['n']:,} rows of {D} features in {cost['k']:,} clusters. The threshold "
+        f"is {THRESHOLD}, and all methods use two threads. `near_duplicates` reads the rows from a "
+        "file, assigns them to clusters and finds the most similar earlier row of each row. For "
+        "numpy and faiss, rows, labels and order are already in memory, and these methods only "
+        f"count near-duplicates. The fit took another {cost['fit']:.0f} CPU seconds. Compare CPU "
+        "seconds, because other programs used the machine at the same time (load average "
+        f"{result['load']:.1f} on two cores). To repeat the measurement, run "
+        f"`python -m benchmarks.duplicates --only cost --rows {cost['n']} --write`."
     )
     return "\n".join(
         [*table_of(["method", "s", "CPU s", "peak GB", "rows removed"], rows), "", note]

@@ -136,12 +136,12 @@ def table(result: dict[str, Any]) -> str:
     head = ["set", "seeds", "lists", "centres of", "training", "passes", "error"]
     head += [f"{n} probe{'s' if n > 1 else ''}" for n in PROBES] + ["rows compared at 16"]
     note = (
-        f"Recall of {NEIGHBOURS} neighbours (recall@{NEIGHBOURS}) by probes, for {QUERIES:,} "
-        "queries that are not in the index, mean of seeds. Training is CPU time on "
-        "one thread; ours is the whole fit, which ends with labels for all rows. A pass of ours "
-        "may be over a sample. Error is the mean squared distance of a row to its centre. "
-        "Rows compared: per query, with 16 probes. "
-        f"{result['cpu']}. Made by `python -m benchmarks.indexes --write`."
+        f"The probe columns show recall@{NEIGHBOURS} for {QUERIES:,} queries that are not in the "
+        "index. All numbers are averaged over seeds. Training is CPU time on one thread; for "
+        "KMeans, it includes labelling all rows. A pass of KMeans may use only a sample of the "
+        "rows. Error is the mean squared distance of the rows to their centres. The last column "
+        "is the number of rows compared per query with 16 probes. Machine: "
+        f"{result['cpu']}. To repeat the measurement, run `python -m benchmarks.indexes --write`."
     )
     return "\n".join([*table_of(head, rows), "", note])
 

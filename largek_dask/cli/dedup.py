@@ -27,15 +27,16 @@ from largek_dask.cli.options import fit_option, option_clusters
 )
 @click.option("--out", required=True, metavar="OUT", help="New .parquet or .csv file.")
 @option_clusters(required=False)
-@click.option("--model", metavar="MODEL", help="Model of the clusters, or folder of its fit.")
+@click.option("--model", metavar="MODEL", help="Model with the clusters, or folder of a fit.")
 @click.option(
     "--order",
     type=click.Choice(["farthest", "nearest", "id"]),
     default="farthest",
     show_default=True,
-    help="Rows to keep: farthest from the centre or nearest to it, or first in the table.",
+    help="Which of several similar rows to keep: the one farthest from the centre, the one nearest "
+    "to the centre, or the first one (id).",
 )
-@click.option("--ids", metavar="NAME", help="Column of ids.  [numbers of rows]")
+@click.option("--ids", metavar="NAME", help="Column of ids.  [row numbers]")
 @fit_option("seed")
 @option_threads
 @option_scheduler
@@ -50,10 +51,10 @@ def dedup(
     data_options: DataOptions,
     **given: Any,
 ) -> None:
-    """Find near-duplicates among the rows of a cluster.
+    """Find near-duplicate rows inside clusters.
 
-    OUT has one line per row: id, kept, duplicate_of (the most similar earlier row), similarity.
-    Without a model, rows are first clustered, into about n / 1000 clusters unless -k is given.
+    The file OUT has the columns id, kept, duplicate_of (the most similar earlier row) and
+    similarity. Without --model, the rows are clustered first, by default into n / 1000 clusters.
     """
     from largek_dask.model import load_model
     from largek_dask.selection.duplicates import near_duplicates

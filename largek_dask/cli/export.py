@@ -67,7 +67,7 @@ FORMATS: Mapping[str, Callable[[Model], bytes]] = {
     "parquet": _parquet,
     "npy": _npy,
 }
-"""Functions that return the content of a file, by the name of its format."""
+"""Functions that convert a model to the bytes of a file, by name of the format."""
 
 
 @command("largek export run --to faiss --out run.faiss")
@@ -86,11 +86,11 @@ FORMATS: Mapping[str, Callable[[Model], bytes]] = {
 def export(
     model_url: str, kind: str, out: str, force: bool, storage_options: dict[str, Any] | None
 ) -> None:
-    """Write centres for a vector index.
+    """Write the centres of a model to a file for a vector index.
 
-    MODEL is the store of a model, or the folder of a fit; not a mixture. The index or database then
-    skips its own training. Centres are written in float32. A faiss index of a model of normalised
-    rows compares inner products, and takes rows of unit length.
+    MODEL is the store of a model or the folder of a fit; mixtures are not supported. An index with
+    these centres needs no training. Centres are written in float32. If the model normalises rows,
+    its faiss index compares inner products, so normalise rows before adding them to the index.
     """
     from largek_dask.driver.storage import Folder
     from largek_dask.errors import OutputError
@@ -99,7 +99,7 @@ def export(
     out, more = output(out, model_url, storage_options)
     folder, name = Folder(out, more).parent()
     if folder.exists(name) and not force:
-        raise OutputError(f"{out} exists: choose another --out, or use --force")
+        raise OutputError(f"{out} exists already; choose another --out, or use --force")
     model = load_model(model_url, storage_options=storage_options)
     data = FORMATS[kind](model)
     folder.publish(name, data)

@@ -28,7 +28,7 @@ WRITTEN = {
     "density": ("score_samples", "log_likelihoods"),
     "proba": ("predict_proba", "probabilities"),
 }
-"""Model method and store kind, by kind of output."""
+"""Method of the model and kind of the output store, by type of output."""
 
 model_and_data: Decorated = options(
     click.argument("model_url", metavar="MODEL"),
@@ -88,28 +88,28 @@ def predict(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Write the cluster or the density of each row of DATA.
+    """Write the label, log density or component probabilities of each row of DATA.
 
-    Each row is assigned to the nearest cluster or, for a mixture, to the most likely component.
-    MODEL is the URL of a model, or the folder of a fit. If a run was interrupted, the same command
-    resumes it, except with --proba.
+    Rows are assigned to the nearest cluster or, for a mixture, to the most likely component. MODEL
+    is the URL of a model or the folder of a fit. Repeat the command to resume an interrupted run;
+    runs with --proba cannot be resumed.
     """
     from largek_dask.errors import ParameterError
 
     if density and proba:
-        raise click.UsageError("give only one of --density and --proba")
+        raise click.UsageError("--density and --proba cannot be used together; choose one of them")
     begun = perf_counter()
     what = "density" if density else "proba" if proba else "labels"
     method, kind = WRITTEN[what]
     given: dict[str, Any] = {}
     if include or partition_by:
         if what != "labels":
-            raise click.UsageError(f"give either --{what} or --include and --partition-by")
+            raise click.UsageError(f"--{what} cannot be used with --include or --partition-by")
         given = {"include": include.split(",") if include else (), "partition_by": partition_by}
     model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(
-            f"--{what} requires a mixture, but {model_url} is a model of kind {model.kind!r}: fit "
+            f"--{what} requires a mixture, but {model_url} is a model of kind {model.kind!r}; fit "
             "a mixture with --mixture"
         )
     rows = data_options.open(data, ids=ids)
@@ -134,16 +134,17 @@ def score(
 ) -> None:
     """Evaluate a model on other data.
 
-    MODEL is the URL of a model, or the folder of a fit. A higher score is better: for a model of
-    centres, the score is the negative sum of squared distances.
+    MODEL is the URL of a model or the folder of a fit. Higher scores are better. The score of a
+    model with centres is the negative sum of squared distances.
 
     The command also prints scores of cluster separation: the simplified silhouette (based on
     distances to centres; at most 1), Davies-Bouldin (lower is better) and Calinski-Harabasz (higher
     is better).
 
     With --labels, the command also prints scores of the agreement between clusters and classes:
-    accuracy (of the best matching), nmi (normalised mutual information), ari (adjusted Rand index)
-    and purity. Rows of class -1 and rows that the model skips are excluded.
+    accuracy (with the best matching of clusters to classes), nmi (normalised mutual information),
+    ari (adjusted Rand index) and purity. Rows of class -1 and rows that the model skips are
+    excluded.
     """
     from largek_dask.data.sources import read_integers
     from largek_dask.selection.scores import check_integers
@@ -166,7 +167,7 @@ def score(
 
 
 def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None]:
-    """Return scores of cluster separation by name; all are None for a single cluster."""
+    """Return cluster separation scores by name; all scores are None for a single cluster."""
     from largek_dask.errors import ParameterError, ParameterWarning, warn
     from largek_dask.selection.scores import NAMES, separation
 
@@ -178,7 +179,7 @@ def _separation(model: Model, rows: Rows, client: Any) -> dict[str, float | None
 
 
 def _agreement(labels: Any, classes: Any) -> dict[str, Any]:
-    """Return agreement scores by name; accuracy is None if its table would be too large."""
+    """Return agreement scores by name; accuracy is None if it would need too much memory."""
     from largek_dask.errors import NotEnoughMemoryError, ParameterWarning, warn
     from largek_dask.selection import scores
 

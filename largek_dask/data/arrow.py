@@ -1,4 +1,4 @@
-"""Convert columns of Arrow tables to rows: numbers, and lists of numbers such as embeddings."""
+"""Convert Arrow columns of numbers, or of lists of numbers such as embeddings, to rows."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from largek_dask.errors import DataError
 
 
 class ArrowColumns:
-    """Converter of the columns at positions ``places`` of one schema, in this order.
+    """Convert the columns at the given positions of an Arrow schema to rows.
 
-    A column of lists gives one feature per element. Missing values become NaN, and decimals the
-    nearest float64. ``missing`` takes positions of columns and returns the positions that have
-    missing values; ``width`` takes the position of a column of lists and returns the length of its
-    first list. Raises DataError if columns are not numbers.
+    Each element of a list becomes a feature. Missing values become NaN, and decimals are rounded to
+    float64. The function ``missing`` selects the column positions that have missing values. The
+    function ``width`` returns the length of the first list in a column. Raises DataError if a
+    column is not numeric.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class ArrowColumns:
             self._widths.append(fixed if known else width(place))
         check_numbers(checked, where)
         if not types:
-            raise DataError(f"{where} has no columns: give a table of numbers.")
+            raise DataError(f"{where} has no columns; pass a table with numeric columns.")
         for place in missing([place for place, kind in types.items() if kind.kind != "f"]):
             types[place] = np.result_type(types[place], np.float32)
         self.dtype = native_dtype(np.result_type(*types.values()))
@@ -60,9 +60,9 @@ class ArrowColumns:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """Names of the features, with ``a[0]``, ``a[1]`` ... for a column ``a`` of lists.
+        """Names of the features: elements of a list column ``a`` are called ``a[0]``, ``a[1]``, ...
 
-        None if one column of lists holds all features, since their elements have no names.
+        None if a single column of lists contains all features, because list elements have no names.
         """
         if self._are_lists == [True]:
             return None
@@ -73,11 +73,11 @@ class ArrowColumns:
         )
 
     def convert(self, columns: Sequence[Any], first: int, where: str) -> NDArray[Any]:
-        """Convert pyarrow columns, in the order of ``places``, to an (n, d) array.
+        """Convert pyarrow columns to an (n, d) array.
 
-        ``first`` is the index of the first row in the whole table, and ``where`` names the source
-        in messages. Raises DataError if lists have different lengths, or if a value is missing and
-        the type cannot represent missing values.
+        ``first`` is the index of the first row in the table. Messages name the source as ``where``.
+        Raises DataError if lists have different lengths, or if a value is missing and the type
+        cannot represent missing values.
         """
         out = np.empty((len(columns[0]), self.n_features), self.dtype)
         at = 0
@@ -91,11 +91,11 @@ class ArrowColumns:
 
 
 def _fill(out: NDArray[Any], chunk: Any, first: int, what: str) -> None:
-    """Convert one array of a column to rows ``out``; a missing list makes its features NaN."""
+    """Write the values of an Arrow array to ``out``; missing lists become rows of NaN."""
     if out.dtype.kind != "f" and (missing := _missing_rows(chunk)).any():
         raise DataError(
             f"row {first + int(missing.argmax())} of {what} has missing values, which {out.dtype} "
-            "cannot hold; fill them, or write the column as floats."
+            "cannot represent; fill them, or convert the column to floats."
         )
     if not is_list(chunk.type):
         out[:, 0] = _floats_or_integers(chunk)
@@ -116,13 +116,13 @@ def check_lengths(lengths: NDArray[Any], width: int, first: int, what: str) -> N
     if (wrong := lengths != width).any():
         at = int(np.argmax(wrong))
         raise DataError(
-            f"row {first + at} of {what} is a list of {lengths[at]} numbers, and the first row has "
-            f"{width}; all lists must have the same length."
+            f"row {first + at} of {what} is a list of {lengths[at]} numbers, but the first row has "
+            f"{width} numbers; all lists must have the same length."
         )
 
 
 def _missing_rows(chunk: Any) -> NDArray[np.bool_]:
-    """Return, for each row of an array, whether it or an element of its list is missing."""
+    """Return an (n,) mask: True for rows that are missing or contain missing values."""
     missing = np.asarray(chunk.is_null().to_numpy(zero_copy_only=False))
     if is_list(chunk.type) and chunk.flatten().null_count:
         lists = chunk.to_pylist()
@@ -131,7 +131,6 @@ def _missing_rows(chunk: Any) -> NDArray[np.bool_]:
 
 
 def is_list(kind: Any) -> bool:
-    """Return True for Arrow's types of lists."""
     import pyarrow as pa
 
     tests = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
@@ -139,7 +138,6 @@ def is_list(kind: Any) -> bool:
 
 
 def kinds_of(schema: Any) -> list[Kind]:
-    """Return the kind of each column of a schema."""
     import pyarrow as pa
 
     kinds: list[Kind] = []
@@ -153,7 +151,7 @@ def kinds_of(schema: Any) -> list[Kind]:
 
 
 def is_number_type(kind: Any) -> bool:
-    """Return True for Arrow's types of numbers, booleans included."""
+    """Return True if an Arrow type is numeric or boolean."""
     import pyarrow as pa
 
     tests = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
@@ -161,7 +159,7 @@ def is_number_type(kind: Any) -> bool:
 
 
 def has_missing(column: Any) -> bool:
-    """Return True if a column, or a list in it, has missing values."""
+    """Return True if values of a column, or elements of its lists, are missing."""
     return any(
         chunk.null_count or (is_list(chunk.type) and chunk.flatten().null_count)
         for chunk, _ in _chunks(column)
@@ -169,14 +167,14 @@ def has_missing(column: Any) -> bool:
 
 
 def as_ids(column: Any) -> NDArray[Any]:
-    """Convert a column of ids to an array; a missing id becomes None, so that integers stay."""
+    """Convert a column of ids to an array; missing ids become None, not NaN."""
     if column.null_count:
         return np.array(column.to_pylist(), object)
     return np.asarray(column)
 
 
 def first_length(column: Any) -> int | None:
-    """Return the length of the first list that is not missing; None if all are missing."""
+    """Return the length of the first list in a column, or None if all lists are missing."""
     for chunk, _ in _chunks(column):
         there = chunk.drop_null()
         if len(there):
@@ -185,7 +183,7 @@ def first_length(column: Any) -> int | None:
 
 
 def _chunks(column: Any) -> list[tuple[Any, int]]:
-    """Return the arrays of a column, each with the index of its first row."""
+    """Return the arrays of a column, each with the index of the array's first row."""
     chunks = getattr(column, "chunks", [column])
     begins = np.cumsum([0, *map(len, chunks)]).tolist()
     return list(zip(chunks, begins, strict=False))
@@ -195,7 +193,7 @@ def _floats_or_integers(values: Any) -> NDArray[Any]:
     import pyarrow as pa
 
     if pa.types.is_decimal(values.type):
-        # Arrow's direct cast may be wrong in the last bit, but parsing text is exact
+        # Arrow's direct cast of decimals to floats can be wrong in the last bit.
         values = values.cast(pa.string()).cast(pa.float64())
     elif pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())

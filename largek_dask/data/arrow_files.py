@@ -1,4 +1,4 @@
-"""Rows of Parquet and Arrow IPC files, read in place from one file or several."""
+"""Read rows from Parquet and Arrow IPC files, without copying them to a store."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ DAMAGED = "the file is damaged or its storage is unreachable: write it again, or
 
 
 class Piece(NamedTuple):
-    """The rows ``begin`` to ``end`` of a row group of Parquet, or of a record batch of Arrow."""
+    """Range of rows in one row group of a Parquet file or one record batch of an Arrow file."""
 
     file: int
     group: int
@@ -47,32 +47,30 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """What one file contains, by its metadata."""
-
     url: str
     reader: type[Reader]
     index: Any
-    """Positions in the file that its reader needs."""
+    """Positions of record batches; None for Parquet files."""
     columns: ArrowColumns
     chosen: tuple[str, ...]
     """Names of the columns that hold the features."""
     group_rows: tuple[int, ...]
     stamp: str
-    """Text that changes whenever the file is written again."""
+    """String that changes whenever the file is rewritten."""
 
 
 class ArrowFileRows(Rows):
     """Rows of Parquet or Arrow IPC files with the same columns.
 
-    Small groups are joined and large ones are divided into reading chunks of up to
-    ``largek.data.read-chunk-bytes``. Parquet can only be decoded from the beginning of a row group,
-    so the chunks of a large group are decoded in one stream, which continues if they are read in
-    order. A file that has changed since the rows were opened is refused.
+    Small row groups are merged, and large row groups are split, into chunks of up to
+    ``largek.data.read-chunk-bytes``. Parquet row groups can only be decoded from their beginning.
+    Chunks of a large row group are therefore read from one stream, which continues from chunk to
+    chunk if they are read in order. Raises DataError if a file has changed since it was opened.
 
-    ``column`` is a single column that holds the features, ``selection`` several, and ``ids`` one
-    that is no feature. Raises DataError if a file is missing, damaged or empty, or its columns are
-    not numbers, or differ; ParameterError if a column is missing, or if several columns of lists
-    could hold the rows.
+    Features are read from one ``column`` or from the columns of ``selection``; the column ``ids``
+    is not a feature. Raises DataError if a file is missing, damaged or empty, if columns are not
+    numeric, or if files have different columns. Raises ParameterError if a column does not exist,
+    or if several columns of lists could contain the features.
     """
 
     def __init__(
@@ -88,7 +86,9 @@ class ArrowFileRows(Rows):
         require("pyarrow", "parquet", "Parquet and Arrow files")
         if column is not None:
             if selection:
-                raise ParameterError("column= selects a single column: leave out columns and drop.")
+                raise ParameterError(
+                    "column= selects a single column; do not pass columns or drop as well."
+                )
             selection = Selection.only(column)
         self._where = files.where
         self._id_column = ids
@@ -117,7 +117,7 @@ class ArrowFileRows(Rows):
 
     def _open_files(self, urls: Sequence[str], selection: Selection | None) -> list[_File]:
         first, compared = self._open_file(urls[0], selection)
-        # If columns are selected by name, files may differ in the other columns.
+        # If columns are selected by name, the other columns of the files may differ.
         like = None if selection and selection.columns else (compared, urls[0])
         chosen = Selection(first.chosen)
 
@@ -130,17 +130,18 @@ class ArrowFileRows(Rows):
         for file in files:
             if file.columns.n_features != files[0].columns.n_features:
                 raise DataError(
-                    f"{file.url} has rows of {file.columns.n_features} numbers, and "
-                    f"{files[0].url} of {files[0].columns.n_features}; give rows of one length."
+                    f"{file.url} has rows of {file.columns.n_features} numbers, but rows of "
+                    f"{files[0].url} have {files[0].columns.n_features}; all rows must have the "
+                    "same length."
                 )
         return files
 
     def _open_file(
         self, url: str, selection: Selection | None, like: tuple[Sequence[str], str] | None = None
     ) -> tuple[_File, list[str]]:
-        """Read a footer; return the file and the columns that all files must have.
+        """Read the metadata of a file; return the file and the columns to compare between files.
 
-        ``like`` holds the columns of the first file, and its URL.
+        ``like`` contains the columns and the URL of the first file.
         """
         kind = _reader_of(url)
         with _as_data_error(url, kind.format), self._opened(url, kind) as (file, stamp):
@@ -152,8 +153,8 @@ class ArrowFileRows(Rows):
                 check_same_columns(*like, compared, url)
             if self._id_column is not None and self._id_column not in names:
                 raise ParameterError(
-                    f"{url} has no column {self._id_column!r} for ids=. "
-                    f"It has {len(names):,} ({listed(names)})."
+                    f"{url} has no column {self._id_column!r} to use as ids; "
+                    f"its {len(names):,} columns are {listed(names)}."
                 )
             places = chosen_columns(names, selection, url, pandas, kinds_of(schema))
             columns = ArrowColumns(
@@ -168,7 +169,6 @@ class ArrowFileRows(Rows):
 
     @contextmanager
     def _opened(self, url: str, kind: type[Reader], index: Any = None) -> Iterator[tuple[Any, str]]:
-        """Yield a reader of the file, and the stamp of the file."""
         import pyarrow as pa
 
         fs, path = filesystem(url, self.storage_options)
@@ -213,11 +213,11 @@ class ArrowFileRows(Rows):
                 out[at : at + len(block)] = block
                 at += len(block)
         if at < len(out):
-            raise ValueError(f"{len(out) - at} rows are missing")
+            raise ValueError(f"the file lacks {len(out) - at} rows")
         return out
 
     def _blocks(self, piece: Piece, first: int) -> Iterator[NDArray[Any]]:
-        """Yield the rows of a whole group, in blocks of the length of its first piece."""
+        """Yield all rows of a row group, in blocks as long as ``piece``."""
         whole = Piece(*piece[:2], 0, self._files[piece.file].group_rows[piece.group])
         return self._read_pieces([whole], first, piece.end - piece.begin)
 
@@ -233,14 +233,14 @@ class ArrowFileRows(Rows):
     def _batches(
         self, pieces: Sequence[Piece], names: Sequence[str], batch_rows: int = MAX_CHUNK_ROWS
     ) -> Iterator[Any]:
-        """Yield the columns ``names`` of pieces of one file; all but a single piece are whole.
+        """Yield batches of the columns ``names`` from part of a row group or from whole groups.
 
         Raises DataError if the file has changed since the rows were opened.
         """
         file = self._files[pieces[0].file]
         with self._opened(file.url, file.reader, file.index) as (opened, stamp):
             if stamp != file.stamp:
-                raise DataError(f"{file.url} has changed since it was opened: open it again")
+                raise DataError(f"{file.url} has changed since it was opened; open it again.")
             skip, left = pieces[0].begin, sum(piece.end - piece.begin for piece in pieces)
             for batch in opened.batches([piece.group for piece in pieces], names, batch_rows):
                 part = batch.slice(min(skip, len(batch)), left)
@@ -268,9 +268,9 @@ class ArrowFileRows(Rows):
 
 
 class _GroupStream:
-    """Decoder of one large row group, which continues from one chunk of it to the next.
+    """Decode a large row group chunk by chunk, without starting again for each chunk.
 
-    A copy in another process begins anew.
+    The position in the stream is not pickled.
     """
 
     def __init__(self) -> None:
@@ -288,10 +288,10 @@ class _GroupStream:
         start: int,
         blocks: Callable[[Piece, int], Iterator[NDArray[Any]]],
     ) -> NDArray[Any]:
-        """Return the rows of a piece that begins at row ``start`` of the whole table.
+        """Return the rows of a piece, which starts at row ``start`` of the table.
 
-        ``blocks(piece, first)`` yields the blocks of the whole row group, which begins at row
-        ``first`` of the table.
+        The iterator ``blocks(piece, first)`` yields all rows of the piece's row group, which
+        starts at row ``first`` of the table.
         """
         with self._lock:
             here = self._next
@@ -320,7 +320,7 @@ def _reader_of(url: str) -> type[Reader]:
 
 
 def _divide(files: Sequence[Sequence[int]], most: int) -> list[list[Piece]]:
-    """Join consecutive row groups of up to ``most`` rows together, and divide larger groups."""
+    """Merge small row groups and split large ones, into chunks of at most ``most`` rows."""
     chunks: list[list[Piece]] = []
     joined = most
     for number, groups in enumerate(files):
@@ -339,7 +339,7 @@ def _divide(files: Sequence[Sequence[int]], most: int) -> list[list[Piece]]:
 
 
 def _has_missing(file: Reader, name: str) -> bool:
-    """Return True if a column has missing values, by its statistics or by reading it."""
+    """Return True if values of a column are missing; read the column if statistics are absent."""
     counts = [file.null_count(group, name) for group in range(len(file.group_rows))]
     unknown = [group for group, count in enumerate(counts) if count is None]
     return any(counts) or any(
@@ -354,9 +354,11 @@ def _list_length(file: Reader, name: str, url: str) -> int:
     for batch in file.batches(range(len(file.group_rows)), [name], 1_024):
         if (found := first_length(batch.column(name))) is not None:
             if found == 0:
-                raise DataError(f"row 0 of column {name!r} of {url} is an empty list.")
+                raise DataError(
+                    f"row 0 of column {name!r} of {url} is an empty list; lists must not be empty."
+                )
             return found
-    raise DataError(f"column {name!r} of {url} has no lists; give a column of numbers.")
+    raise DataError(f"column {name!r} of {url} has no lists; pass a column of numbers or of lists.")
 
 
 @contextmanager
@@ -366,8 +368,10 @@ def _as_data_error(url: str, kind: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise DataError(f"{url} does not exist: check the address.") from error
+        raise DataError(f"{url} does not exist; check the address.") from error
     except (OSError, ValueError, struct.error, pa.ArrowException) as error:
         if isinstance(error, LargekError):
             raise
-        raise DataError(f"{url} cannot be read as {kind}: {error}; write it again.") from error
+        raise DataError(
+            f"{url} cannot be read as {kind} ({error}); write the file again."
+        ) from error

@@ -1,4 +1,4 @@
-"""Readers of single Parquet and Arrow IPC files, by groups of rows."""
+"""Read a Parquet or Arrow IPC file, one row group or record batch at a time."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 BUFFER_BYTES = 1 << 20
-"""Size of reads within a column of a row group, which would be read at once otherwise."""
+"""Read size within a column of a row group. By default, Arrow reads the whole column at once."""
 MAGIC = b"ARROW1"
 DICTIONARY, RECORDS = 2, 3
-"""Types of the messages that follow the schema (Arrow's Message.fbs)."""
+"""Codes of message types in Arrow IPC files, as defined in Arrow's Message.fbs."""
 
 
 class ParquetReader:
-    """Reader of an open Parquet file; a group is a row group."""
+    """Read the row groups of an open Parquet file."""
 
     format, group = "Parquet", "row group"
     is_decoded_whole = True
-    """True if the rows at the end of a group cannot be read without those before them."""
+    """True if a row group must be decoded from its beginning to read its last rows."""
     index = None
 
     def __init__(self, raw: Any, index: None = None) -> None:
@@ -30,7 +30,7 @@ class ParquetReader:
         length = int.from_bytes(raw.read(4), "little")
         raw.seek(max(0, size - 8 - length))
         self.stamp = f"{size}-{hashlib.sha256(raw.read(length)).hexdigest()[:12]}"
-        """Size of the file and hash of its footer."""
+        """File size and hash of the footer."""
         raw.seek(0)
         self._file = pq.ParquetFile(raw, buffer_size=BUFFER_BYTES, pre_buffer=False)
         self._metadata = self._file.metadata
@@ -39,12 +39,12 @@ class ParquetReader:
         self.group_rows = tuple(self._metadata.row_group(g).num_rows for g in groups)
 
     def batches(self, groups: Sequence[int], names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield the columns ``names`` of these groups in batches of ``n_rows`` rows."""
+        """Yield the columns ``names`` of row groups, in batches of ``n_rows`` rows."""
         how = {"row_groups": groups, "columns": list(names), "use_threads": False}
         yield from self._file.iter_batches(n_rows, **how)
 
     def null_count(self, group: int, name: str) -> int | None:
-        """Return a column's number of missing values in a group; None if unknown."""
+        """Return the number of missing values in a column of a row group; None if unknown."""
         row_group = self._metadata.row_group(group)
         columns = (row_group.column(i) for i in range(row_group.num_columns))
         found = [c.statistics for c in columns if c.path_in_schema.split(".")[0] == name]
@@ -53,7 +53,7 @@ class ParquetReader:
 
 
 class Index(NamedTuple):
-    """Numbers of rows of the record batches of a file, and positions of those of a stream."""
+    """Row count of each record batch and, for streams, the batch's position."""
 
     rows: list[int]
     offsets: list[int]
@@ -62,10 +62,10 @@ class Index(NamedTuple):
 
 
 class IPCReader:
-    """Reader of an Arrow IPC file (Feather V2) or stream; a group is a record batch.
+    """Read the record batches of an Arrow IPC file (Feather V2) or stream.
 
-    Streams, such as the files of a saved Hugging Face dataset, have no index: it is made by reading
-    the messages without their rows.
+    Streams, such as the files of a saved Hugging Face dataset, have no index of record batches. The
+    reader creates the index from the headers of all messages.
     """
 
     format, group = "Arrow IPC", "record batch"
@@ -87,9 +87,9 @@ class IPCReader:
         return opened(self._raw, options=options)
 
     def batches(self, groups: Sequence[int], names: Sequence[str], n_rows: int) -> Iterator[Any]:
-        """Yield the columns ``names`` of these groups, one batch per group."""
+        """Yield the columns ``names`` of record batches."""
         opened = self._open([self.schema.get_field_index(name) for name in names])
-        # A stream's dictionaries precede the batches that use them, and may change later.
+        # Dictionaries precede the batches that use them, and may be replaced later in a stream.
         in_order = self.index.has_dictionaries
         for group in range(max(groups) + 1) if in_order else groups:
             if self.index.is_file:
@@ -99,7 +99,7 @@ class IPCReader:
                     self._raw.seek(self.index.offsets[group])
                 batch = opened.read_next_batch()
             if not in_order or group in groups:
-                # Arrow follows the offsets of lists and text without a check.
+                # Arrow does not check offsets of lists and strings when it reads a file.
                 batch.validate(full=True)
                 yield batch
 
@@ -112,7 +112,9 @@ def _read_index(raw: Any) -> Index:
     raw.seek(0)
     head = raw.read(len(MAGIC))
     if head.startswith(b"FEA1"):
-        raise ValueError("it is Feather V1; use pandas.read_feather(path).to_feather(path)")
+        raise ValueError(
+            "the file is Feather V1; convert it by pandas.read_feather(path).to_feather(path)"
+        )
     if head == MAGIC:
         return _index_of_file(raw, size)
     found = Index([], [], False, False)
@@ -121,7 +123,7 @@ def _read_index(raw: Any) -> Index:
         raw.seek(at)
         mark, length = struct.unpack("<Ii", raw.read(8).ljust(8, b"\xff"))
         if mark != 0xFFFFFFFF or length < 0:
-            raise ValueError(f"no message begins at byte {at} of {size}: it is cut off or damaged")
+            raise ValueError(f"the file is truncated or damaged at byte {at} of {size}")
         if length == 0:
             return found
         kind, n_rows, n_bytes = _read_message(raw.read(length))
@@ -136,7 +138,7 @@ def _index_of_file(raw: Any, size: int) -> Index:
     raw.seek(size - 10)
     length, magic = struct.unpack("<i6s", raw.read(10))
     if magic != MAGIC or not 0 < length < size - 10:
-        raise ValueError(f"it does not end with a footer and {MAGIC.decode()}: it is cut off")
+        raise ValueError(f"the file is truncated: it does not end with {MAGIC.decode()}")
     raw.seek(size - 10 - length)
     footer = raw.read(length)
     position, offset = _field(footer, struct.unpack_from("<I", footer)[0], 3, "<I")
@@ -150,19 +152,19 @@ def _index_of_file(raw: Any, size: int) -> Index:
 
 
 def _read_message(data: bytes) -> tuple[int, int, int]:
-    """Return the type, the number of rows and the length of the body of a message."""
+    """Return the type, number of rows and body length of an Arrow message."""
     root = struct.unpack_from("<I", data)[0]
     kind = _field(data, root, 1, "<B")[1]
     header = sum(_field(data, root, 2, "<I"))
     n_rows = _field(data, header, 0, "<q")[1] if kind == RECORDS else 0
     n_bytes = _field(data, root, 3, "<q")[1]
     if n_rows < 0 or n_bytes < 0:
-        raise ValueError("a message is damaged")
+        raise ValueError("the file contains a damaged message")
     return kind, n_rows, n_bytes
 
 
 def _field(data: bytes, table: int, number: int, kind: str) -> tuple[int, int]:
-    """Return the position and the value of a field of a flatbuffer's table; 0 if not stored."""
+    """Return the position and value of a FlatBuffers field; the value is 0 if not stored."""
     vtable = table - struct.unpack_from("<i", data, table)[0]
     if 4 + 2 * number >= struct.unpack_from("<H", data, vtable)[0]:
         return table, 0

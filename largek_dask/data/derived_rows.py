@@ -1,4 +1,4 @@
-"""Rows computed from other rows: selected columns, integers with noise, standardised features."""
+"""Transform rows when they are read: select columns, add noise, or standardise features."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from largek_dask.kernels.rows import compute_dtype
 
 GOLDEN, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 MOST_BITS = 32
-"""Maximum number of integer bits for which the sum with noise is exact in float64."""
+"""Maximum size of integers, in bits, for which adding noise is exact in float64."""
 BLOCK_VALUES = 1 << 15
 
 
@@ -39,7 +39,7 @@ class DerivedRows(Rows):
 
     @abstractmethod
     def _derive(self, x: Any, first: int) -> Any:
-        """Compute rows from ``x``, which starts at row ``first`` of the original table."""
+        """Transform rows ``x``, the first of which has index ``first`` in the table."""
 
     def _find_names(self) -> tuple[str, ...] | None:
         return self._rows.feature_names
@@ -73,7 +73,7 @@ class ColumnRows(DerivedRows):
 
     @property
     def nbytes(self) -> int:
-        """Number of bytes of all rows; an upper bound if the rows are sparse."""
+        """Total size of the rows in bytes; an upper bound if the rows are sparse."""
         return self._rows.nbytes if self.is_sparse else super().nbytes
 
     def _find_names(self) -> tuple[str, ...] | None:
@@ -92,11 +92,11 @@ class ColumnRows(DerivedRows):
 
 
 class DitheredRows(DerivedRows):
-    """Dense integer rows with added noise in [0, 1), which depends only on a key and the position.
+    """Dense rows of integers with added noise, uniform in [0, 1).
 
-    The likelihood of a Gaussian mixture is unbounded on integers, because variances may shrink to
-    zero around single values. Uniform noise in [0, 1) turns the integers into samples of a density
-    (L. Theis, A. van den Oord, M. Bethge, A note on the evaluation of generative models, 2016).
+    The likelihood of a Gaussian mixture is unbounded on integers, because variances can shrink to
+    zero around a single value. Uniform noise turns integers into samples of a density (Theis, van
+    den Oord and Bethge, "A note on the evaluation of generative models", 2016).
     """
 
     def __init__(self, rows: Rows, key: int) -> None:
@@ -117,22 +117,22 @@ class Scaling:
     """Mean and scale of each feature: a standardised value is ``(x - mean) / scale``."""
 
     mean: NDArray[np.float64]
-    """(d,) weighted means."""
+    """(d,) weighted mean of each feature."""
     scale: NDArray[np.float64]
-    """(d,) weighted standard deviations; 1 for a feature of constant value."""
+    """(d,) weighted standard deviation of each feature; 1 if the feature is constant."""
 
     def restore(self, x: NDArray[Any]) -> NDArray[Any]:
-        """Return (n, d) standardised rows, such as centres, in the units of the original rows."""
+        """Convert (n, d) standardised rows or centres back to the original units."""
         restored: NDArray[Any] = (x * self.scale + self.mean).astype(x.dtype)
         return restored
 
 
 SCALING = ("mean", "scale")
-"""Names of the arrays of a :class:`Scaling`, also in stored models."""
+"""Array names of a :class:`Scaling` in stored models."""
 
 
 class StandardizedRows(DerivedRows):
-    """Dense rows whose features are standardised in float64, rounded to the compute dtype."""
+    """Dense rows with standardised features, computed in float64 and rounded."""
 
     def __init__(self, rows: Rows, scaling: Scaling) -> None:
         check_standardizable(rows)
@@ -142,7 +142,7 @@ class StandardizedRows(DerivedRows):
     def _derive(self, x: Any, first: int) -> Any:
         out = np.empty(x.shape, self.dtype)
         step = max(1, BLOCK_VALUES // self.n_features)
-        # Rows that are skipped may be infinite, or overflow.
+        # Invalid rows, which may contain infinity, are detected later.
         with np.errstate(over="ignore", invalid="ignore"):
             for begin in range(0, len(x), step):
                 at = slice(begin, begin + step)
@@ -154,18 +154,18 @@ def check_standardizable(rows: Rows) -> None:
     """Raise ParameterError if rows are sparse."""
     if rows.is_sparse:
         raise ParameterError(
-            "scale='standard' needs dense rows, and these are sparse: without their zeros they "
-            "would not fit into memory. Divide the columns by their scales before the fit (as "
-            "sklearn's MaxAbsScaler does), use normalize='l2', or give the rows as a dense array."
+            "scale='standard' needs dense rows, but the rows are sparse, and subtracting the mean "
+            "would make them dense. Divide the columns by their scales before the fit (as "
+            "sklearn's MaxAbsScaler does), use normalize='l2', or pass the rows as a dense array."
         )
 
 
 def dithered(x: NDArray[Any], first: int, key: int) -> NDArray[Any]:
     """Add noise in [0, 1) to integer rows; the first row has index ``first`` in the table.
 
-    The noise is a hash of the key, the row and the feature (SplitMix64: G. Steele, D. Lea, C.
-    Flood, Fast splittable pseudorandom number generators, OOPSLA 2014). The number of random bits
-    is the largest for which the sum is exact.
+    The noise is a hash of the key, row index and feature index, computed by SplitMix64 (Steele, Lea
+    and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014). The number of random
+    bits is as large as possible without rounding errors in the sum of integer and noise.
     """
     (n, d), dtype = x.shape, compute_dtype(x.dtype)
     bits = np.finfo(dtype).nmant + 1 - min(8 * x.dtype.itemsize, MOST_BITS)

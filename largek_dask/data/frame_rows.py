@@ -1,4 +1,4 @@
-"""Rows of DataFrames and Arrow tables in memory, converted chunk by chunk."""
+"""Read rows from DataFrames and Arrow tables in memory, chunk by chunk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from largek_dask.errors import DataError
 
 
 def is_of(source: Any, module: str, name: str) -> bool:
-    """Return True if an object is of this class, without importing the class's library."""
+    """Return True if an object is an instance of a class, without importing its module."""
     return any(
         base.__name__ == name and base.__module__.split(".")[0] == module
         for base in type(source).__mro__
@@ -39,7 +39,7 @@ def is_of(source: Any, module: str, name: str) -> bool:
 
 
 class FrameRows(SlicedRows):
-    """Rows of a pandas or polars DataFrame, or a pyarrow table or batch.
+    """Rows of a pandas or polars DataFrame, or of a pyarrow Table or RecordBatch.
 
     Raises DataError if a column is not numeric or has no name (see ``columns.chosen_columns``).
     """
@@ -92,7 +92,7 @@ def _kind_of(column: Any) -> Kind:
 
 
 def _first_list(column: Any) -> NDArray[Any] | None:
-    """Return the first list of a pandas column that is not missing; None if there are no lists."""
+    """Return the first list in a pandas column; None if the column contains no lists."""
     for value in column:
         if isinstance(value, list | tuple | np.ndarray):
             return np.asarray(value)
@@ -102,14 +102,14 @@ def _first_list(column: Any) -> NDArray[Any] | None:
 
 
 class _PandasLists:
-    """Lists in one column of a DataFrame, with the shape, dtype and row slices of an array."""
+    """Array-like view of a DataFrame column of lists; supports row slices only."""
 
     names = None
 
     def __init__(self, column: Any) -> None:
         first = _first_list(column)
         assert first is not None
-        # Lists of Python numbers may begin with integers and go on with fractions.
+        # Lists that start with Python integers may contain floats later.
         self.dtype = first.dtype if isinstance(column.iloc[0], np.ndarray) else np.dtype(float)
         self.shape = len(column), first.size
         self._column = column
@@ -127,15 +127,15 @@ class _PandasLists:
                 x = np.array([np.nan if one is None else one for one in value])
             if x.dtype.kind not in "biuf" or not np.can_cast(x.dtype, self.dtype, "same_kind"):
                 raise DataError(
-                    f"row {first + row} of {what} holds {x.dtype} or is missing, which "
-                    f"{self.dtype} cannot hold; give lists of numbers of the same type."
+                    f"row {first + row} of {what} is missing or has dtype {x.dtype}, which "
+                    f"{self.dtype} cannot represent; pass lists of numbers of the same type."
                 )
             out[row] = x
         return out
 
 
 class _PandasFrame:
-    """Wrapper of a pandas DataFrame that can be sliced by rows like an array."""
+    """Array-like view of a pandas DataFrame; supports row slices only."""
 
     def __init__(self, frame: Any, places: list[int]) -> None:
         labels = list(frame.columns)
@@ -154,7 +154,7 @@ class _PandasFrame:
 
 
 class _ArrowFrame:
-    """Wrapper of a pyarrow table or batch that can be sliced by rows like an array."""
+    """Array-like view of a pyarrow Table or RecordBatch; supports row slices only."""
 
     def __init__(self, table: Any, selection: Selection | None) -> None:
         schema, where = table.schema, "the table"
@@ -188,9 +188,9 @@ def is_frame(source: Any) -> bool:
 
 
 def frame_dtype(frame: Any) -> np.dtype[Any]:
-    """Return the common numpy type of all columns of a pandas or Dask DataFrame.
+    """Return the common numpy dtype of all columns of a pandas or Dask DataFrame.
 
-    Raises DataError if columns are not numeric; the message names them.
+    Raises DataError if columns are not numeric.
     """
     kinds = list(frame.dtypes)
     types = [_type_of_numbers(kind) for kind in kinds]
@@ -207,12 +207,12 @@ def frame_dtype(frame: Any) -> np.dtype[Any]:
 
 
 def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
-    """Return the numpy type of a pandas type; None if the type is not numeric."""
+    """Return the numpy dtype for a pandas dtype; None if the pandas dtype is not numeric."""
     if is_of(kind, "pandas", "SparseDtype"):
         kind = kind.subtype
     if str(kind).startswith("decimal"):
         return np.dtype(np.float64)
-    # Nullable pandas types have a numpy type; missing values become NaN.
+    # Missing values of nullable pandas types become NaN, which requires floats.
     found = getattr(kind, "numpy_dtype", kind)
     if not (isinstance(found, np.dtype) and found.kind in "biuf"):
         return None
@@ -220,6 +220,6 @@ def _type_of_numbers(kind: Any) -> np.dtype[Any] | None:
 
 
 def frame_values(frame: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Convert a pandas DataFrame to an array of type ``dtype``; missing values become NaN."""
+    """Convert a pandas DataFrame to an array; missing values become NaN."""
     missing = {"na_value": np.nan} if dtype.kind == "f" else {}
     return np.asarray(frame.to_numpy(dtype=dtype, **missing))

@@ -1,4 +1,4 @@
-"""Rows of files that hold plain arrays: ``.npy``, and the formats of vector benchmarks."""
+"""Read rows from files of arrays: ``.npy``, and formats of vector search benchmarks."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from largek_dask.errors import DataError
 
 
 class MappedRows(SlicedRows):
-    """Rows of one or several files of arrays, which are memory-mapped if local, else loaded.
+    """Rows of array files; local files are memory-mapped, and remote files are loaded.
 
-    Raises DataError if a file is missing or damaged, or differs from the first in type or width.
+    Raises DataError if a file is missing or damaged, or if files differ in dtype or width.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class MappedRows(SlicedRows):
 
 
 class _Joined:
-    """Arrays of several files, one after the other; local files are open only while read."""
+    """Concatenated arrays of several files; local files are only open while they are read."""
 
     def __init__(self, urls: Sequence[str], options: Mapping[str, Any] | None) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class _Joined:
             if (array.shape[1], array.dtype) != first[1:]:
                 raise DataError(
                     f"{url} has {array.shape[1]} columns of {array.dtype}, and {first[0]} has "
-                    f"{first[1]} of {first[2]}; give files of the same width and type."
+                    f"{first[1]} of {first[2]}; all files must have the same width and dtype."
                 )
             self._arrays.append((url, None if is_local(url) else array))
             begins.append(begins[-1] + array.shape[0])
@@ -89,13 +89,13 @@ class _Joined:
             if array is None:
                 array = open_array(url, self._options)
             if array.shape[0] != end - begin:
-                raise DataError(f"{url} has changed since it was opened: open it again.")
+                raise DataError(f"{url} has changed since it was opened; open it again.")
             parts.append(array[max(0, rows.start - begin) : min(end, rows.stop) - begin])
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 class _Vectors:
-    """Array of vectors that are stored after their lengths (int32)."""
+    """Vectors in a file that stores the length of each vector (int32) before its values."""
 
     def __init__(self, data: NDArray[np.uint8], dtype: str, url: str) -> None:
         self.dtype = np.dtype(dtype)
@@ -103,7 +103,7 @@ class _Vectors:
         width = int(data[:4].view("<i4")[0]) if data.size else 0
         n_bytes = 4 + width * self.dtype.itemsize
         if data.size and (width < 1 or data.size % n_bytes):
-            raise ValueError(f"{data.size} bytes are no number of vectors of length {width}")
+            raise ValueError(f"{data.size} bytes do not contain whole vectors of length {width}")
         self._rows = data.reshape(-1, n_bytes)
         self.shape = len(self._rows), width
 
@@ -113,17 +113,17 @@ class _Vectors:
         if (wrong := widths != self.shape[1]).any():
             at = int(wrong.argmax())
             raise DataError(
-                f"row {rows.start + at} of {self._url} has length {widths[at]}, and the first row "
-                f"{self.shape[1]}; it is damaged, or the rows have different lengths."
+                f"row {rows.start + at} of {self._url} has length {widths[at]}, but the first row "
+                f"{self.shape[1]}; the file is damaged, or its rows have different lengths."
             )
         return np.asarray(part[:, 4:].view(self.dtype))
 
 
 def open_array(url: str, storage_options: Mapping[str, Any] | None) -> Any:
-    """Return the array of a file, memory-mapped if local and loaded if remote.
+    """Memory-map the array in a local file, or load the array in a remote file.
 
-    The suffix gives the format, ``.npy`` if it is unknown. Raises DataError if the file is missing,
-    damaged, or holds Python objects.
+    The format is determined by the suffix, and is ``.npy`` for unknown suffixes. Raises DataError
+    if the file is missing or damaged, or contains Python objects.
     """
     suffix = os.path.splitext(url)[1].lower()
     try:
@@ -135,17 +135,17 @@ def open_array(url: str, storage_options: Mapping[str, Any] | None) -> Any:
             return np.lib.format.open_memmap(url, mode="r")
         return retry_io(lambda: _loaded(url, storage_options))
     except FileNotFoundError as error:
-        raise DataError(f"{url} does not exist: check the address.") from error
+        raise DataError(f"{url} does not exist; check the address.") from error
     except (ValueError, EOFError, OverflowError, MemoryError, SyntaxError, TokenError) as error:
         raise DataError(f"{url} cannot be read: {_reason(error)}; save it again.") from error
     except OSError as error:
         raise DataError(
-            f"{url} cannot be opened: {error}; check the address and permissions."
+            f"{url} cannot be opened ({error}); check the address and permissions."
         ) from error
 
 
 def _reason(error: Exception) -> str:
-    """Explain an error, without numpy's advice to allow pickles."""
+    """Explain an error without numpy's advice to set ``allow_pickle``."""
     if "allow_pickle" in str(error) or "Python objects" in str(error):
         return "it contains Python objects instead of numbers; save x.astype(float) instead"
     return f"it is truncated or not a file of this format ({error})"
@@ -160,10 +160,10 @@ def _bytes_of(url: str, storage_options: Mapping[str, Any] | None) -> NDArray[np
 
 
 def _matrix(data: NDArray[np.uint8], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the matrix after a header of its shape (uint32)."""
+    """Return the matrix in a file that starts with the matrix shape (two uint32 numbers)."""
     n, d = (int(number) for number in data[:8].view("<u4")) if data.size >= 8 else (0, 0)
     if data.size != 8 + n * d * dtype.itemsize:
-        raise ValueError(f"it has {data.size} bytes, and its header declares {n} x {d} {dtype}")
+        raise ValueError(f"it has {data.size} bytes, but its header declares {n} x {d} {dtype}")
     return data[8:].view(dtype).reshape(n, d)
 
 

@@ -1,4 +1,4 @@
-"""Open sources of rows of all supported kinds."""
+"""Open tables of rows from files, stores and objects in memory."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def open_rows(
     storage_options: Mapping[str, Any] | None = None,
     count_missing: bool = True,
 ) -> Rows:
-    """Open a table of numbers in any supported form, without reading the data.
+    """Open a table of numbers in any supported format, without reading the rows.
 
     Parameters
     ----------
@@ -106,13 +106,13 @@ def open_rows(
     if rows is None:
         if name is not None:
             raise ParameterError(
-                f"ids={name!r} names a column, and the source has no named columns: give an array "
-                "of ids, one per row."
+                f"ids={name!r} names a column, but the source has no named columns; pass an array "
+                "with one id per row."
             )
         rows = _open(source, column, storage_options, weight)
     if ids is not None and name is None:
         rows = rows.with_ids(ids)
-    # If the source is already a Rows object, it was checked when it was opened.
+    # Rows objects were checked for missing chunks when they were opened.
     if count_missing and isinstance(rows, StoredRows) and not isinstance(source, Rows):
         rows.warn_of_missing()
     if count_missing and isinstance(weight, ZarrColumn):
@@ -127,7 +127,7 @@ def _open_table(
     storage_options: Mapping[str, Any] | None,
     weight: Column | None,
 ) -> Rows | None:
-    """Open a DataFrame, an Arrow table, or files that are read in place; None otherwise."""
+    """Return rows of a DataFrame, an Arrow table or table files; None for other sources."""
     if is_frame(source):
         return FrameRows(source, selection=Selection.only(column), ids=ids, weight=weight)
     files = find_table_files(source, storage_options)
@@ -139,8 +139,8 @@ def _open_table(
         return ArrowFileRows(files, column, ids=ids, storage_options=storage_options, weight=weight)
     if column is not None:
         raise ParameterError(
-            f"column={column!r} does not apply to {files.where}, whose columns have no names; "
-            "leave column out."
+            f"column={column!r} cannot be selected because columns of {files.where} have no names; "
+            "omit column."
         )
     if ids is not None:
         return None
@@ -165,7 +165,7 @@ def _open(
     elif column is not None:
         raise ParameterError(
             f"column={column!r} selects an array inside a store, but the source is a "
-            f"{type(source).__name__}; leave column out."
+            f"{type(source).__name__}; omit column."
         )
     if isinstance(source, Rows):
         return source if weight is None else source.with_weight(weight)
@@ -187,20 +187,20 @@ def _open_object(source: Any, weight: Column | None) -> Rows:
 
 def is_sparse(source: Any) -> bool:
     """Return True if a source is a sparse matrix in memory."""
-    # Look up the attribute in the class, because a dask Delayed object has every attribute.
+    # Dask's Delayed objects have every attribute, but their class does not.
     return hasattr(type(source), "tocsr")
 
 
 def in_memory(source: Any) -> Any:
-    """Convert a source in memory to an array, unless it is a sparse matrix."""
+    """Convert an array-like object to an array; return sparse matrices unchanged."""
     if is_sparse(source):
         return source
     array = source if isinstance(source, np.ma.MaskedArray) else array_of(source)
     if array.ndim == 0 and array.dtype.kind == "O":
         raise DataError(
             f"an object of type {type(source).__name__} cannot be opened as rows; pass an array, a "
-            "DataFrame, or the URL of a Zarr store, because rows are read repeatedly. Write an "
-            "iterator of batches to a store first: largek_dask.ingest(batches, 'rows.zarr')."
+            "DataFrame or the URL of a Zarr store. Rows are read repeatedly, so write an iterator "
+            "of batches to a store first: largek_dask.ingest(batches, 'rows.zarr')."
         )
     return array
 
@@ -220,7 +220,7 @@ def _open_url(
 
 
 def _stored_rows(node: Any, found: Sequence[Any] | None, weight: Column | None) -> Rows:
-    """``found`` contains the URL, the column and the storage options of the node."""
+    """Return the rows of a Zarr node; ``found`` contains the URL, column and storage options."""
     names = ("location", "column", "storage_options")
     address: dict[str, Any] = {} if found is None else dict(zip(names, found, strict=True))
     kind = CSRRows if isinstance(node, zarr.Group) else ZarrRows
@@ -261,8 +261,8 @@ def read_integers(
 ) -> NDArray[Any]:
     """Read one integer per row, such as labels, from a Zarr array or ``.npy`` file.
 
-    ``what`` names the array in messages. Raises DataError if the array is missing or damaged, or if
-    it does not contain one integer per row.
+    Error messages name the array as ``what``. Raises DataError if the array is missing or damaged,
+    or does not contain one integer per row.
     """
     where = normalize(url)
     named, is_complete = f"{what} {where}", False
@@ -287,7 +287,7 @@ def read_integers(
     if array.dtype.kind not in "iu":
         raise DataError(
             f"{named} has dtype {array.dtype}, but integers are required; convert numbers with "
-            ".astype(int), and replace names by numbers."
+            ".astype(int), or replace class names by integers."
         )
     if isinstance(array, zarr.Array) and not is_complete:
         warn_of_missing(array, named)

@@ -1,4 +1,4 @@
-"""Find the table files given by a path, pattern, folder or list of paths."""
+"""Find the table files that match a path, pattern, folder or list of paths."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from largek_dask.errors import DataError
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst", ".zip")
 CSV = tuple(end + packed for end in (".csv", ".tsv", ".txt") for packed in PACKED)
 TEXT = (*CSV, *(end + packed for end in (".dat", ".data", ".tab") for packed in PACKED))
-"""Suffixes of text files. In a folder, only files with a suffix in ``CSV`` are read."""
+"""Suffixes of text files. In folders, text files are only read if their suffix is in ``CSV``."""
 PARQUET = (".parquet", ".pq")
 ARROW = (".arrow", ".feather")
 VECS = {".fvecs": "<f4", ".bvecs": "u1", ".ivecs": "<i4"}
 BIN = {".fbin": "<f4", ".u8bin": "u1", ".i8bin": "i1"}
-"""Types of the numbers in files of vectors, each after its length, and of matrices (big-ann)."""
+"""Dtypes of the matrix formats of the big-ann benchmarks, by suffix."""
 MAPPED = (".npy", *VECS, *BIN)
 IN_PLACE = (*PARQUET, *ARROW, *MAPPED)
 HDF5 = (".h5", ".hdf5", ".h5ad", ".he5", ".nc", ".nc4")
 ONE_FILE = (*TEXT, *HDF5, *SVMLIGHT)
-"""Suffixes of files that are read as a stream."""
+"""Suffixes of files that must be converted by ``ingest``."""
 FORMATS = (TEXT, PARQUET, ARROW, MAPPED)
-"""Suffixes of files that are read together; several files have suffixes of one of these."""
+"""Groups of suffixes. Files can only be read together if their suffixes are in the same group."""
 ZARR_FILES = ("zarr.json", ".zarray", ".zgroup")
 CONVERSIONS = {
     ".npz": "numpy.save('x.npy', numpy.load({0!r})['NAME'])",
@@ -40,14 +40,14 @@ CONVERSIONS = {
     ".orc": "pandas.read_orc({0!r}).to_parquet('x.parquet')",
     ".lance": "largek_dask.ingest(lance.dataset({0!r}).scanner().to_reader(), 'x.zarr')",
 }
-"""Code that converts formats which are not supported, by suffix."""
+"""Python code that converts an unsupported format, by suffix."""
 WILD = "*?["
 TEXTS = ".csv .tsv .txt .dat .data .tab, also packed as .gz .bz2 .xz .zst .zip"
 
 
 @dataclass(frozen=True, slots=True)
 class TableFiles:
-    """One file that is read in place, or several files with the same columns."""
+    """One or several files with the same columns that form a table."""
 
     where: str
     location: str | None
@@ -57,13 +57,13 @@ class TableFiles:
 
 
 def check_readable(url: str) -> None:
-    """Raise DataError if a local file, or a folder of Lance, has an unsupported format."""
+    """Raise DataError if a local file or a Lance folder has an unsupported format."""
     suffix = os.path.splitext(url)[1].lower()
     if not (is_local(url) and (os.path.isfile(url) or suffix == ".lance")):
         return
     if suffix in CONVERSIONS:
         raise DataError(
-            f"{url} has the format {suffix}, which is not supported. Convert it, e.g. by "
+            f"{url} has the format {suffix}, which is not supported. Convert it, e.g. with "
             f"{CONVERSIONS[suffix].format(url)}"
         )
     problem = f"{url} is a file, but a Zarr store is a folder: give the folder's address."
@@ -73,7 +73,7 @@ def check_readable(url: str) -> None:
             "archive."
         )
     raise DataError(
-        f"{problem} The suffix determines the format of a file: {' '.join(IN_PLACE)}, or, with "
+        f"{problem} Supported suffixes of files are {' '.join(IN_PLACE)} and, with "
         f"largek ingest, {TEXTS}; {' '.join(HDF5)}; {' '.join(SVMLIGHT)}. Rename or convert the "
         "file."
     )
@@ -90,11 +90,11 @@ def is_paths(source: Any) -> bool:
 def find_table_files(
     source: Any, storage_options: Mapping[str, Any] | None = None
 ) -> TableFiles | None:
-    """Return the file that is read in place, or the files of a list, pattern or folder; or None.
+    """Return the table files of a path, pattern, folder or list; None for other sources.
 
-    The files of a pattern, or of a folder and its subfolders, are sorted by path. Names that begin
-    with a dot or an underscore are skipped; in folders, files of other formats are skipped as well.
-    Raises DataError if a pattern matches no file, or if files have different formats.
+    Folders are searched recursively, and files are sorted by path unless they are given as a list.
+    Names that start with a dot or an underscore are skipped. In folders, files that are not tables
+    are also skipped. Raises DataError if no file matches a pattern, or if formats differ.
     """
     if is_paths(source):
         urls = [normalize(path) for path in source]
@@ -131,7 +131,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
             return None
         names = sorted(fs.find(path))
     except (OSError, NotImplementedError, ValueError):
-        # The error is reported when the source is opened as a store.
+        # Opening the source as a store reports this error.
         return None
     inside = [(name, name.removeprefix(path).strip("/").split("/")) for name in names]
     kept = [
@@ -143,7 +143,7 @@ def _in_folder(url: str, storage_options: Mapping[str, Any] | None) -> TableFile
 
 
 def _is_hidden(parts: Sequence[str]) -> bool:
-    """Return True for hidden paths, marker files of Spark, and caches beside Hugging Face data."""
+    """Return True for hidden files, Spark's marker files and Hugging Face's cache files."""
     cached = parts[-1].startswith("cache-") and parts[-1].endswith(".arrow")
     return cached or any(part.startswith((".", "_")) for part in parts)
 
@@ -154,13 +154,13 @@ def _of_one_format(where: str, location: str | None, urls: Sequence[str]) -> Tab
         ends = next((ends for ends in FORMATS if url.lower().endswith(ends)), None)
         if ends is None:
             raise DataError(
-                f"{where}: {url} does not have the suffix of a table ({TEXTS}; "
-                f"{' '.join(IN_PLACE)}); only such files can be read together."
+                f"{where}: {url} does not have the suffix of a table. "
+                f"Supported suffixes are {TEXTS}; {' '.join(IN_PLACE)}."
             )
         found.setdefault(ends, url)
     if len(found) > 1:
         raise DataError(
             f"{where} contains files of several formats ({', '.join(found.values())}); select one "
-            "format, e.g. by a pattern such as folder/*.parquet."
+            "format with a pattern such as folder/*.parquet."
         )
     return TableFiles(where, location, tuple(urls), next(iter(found)))

@@ -1,4 +1,4 @@
-"""Find the rows nearest to each centre, and the rows of each cluster farthest from it."""
+"""Find the rows of each cluster that are nearest to and farthest from its centre."""
 
 from __future__ import annotations
 
@@ -18,36 +18,35 @@ from largek_dask.passes.base import BasePasses
 
 @dataclass(frozen=True, slots=True)
 class ExemplarRows:
-    """Up to n rows of each of k clusters, in order."""
+    """Nearest or farthest rows of k clusters, at most n per cluster."""
 
     rows: NDArray[np.int64]
-    """(k, n) indices of rows in the table; -1 where a cluster has fewer rows."""
+    """(k, n) row indices in the table; -1 if a cluster has fewer than n rows."""
     ids: NDArray[Any]
-    """(k, n) ids of the rows, or their indices if the table has no ids; None or -1 where a cluster
-    has fewer rows."""
+    """(k, n) row ids, or row indices if the table has no ids. If a cluster has fewer than n rows,
+    missing entries are None, or -1 for integer ids."""
     distances: NDArray[np.float64]
-    """(k, n) distances to the centre; NaN where a cluster has fewer rows."""
+    """(k, n) distances to the centre; NaN if a cluster has fewer than n rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Exemplars:
-    """Rows that show what is in each cluster."""
+    """Typical and atypical rows of each cluster."""
 
     nearest: ExemplarRows
-    """The rows nearest to the centre, nearest first."""
+    """Rows nearest to the centre, sorted by ascending distance."""
     farthest: ExemplarRows
-    """The rows of the cluster farthest from the centre, farthest first."""
+    """Rows farthest from the centre, sorted by descending distance."""
 
 
 class _Extremes:
-    """The n smallest keys of each cluster with their rows; the lower index first among equals."""
+    """Rows with the n smallest keys of each cluster; ties are sorted by row index."""
 
     def __init__(self, n_clusters: int, n: int) -> None:
         self.keys = np.full((n_clusters, n), np.inf)
         self.rows = np.full((n_clusters, n), -1, np.int64)
 
     def add(self, labels: NDArray[Any], keys: NDArray[Any], rows: NDArray[Any]) -> None:
-        """Add rows with their labels and keys."""
         there = np.flatnonzero(self.rows.reshape(-1) >= 0)
         n = self.rows.shape[1]
         labels = np.concatenate([there // n, labels])
@@ -67,7 +66,7 @@ class _Extremes:
 
 
 class _Total:
-    """Nearest and farthest rows; distances are negated for the farthest."""
+    """Nearest and farthest rows so far; the keys of the farthest rows are negated distances."""
 
     def __init__(self, n_clusters: int, n: int) -> None:
         self.near, self.far = _Extremes(n_clusters, n), _Extremes(n_clusters, n)
@@ -82,7 +81,7 @@ class _Total:
 def find_exemplars(
     passes: BasePasses, packed: PackedCenters, measured: PackedCenters, is_cosine: bool, n: int
 ) -> Exemplars:
-    """Find ``n`` exemplars of each cluster in one pass over the rows."""
+    """Find the ``n`` nearest and ``n`` farthest rows of each cluster, in one pass."""
     start = partial(_Total, packed.n_clusters, n)
     total = passes.reduce(
         _extremes_chunk, packed, measured, is_cosine, start=start, combine=_Total.combine

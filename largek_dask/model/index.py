@@ -1,4 +1,4 @@
-"""Centres of a model as vector indexes take them."""
+"""Export the centres of a model to a vector index, such as a faiss index."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ METRICS = ("l2", "ip")
 
 
 def index_centers(model: Model) -> NDArray[np.float32]:
-    """Return the (k, d) centres in float32, the type of vector indexes.
+    """Return (k, d) centres in float32, the dtype of vector indexes.
 
-    Raises ParameterError if the lists of an index cannot be the clusters of the model.
+    Raises ParameterError if the clusters of the model cannot be the inverted lists of an index.
     """
     centers = model._cluster_centers() if model._labels_by_nearest else None
     if centers is None:
         raise ParameterError(
-            f"An index puts each row into the list of its nearest centre, but a model of kind "
-            f"{model.kind!r} labels rows otherwise: fit KMeans."
+            f"An index assigns each row to the nearest centre, but a model of kind "
+            f"{model.kind!r} labels rows differently; fit KMeans instead."
         )
     if model.scaling is not None:
         raise ParameterError(
-            "An index compares rows in their own units, but the centres of a model with "
-            "scale='standard' are standardised: fit without scale, on the rows of the index."
+            "A model with scale='standard' has standardised centres, but an index compares rows "
+            "in the original units; fit the model without scale on the rows of the index."
         )
     largest = float(np.abs(centers).max())
     if largest > float(np.finfo(np.float32).max):
         raise ParameterError(
-            f"A centre has the coordinate {largest:.3g}, but indexes hold float32, at most 3.4e38: "
+            f"A centre has the coordinate {largest:.3g}, but the maximum in float32 is 3.4e38; "
             "divide the rows by a constant and fit again."
         )
     return np.ascontiguousarray(centers, np.float32)
 
 
 def faiss_index(model: Model, metric: str | None) -> Any:
-    """Return the index of :meth:`Model.to_faiss`."""
+    """Create the empty faiss index that :meth:`Model.to_faiss` returns."""
     metric = metric or ("l2" if model.normalize is None else "ip")
     if metric not in METRICS:
         raise ParameterError(
@@ -52,7 +52,7 @@ def faiss_index(model: Model, metric: str | None) -> Any:
     faiss = require("faiss", "faiss", "faiss indexes")
     k, d = centers.shape
     if metric == "ip":
-        # Otherwise long centres would attract rows of other directions.
+        # Without normalisation, inner products favour long centres.
         lengths = np.sqrt(np.square(centers, dtype=np.float64).sum(axis=1, keepdims=True))
         centers = (centers / np.where(lengths > 0, lengths, 1)).astype(np.float32)
     quantizer = faiss.IndexFlatL2(d) if metric == "l2" else faiss.IndexFlatIP(d)

@@ -1,4 +1,4 @@
-"""Write labels together with ids and distances, as one table or as a dataset by cluster."""
+"""Write labels, ids and distances to one table, or to a dataset partitioned by cluster."""
 
 from __future__ import annotations
 
@@ -27,16 +27,14 @@ if TYPE_CHECKING:
     from largek_dask.passes.base import BasePasses
 
 INCLUDED = ("id", "distance", "second")
-"""Columns beside the label; "second" is the second nearest centre and the distance to it."""
+"""Optional columns; "second" adds the second nearest centre and the row's distance to it."""
 HELD_BYTES = 256 << 20
-"""Size of the rows of a partitioned dataset that are sorted by cluster at once."""
+"""Approximate size, in bytes, of the tables that are sorted by cluster at a time."""
 GROUP_ROWS = 1 << 20
-"""Approximate number of rows that are predicted at once."""
+"""Approximate number of rows that are predicted at a time."""
 
 
 class Predicted(NamedTuple):
-    """Labels, distances, second labels and their distances of the rows of a chunk."""
-
     label: NDArray[np.int32]
     distance: NDArray[np.float64]
     second: NDArray[np.int32] | None
@@ -44,7 +42,7 @@ class Predicted(NamedTuple):
 
 
 class PredictionTable:
-    """Table of predictions that is checked before computing.
+    """Table of predictions; parameters are checked before any prediction is computed.
 
     Parameters
     ----------
@@ -52,7 +50,7 @@ class PredictionTable:
     out : str or Folder
         URL of a ``.parquet`` or ``.csv`` file, or of a new folder with ``partition_by``.
     include : collection of str
-        Of :data:`INCLUDED`.
+        Names in :data:`INCLUDED`.
     partition_by : {"cluster"}, optional
         Write a folder ``cluster=N`` of Parquet files for each cluster.
 
@@ -73,9 +71,13 @@ class PredictionTable:
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         if wrong := [name for name in include if name not in INCLUDED]:
-            raise ParameterError(f"include={wrong[0]!r} is not known; use {', '.join(INCLUDED)}.")
+            raise ParameterError(
+                f"include={wrong[0]!r} is not a known column; use {', '.join(INCLUDED)}."
+            )
         if partition_by not in (None, "cluster"):
-            raise ParameterError(f"partition_by={partition_by!r} must be None or 'cluster'.")
+            raise ParameterError(
+                f"partition_by={partition_by!r} is not supported; use None or 'cluster'."
+            )
         self._model = model
         place = Folder.of(out, storage_options)
         self._parent, self._name = place.parent()
@@ -83,8 +85,8 @@ class PredictionTable:
         suffix = os.path.splitext(self._name)[1].lower()
         if not self._is_partitioned and suffix not in (".parquet", ".csv"):
             raise ParameterError(
-                f"{place.url} cannot hold several columns; write a .parquet or .csv file, or a "
-                "folder with partition_by='cluster'."
+                f"{place.url} cannot contain several columns; write a .parquet or .csv "
+                "file, or a folder with partition_by='cluster'."
             )
         require("pyarrow", "parquet", "tables of predictions")
         self._is_text = suffix == ".csv" and not self._is_partitioned
@@ -93,7 +95,7 @@ class PredictionTable:
             raise OutputError(f"{place.url} exists already; remove it or choose another output.")
 
     def write(self, passes: BasePasses) -> None:
-        """Predict all rows and write the table, which appears when it is complete."""
+        """Predict all rows and write the table, which only appears once it is complete."""
         tables = self._tables(self._model, passes)
         with _appearing(self._parent, self._name) as temporary:
             if self._is_partitioned:
@@ -104,7 +106,7 @@ class PredictionTable:
                 write(file, tables)
 
     def _tables(self, model: CentersModel, passes: BasePasses) -> Iterator[Any]:
-        """Yield an Arrow table for each chunk of rows, in order."""
+        """Yield one Arrow table per chunk, in order."""
         import pyarrow as pa
 
         measure, has_second = measure_of(model, passes.rows.dtype), "second" in self._include
@@ -142,7 +144,7 @@ def _write_folder(folder: Folder, tables: Iterable[Any]) -> None:
 
 
 def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
-    """Write the rows of each cluster to one file; rows that were skipped have no cluster."""
+    """Write one file per cluster; the cluster of skipped rows is -1."""
     import pyarrow as pa
 
     whole = pa.concat_tables(tables)
@@ -159,10 +161,10 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
 
 @contextmanager
 def _appearing(parent: Folder, name: str) -> Iterator[str]:
-    """Yield a temporary name of a file or folder that is renamed at the end.
+    """Yield a temporary name for a file or folder, and rename it to ``name`` on success.
 
-    After an error, the file or folder is removed. A killed run leaves it under its temporary name,
-    and the next run removes it.
+    After an error, the temporary file or folder is removed. If the process is killed, the next run
+    removes the temporary file or folder.
     """
     temporary = f"{name}.partial"
     parent.remove(temporary)
@@ -206,7 +208,7 @@ def _as_arrow(ids: NDArray[Any], kind: Any) -> Any:
 
 
 def _unit_centers(packed: PackedCenters) -> PackedCenters:
-    """Return centres of length 1, of which half the squared distance is the cosine distance."""
+    """Scale centres to length 1: half the squared distance is then the cosine distance."""
     centers = packed.centers.astype(np.float64)
     lengths = np.linalg.norm(centers, axis=1, keepdims=True)
     unit = centers / np.where(lengths > 0, lengths, 1.0)
@@ -214,7 +216,7 @@ def _unit_centers(packed: PackedCenters) -> PackedCenters:
 
 
 def measure_of(model: CentersModel, dtype: Any) -> tuple[PackedCenters, PackedCenters, bool]:
-    """Return centres to label by, centres to measure distances to, and whether these are cosine."""
+    """Return centres for labels, centres for distances, and whether distances are cosine."""
     packed = model.arrays.packed_for(dtype)
     is_cosine = model.normalize == "l2"
     return packed, _unit_centers(packed) if is_cosine else packed, is_cosine
@@ -223,7 +225,7 @@ def measure_of(model: CentersModel, dtype: Any) -> tuple[PackedCenters, PackedCe
 def labels_and_distances(
     chunk: Chunk, packed: PackedCenters, measured: PackedCenters, is_cosine: bool
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """Return labels and distances to the own centres: -1 and NaN for rows that are skipped."""
+    """Return each row's label and distance to its centre; -1 and NaN for skipped rows."""
     labels, _ = nearest_pruned(chunk.x, packed)
     distances = exact_distances(chunk.x, packed, labels)
     distances = (
@@ -246,7 +248,7 @@ def _predict_chunk(
     if not has_second:
         total[chunk.index] = Predicted(labels, distances, None, None)
         return
-    # The second nearest; the nearest, if rounding has exchanged the two.
+    # Rounding may swap the nearest and the second nearest centre.
     first, _, second, _ = nearest_two_pruned(chunk.x, packed)
     second = np.where(second == labels, first, second)
     others = _distances(chunk, measured, second, is_cosine)

@@ -1,11 +1,12 @@
 """Find near-duplicate rows inside clusters: ``lk.near_duplicates``.
 
-A. Abbas et al., SemDeDup: Data-efficient learning at web-scale through semantic deduplication,
-2023 (section 3): cluster the rows, compare only rows of one cluster, and of each group of similar
-rows keep the first in the cluster's order. Clusters are searched exactly (`kernels.dense.earlier`).
+The method is SemDeDup (Abbas et al., "SemDeDup: Data-efficient learning at web-scale through
+semantic deduplication", 2023, section 3). It clusters the rows, compares only rows of the same
+cluster, and keeps the first row of each group of similar rows. The search within a cluster is exact
+(`kernels.dense.earlier`).
 
-Each pass over the table gathers `GROUP_BYTES` of rows of several clusters. A larger cluster is
-compared tile by tile, and its tiles are read repeatedly.
+Each pass over the table loads the rows of several clusters, up to `GROUP_BYTES`. Larger clusters
+are compared in tiles that are read repeatedly.
 """
 
 from __future__ import annotations
@@ -47,41 +48,40 @@ __all__ = ["NearDuplicates", "near_duplicates"]
 Order = Literal["farthest", "nearest", "id"]
 
 GROUP_BYTES = 512 << 20
-"""Maximum bytes of rows that a process holds at a time, with their copies; not tuned."""
+"""Maximum size of the rows, including copies, that a process loads at a time; not tuned."""
 TASK_ROWS = 1024
-"""Number of rows that a thread compares with all earlier rows at a time."""
+"""Number of rows per thread task; each row is compared with all earlier rows."""
 ROWS_PER_CLUSTER, MOST_CLUSTERS = 1000, 50_000
-"""Rows per cluster and maximum number of clusters by default. Comparing rows inside clusters of
-1000 costs less than finding the clusters; Abbas et al. use 50,000 clusters for 440 million rows."""
+"""Default rows per cluster and default maximum number of clusters. Searching clusters of 1000 rows
+costs less than the fit. Abbas et al. (2023) use 50,000 clusters for 440 million rows."""
 COLUMNS = ("id", "kept", "duplicate_of", "similarity")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class NearDuplicates:
-    """Near-duplicate rows of a table; it is returned by :func:`near_duplicates`."""
+    """Result of :func:`near_duplicates`."""
 
     kept: NDArray[np.bool_]
-    """(n,) False for rows that are near-duplicates of an earlier row of their cluster."""
+    """(n,) False for near-duplicates of an earlier row in the same cluster, True for other rows."""
     duplicate_of: NDArray[np.int64]
-    """(n,) index in the table of the most similar earlier row; -1 for rows that are kept."""
+    """(n,) table index of the most similar earlier row in the cluster; -1 for kept rows."""
     similarity: NDArray[np.float64]
-    """(n,) cosine similarity to the most similar earlier row of the cluster, also for rows that are
-    kept; NaN if there is no earlier row."""
+    """(n,) cosine similarity to the most similar earlier row in the cluster, including for kept
+    rows; NaN for rows without earlier rows."""
     labels: NDArray[np.int32]
-    """(n,) cluster of each row; -1 for rows that were not compared."""
+    """(n,) cluster index of each row; -1 for rows that were not compared."""
     model: CentersModel
-    """Model of the clusters."""
+    """Model that assigned the rows to clusters."""
     threshold: float
     rows: Rows
 
     @property
     def n_kept(self) -> int:
-        """Number of rows that are kept."""
         return int(np.count_nonzero(self.kept))
 
     @property
     def ids(self) -> NDArray[Any]:
-        """(n,) ids of the rows, read from the source; indices for rows without ids."""
+        """(n,) row ids, which are read from the source; row indices if the source has no ids."""
         return np.concatenate([self.rows.read_ids(i) for i in range(self.rows.n_chunks)])
 
     def __repr__(self) -> str:
@@ -110,29 +110,30 @@ def near_duplicates(
 ) -> NearDuplicates:
     """Find rows that are similar to an earlier row of their cluster (SemDeDup).
 
-    The rows of a cluster are put in an order. A row is a near-duplicate if its cosine similarity to
-    any earlier row is at least the threshold, even if that row is a near-duplicate itself. Results
-    have the same bits on any number of threads and workers, for the same clusters.
+    The rows of each cluster are sorted as specified by ``order``. A row is a near-duplicate if its
+    cosine similarity to any earlier row is at least the threshold, even if the earlier row is a
+    near-duplicate, too. For given clusters, results are bit-identical for any number of threads and
+    workers.
 
     Parameters
     ----------
     rows : anything that ``open_rows`` takes
         (n, d) dense rows.
     threshold : float
-        Minimum cosine similarity, above 0 and at most 1. Rows of the same numbers have exactly 1.
+        Minimum cosine similarity, above 0 and at most 1. Equal rows have a similarity of exactly 1.
     model : Model or KMeans, optional
-        Clusters with centres; an estimator that is not fitted is fitted to the rows. None:
-        ``KMeans(n_clusters, normalize="l2", random_state=random_state)``.
+        Model with cluster centres, or a KMeans estimator, which is fitted first if necessary. The
+        default is ``KMeans(n_clusters, normalize="l2", random_state=random_state)``.
     n_clusters : int, optional
         By default n / 1000, at least 1 and at most 50,000.
     order : "farthest", "nearest" or "id"
-        Order of a cluster's rows: by descending or ascending distance to the centre, or as in the
-        table. Ties go to the lower index.
+        Order of rows in a cluster: by descending or ascending distance to the centre, or as in the
+        table. Rows at the same distance are in table order.
     out : str or Folder, optional
-        URL of a new ``.parquet`` or ``.csv`` file with the columns "id", "kept", "duplicate_of" (an
-        id, missing if kept) and "similarity".
+        URL of a new ``.parquet`` or ``.csv`` file with the columns "id", "kept", "duplicate_of" (id
+        of the most similar earlier row; missing for kept rows) and "similarity".
     ids, column, storage_options, client, n_threads
-        As in ``open_rows`` and ``KMeans``; ``storage_options`` also for ``out``.
+        As in ``open_rows`` and ``KMeans``; ``storage_options`` are also used for ``out``.
 
     Returns
     -------
@@ -141,10 +142,10 @@ def near_duplicates(
     Raises
     ------
     ParameterError, OutputError
-        A parameter is wrong, rows are sparse, or ``out`` exists; raised before computing.
+        A parameter is invalid, rows are sparse, or ``out`` exists; raised before computing.
     BadRowsError
-        A row holds NaN or infinity, or only zeros. If the model has ``on_bad_rows="skip"``, such
-        rows are kept and not compared.
+        A row contains NaN or infinity, or only zeros. If the model has ``on_bad_rows="skip"``, such
+        rows are kept without comparison.
 
     Examples
     --------
@@ -156,10 +157,10 @@ def near_duplicates(
     """
     if isinstance(threshold, bool) or not 0 < threshold <= 1:
         raise ParameterError(
-            f"threshold={threshold!r} is not a cosine similarity above 0 and at most 1, e.g. 0.95."
+            f"threshold={threshold!r} is not valid; use a number above 0 and at most 1."
         )
     if order not in get_args(Order):
-        raise ParameterError(f"order={order!r} is unknown; use 'farthest', 'nearest' or 'id'.")
+        raise ParameterError(f"order={order!r} is not valid; use 'farthest', 'nearest' or 'id'.")
     place = None if out is None else _check_output(out, storage_options)
     source = open_rows(rows, column=column, ids=ids, storage_options=storage_options)
     how: dict[str, Any] = {"client": client, "n_threads": n_threads}
@@ -167,7 +168,7 @@ def near_duplicates(
         n_clusters = _default_clusters(source.n_rows) if n_clusters is None else n_clusters
         model = KMeans(n_clusters, normalize="l2", random_state=random_state, **how)
     elif n_clusters is not None:
-        raise ParameterError("give either a model or n_clusters, which is used to fit one.")
+        raise ParameterError("pass either a model or n_clusters, not both.")
     found = _find(source, float(threshold), model, order, how)
     if place is not None:
         _write(found, *place)
@@ -177,16 +178,16 @@ def near_duplicates(
 def _find(
     source: Rows, threshold: float, model: Any, order: Order, how: Mapping[str, Any]
 ) -> NearDuplicates:
-    """Label the rows by a model, or by an estimator to be fitted; search all clusters."""
+    """Label rows by a model, which is fitted first if necessary, and search all clusters."""
     centers = getattr(model, "model_", model)
     to_fit = isinstance(centers, KMeans)
     if not to_fit and not isinstance(centers, CentersModel):
         raise ParameterError(
-            f"model={type(model).__name__} has no centres of clusters; give a KMeans or its model."
+            f"model={type(model).__name__} has no centres of clusters; pass a KMeans or its model."
         )
     if source.is_sparse:
         raise ParameterError(
-            "near_duplicates needs dense rows, and these are sparse: reduce their dimension first, "
+            "near_duplicates needs dense rows, but the rows are sparse; reduce their dimension, "
             "e.g. with sklearn.decomposition.TruncatedSVD."
         )
     rows = (source if to_fit else centers._open(source)).with_weight(None)
@@ -211,15 +212,15 @@ def _default_clusters(n_rows: int) -> int:
 
 
 def _find_skipped(passes: BasePasses) -> NDArray[np.int64]:
-    """Return the indices of bad rows and of rows of zeros, or raise BadRowsError."""
+    """Return the indices of invalid rows and rows of zeros, or raise BadRowsError."""
     found = passes.reduce(_find_zeros, start=list, combine=operator.iadd)
     skipped = np.sort(np.concatenate([np.empty(0, np.int64), *found]))
     if len(skipped) and passes.on_bad_rows == "raise":
         chunk = int(np.searchsorted(passes.chunk_table, skipped[0], side="right")) - 1
         raise BadRowsError(
-            f"row {skipped[0]} holds only zeros ({passes.rows.name_chunk(chunk)}) and has no "
-            f"direction; rows of zeros: {len(skipped):,}. Remove them, or give a model fitted with "
-            "on_bad_rows='skip': then they are kept and not compared."
+            f"row {skipped[0]} holds only zeros ({passes.rows.name_chunk(chunk)}), so it has no "
+            f"direction; rows of zeros: {len(skipped):,}. Remove them, or pass a model fitted with "
+            "on_bad_rows='skip' to keep them without comparison."
         )
     return skipped
 
@@ -236,22 +237,22 @@ def _find_zeros(chunk: Chunk, total: list[NDArray[np.int64]]) -> None:
 
 class _Cluster(NamedTuple):
     numbers: NDArray[np.int64]
-    """(m,) ascending indices of its rows in the table."""
+    """(m,) table indices of the rows in the cluster, in ascending order."""
     center: NDArray[Any]
 
 
 Groups = Iterator[list[_Cluster]]
 Found = list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]]
-"""Indices of rows, most similar earlier rows (`NONE` if there is none), and their similarities."""
+"""Row indices, indices of the most similar earlier rows (or `NONE`), and similarities."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Search:
-    """Search for earlier rows in clusters."""
+    """Search clusters for the most similar earlier row of each row."""
 
     order: Order
     normalize: Literal["l2"] | None
-    """Normalisation of rows before their distance to the centre is computed."""
+    """Normalisation of rows before distances to the centre are computed."""
     most_bytes: int
 
     def all_rows(
@@ -261,7 +262,7 @@ class _Search:
         centers: NDArray[Any],
         client: Client | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the most similar earlier row of every row of a table, and its similarity."""
+        """Return, for each row of the table, the most similar earlier row and its similarity."""
         nearest, similarity = np.full(len(labels), NONE, np.int64), np.full(len(labels), np.nan)
         groups = self._groups(passes.rows, labels, centers)
         here = map(partial(self.run, passes), groups)
@@ -272,7 +273,7 @@ class _Search:
         return nearest, similarity
 
     def _groups(self, rows: Rows, labels: NDArray[np.int32], centers: NDArray[Any]) -> Groups:
-        """Yield clusters of several rows, together of at most `most_bytes` or a single one."""
+        """Yield groups of clusters of up to `most_bytes`; larger clusters form their own groups."""
         by_cluster = np.argsort(labels, kind="stable")
         ends = np.cumsum(np.bincount(labels + 1, minlength=len(centers) + 1))
         most, group, held = self._most_rows(rows), list[_Cluster](), 0
@@ -288,12 +289,12 @@ class _Search:
             yield group
 
     def _most_rows(self, rows: Rows) -> int:
-        # Gathered rows, ordered rows, and these normalised in float32.
+        # Each row is stored as loaded, in cluster order, and normalised in float32.
         row_bytes = rows.n_features * (2 * compute_dtype(rows.dtype).itemsize + 4)
         return max(2, self.most_bytes // row_bytes)
 
     def _on_workers(self, client: Client, passes: BasePasses, groups: Groups) -> Iterator[Found]:
-        """Search groups on workers, one at a time on each; yield results in any order."""
+        """Search one group per worker at a time, and yield results as they are completed."""
         from distributed import as_completed
 
         addresses: dict[str, str] = {}
@@ -314,7 +315,7 @@ class _Search:
             passes.raise_if_stopped()
 
     def run(self, passes: BasePasses, group: Sequence[_Cluster]) -> Found:
-        """Search some clusters on threads of this process."""
+        """Search a group of clusters on the threads of this process."""
         most = self._most_rows(passes.rows)
         if len(group) == 1 and len(group[0].numbers) > most:
             return list(self._in_tiles(passes, group[0], max(1, most // 2)))
@@ -331,7 +332,7 @@ class _Search:
         return [(rows.numbers, rows.found, rows.similarity) for rows in ordered]
 
     def _in_tiles(self, passes: BasePasses, cluster: _Cluster, most: int) -> Iterator[Any]:
-        """Search a cluster of which two tiles of ``most`` rows are held at a time."""
+        """Search a large cluster; at most two tiles of ``most`` rows are in memory at a time."""
         numbers, begins = cluster.numbers, range(0, len(cluster.numbers), most)
         distances = np.zeros(len(numbers))
         if self.order != "id":
@@ -352,7 +353,7 @@ class _Search:
             yield rows.numbers, rows.found, rows.similarity
 
     def _distances(self, x: NDArray[Any], center: NDArray[Any]) -> NDArray[np.float64]:
-        """Return squared distances to the centre; zeros if the order does not depend on them."""
+        """Return squared distances to the centre, or zeros if the order is "id"."""
         if self.order == "id":
             return np.zeros(len(x))
         x = normalize_rows(x) if self.normalize == "l2" else x
@@ -361,12 +362,12 @@ class _Search:
         return squared_distances(x, packed, np.zeros(len(x), np.int32))
 
     def _places(self, distances: NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the order of a cluster's rows, which are given in the order of the table."""
+        """Return the indices that sort the rows of a cluster by `order`."""
         return np.argsort(-distances if self.order == "farthest" else distances, kind="stable")
 
 
 def _run_group(search: _Search, rows: Rows, group: Sequence[_Cluster]) -> Found:
-    """Search a group of clusters on all threads of this worker."""
+    """Search a group of clusters on all threads of a Dask worker."""
     from distributed import get_worker
 
     threads = get_worker().state.nthreads
@@ -375,7 +376,7 @@ def _run_group(search: _Search, rows: Rows, group: Sequence[_Cluster]) -> Found:
 
 
 def _compare(threads: Threads, pairs: Sequence[tuple[OrderedRows, OrderedRows, int]]) -> None:
-    """Compare rows with others, of which row i has the first ``i + offset``."""
+    """Compare each row i of the first table with the first ``i + offset`` rows of the second."""
     tasks = [
         partial(search_earlier, rows, others, offset, begin, begin + TASK_ROWS)
         for rows, others, offset in pairs
@@ -385,7 +386,7 @@ def _compare(threads: Threads, pairs: Sequence[tuple[OrderedRows, OrderedRows, i
 
 
 def _gather(passes: BasePasses, numbers: NDArray[np.int64]) -> NDArray[Any]:
-    """Return rows by their indices, in this order."""
+    """Load the rows with the given table indices, in the given order."""
     whole = passes.rows.in_memory()
     if whole is not None:
         found: NDArray[Any] = rows_at(whole, numbers)
@@ -399,11 +400,11 @@ def _gather(passes: BasePasses, numbers: NDArray[np.int64]) -> NDArray[Any]:
 def _check_output(
     out: str | Folder, storage_options: Mapping[str, Any] | None
 ) -> tuple[Folder, str]:
-    """Return the folder and the name of a new file, or raise ParameterError or OutputError."""
+    """Return the folder and name of the output file; raise an error if it cannot be written."""
     place = Folder.of(out, storage_options)
     folder, name = place.parent()
     if not name.lower().endswith((".parquet", ".csv")):
-        raise ParameterError(f"out={place.url} is not the name of a .parquet or .csv file.")
+        raise ParameterError(f"out={place.url} must be the name of a .parquet or .csv file.")
     if name.lower().endswith(".parquet"):
         require("pyarrow.parquet", "parquet", ".parquet files")
     if folder.exists(name):
@@ -423,7 +424,7 @@ Part = tuple[NDArray[Any], NDArray[np.bool_], NDArray[Any], NDArray[np.float64]]
 
 
 def _parts(found: NearDuplicates) -> Iterator[Part]:
-    """Yield `COLUMNS` chunk by chunk; ids of duplicates are arbitrary for rows that are kept."""
+    """Yield `COLUMNS` chunk by chunk; values of "duplicate_of" are arbitrary for kept rows."""
     rows = found.rows
     targets = np.unique(found.duplicate_of[~found.kept])
     names = []

@@ -217,7 +217,7 @@ def test_an_output_is_replaced_only_by_force(url, tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(b"mine")
     told = export(url, "npy", path, code=1).stderr
-    assert told == f"Error: {path} exists: choose another --out, or use --force\n"
+    assert told == f"Error: {path} exists already; choose another --out, or use --force\n"
     assert path.read_bytes() == b"mine"
     export(url, "npy", path, "--force")
     assert np.load(path).shape == (K, D)
@@ -234,7 +234,7 @@ def test_nothing_is_left_where_nothing_can_be_written(url, tmp_path):
 
 def test_a_mixture_is_refused(tmp_path):
     model = lk.Mixture(3, random_state=0).fit(X).model_
-    with pytest.raises(ParameterError, match="kind 'mixture' labels rows otherwise: fit KMeans"):
+    with pytest.raises(ParameterError, match="kind 'mixture' labels rows differently; fit KMeans"):
         model.to_faiss()
     model.save(str(tmp_path / "model.zarr"))
     for kind in ("faiss", "lance", "parquet", "npy"):
@@ -253,7 +253,7 @@ def test_standardised_centres_are_refused():
 def test_other_mistakes():
     with pytest.raises(ParameterError, match="metric='cosine' is not a metric of an index"):
         model_of(X[:3]).to_faiss("cosine")
-    with pytest.raises(ParameterError, match=r"the coordinate 1e\+40, but indexes hold float32"):
+    with pytest.raises(ParameterError, match=r"the coordinate 1e\+40, but the maximum in float32"):
         model_of([[1e40, 0.0], [0.0, 1.0]]).to_faiss()
 
 

@@ -1,16 +1,17 @@
-"""Most similar earlier row of every row of an ordered list of rows, by cosine similarity.
+"""Find the most similar earlier row, by cosine similarity, of each row of an ordered list.
 
-The similarity of two rows is ``min(x·z / sqrt(x·x z·z), 1)``, with the products summed in float64
-in a fixed order, so that it depends on these two rows alone. Rows of the
-same numbers have similarity 1 exactly.
+The similarity of rows x and z is ``min(x·z / sqrt(x·x z·z), 1)``. The products are summed in
+float64 in a fixed order, so the similarity depends only on the two rows. Equal rows have a
+similarity of exactly 1.
 
-Float32 products of normalised rows decide which similarities are computed. With unit roundoff u and
-γ_n = n u / (1 - n u), a normalised row has an error of at most u times its length, and a product of
-d fused or separate multiply-adds an error of at most γ_d |x| |z| (Higham 2002, lemma 3.1). So a
-product differs from the similarity by less than ``error = γ_{d+4} + (d + 8) 2^-50``, of which the
-second term covers underflow and the float64 sums. A row whose product is below ``b - error`` is
-less similar than b. If p is the largest product of some rows, one of them has at least the
-similarity ``p - error``, so that products below ``p - 2 error`` are ignored, too.
+Most pairs of rows are excluded by float32 products of normalised rows, and similarities are only
+computed for the remaining pairs. Let u be the unit roundoff, and let γ_n be ``n u / (1 - n u)``.
+The relative error of a normalised row is at most u. The error of a product of d terms is at most
+``γ_d |x| |z|``, with or without fused multiply-adds (Higham 2002, lemma 3.1). Therefore, products
+and similarities differ by less than ``error = γ_{d+4} + (d + 8) 2^-50``; the second term covers
+underflow and the float64 sums. A row with a product below ``b - error`` has a similarity below b.
+If p is the largest product, the largest similarity is at least ``p - error``, so rows with products
+below ``p - 2 error`` can be excluded.
 """
 
 from __future__ import annotations
@@ -44,34 +45,34 @@ from largek_dask.kernels.tile import SCORES, Micro, Tile, select_tile
 
 SINGLE = np.dtype(np.float32)
 NONE = -1
-"""Index of the row found for a row without earlier rows."""
+"""Value of `found` for rows without earlier rows."""
 LARGEST = 200
-"""Float64 rows are divided by a power of two if their largest exponent is beyond this."""
+"""Maximum magnitude of binary exponents in float64 rows; rows beyond it are rescaled."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OrderedRows:
-    """Consecutive rows of an ordered list, prepared by :func:`order_rows`."""
+    """Consecutive rows of an ordered list, prepared for :func:`search_earlier`."""
 
     x: NDArray[Any]
     """(m, d) rows in the compute dtype."""
     units: NDArray[np.float32]
-    """(m padded, d) normalised rows, then rows of zeros."""
+    """(p, d) normalised rows, padded with rows of zeros."""
     squares: NDArray[np.float64]
-    """(m,) ``x·x``; 0 for rows of zeros."""
+    """(m,) squared norms of the rows."""
     numbers: NDArray[np.int64]
-    """(m,) index of each row in the table, by which ties are decided."""
+    """(m,) table index of each row; the lowest index wins ties."""
     found: NDArray[np.int64]
-    """(m,) index in the table of the most similar earlier row so far; `NONE` if there is none."""
+    """(m,) table index of the most similar earlier row so far, or `NONE`."""
     similarity: NDArray[np.float64]
-    """(m,) similarity to that row; -2 if there is none."""
+    """(m,) similarity to the most similar earlier row so far; -2 without earlier rows."""
 
 
 def order_rows(x: NDArray[Any], numbers: NDArray[np.int64]) -> OrderedRows:
-    """Prepare (m, d) finite rows of any real type, with their indices in the table."""
+    """Prepare (m, d) finite rows and their (m,) table indices for the search."""
     x = np.ascontiguousarray(x, compute_dtype(x.dtype))
     if x.dtype == np.float64:
-        # Powers of two change no similarity, and keep products within range.
+        # Scaling by powers of two prevents overflow and does not change similarities.
         exponents = np.frexp(np.abs(x).max(axis=1, initial=0))[1]
         exponents[np.abs(exponents) <= LARGEST] = 0
         if exponents.any():
@@ -87,10 +88,10 @@ def order_rows(x: NDArray[Any], numbers: NDArray[np.int64]) -> OrderedRows:
 def search_earlier(
     rows: OrderedRows, others: OrderedRows, offset: int, begin: int = 0, end: int | None = None
 ) -> None:
-    """Update `found` and `similarity` of the rows ``begin`` to ``end`` by comparison with others.
+    """Compare rows ``begin`` to ``end`` with ``others``; update `found` and `similarity`.
 
-    Row i is compared with the first ``i + offset`` of the others. Ties go to the lowest index in
-    the table. The result does not depend on the order of calls.
+    Row i is compared with the first ``i + offset`` rows of ``others``. Of equally similar rows, the
+    row with the lowest table index is chosen. The results do not depend on the order of calls.
     """
     d, n, at = rows.x.shape[1], len(others.x), slice(begin, end)
     tile = select_tile()
@@ -107,7 +108,7 @@ def search_earlier(
 
 
 def rounding(n_features: int) -> float:
-    """Return the bound ``error`` of the module's docstring; infinite if there is none."""
+    """Return ``error`` as defined in the module's docstring; infinity if d is too large."""
     share = (n_features + 4) * float(np.finfo(SINGLE).eps) / 2
     return share / (1 - share) + (n_features + 8) * 2.0**-50 if share < 0.5 else np.inf
 
@@ -122,7 +123,7 @@ def _square_rows(x, out):
 
 @cache
 def _search(tile: Tile, dtype: Dtype) -> Kernel:
-    """Compile :func:`search_earlier`."""
+    """Compile the kernel of :func:`search_earlier`."""
     width, centres = tile.vectors * tile.lanes, tile.centres
     spec = Micro(centres, tile.vectors, tile.lanes, SCORES).code
     pack, meet, read = pack_rows(SINGLE, width), _meet(width), real_arrays
@@ -170,7 +171,7 @@ def _search(tile: Tile, dtype: Dtype) -> Kernel:
 
 @cache
 def _meet(width: int) -> Kernel:
-    """Compile the update of a panel's rows by their products with a block of other rows."""
+    """Compile the update of a panel of rows from products with a block of other rows."""
 
     @inner
     def meet(
@@ -179,7 +180,7 @@ def _meet(width: int) -> Kernel:
     ):  # fmt: skip
         for q in range(width):
             largest[q] = -np.inf
-        # Rows of the block that are earlier for all rows of the panel; usually these are all.
+        # Number of rows in the block that precede all rows of the panel; usually the whole block.
         common = max(min(length, p + offset - first), 0)
         for j in range(common):
             block = products[j * width : (j + 1) * width]
@@ -200,7 +201,7 @@ def _meet(width: int) -> Kernel:
                 c = first + j
                 number = numbers[c]
                 if best == 1.0 and number > found[i]:
-                    continue  # not even an equal row would replace the row found
+                    continue  # Another similarity of 1 would lose the tie.
                 both = np.sqrt(squares[i] * other_squares[c])
                 own = min(row_product(rows, i * d, flat, c * d, d) / both, 1.0)
                 if own > best or (own == best and number < found[i]):

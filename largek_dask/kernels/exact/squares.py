@@ -1,4 +1,4 @@
-"""Squared lengths of rows, and exact sums of the squares of each feature."""
+"""Compute squared norms of rows, and exact sums of squares of features."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from largek_dask.kernels.exact.scan import scan_floats, scan_weighted
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE, compute_dtype, native_blocks
 
-_SPLITTER = 134217729.0  # 2^27 + 1, as in `numbers.two_product_error`
+_SPLITTER = 134217729.0  # 2^27 + 1 splits floats into halves (`numbers.two_product_error`)
 _ALL = readonly(np.empty(0, np.int64))
 
 
 class FeatureSquares:
-    """Exact weighted sum, and maximum, of ``(x - shift)^2`` for each feature of dense rows."""
+    """Exact weighted sum and maximum of ``(x - shift)^2`` for each feature of dense rows."""
 
     __slots__ = ("largest", "shift", "sums")
 
@@ -27,7 +27,7 @@ class FeatureSquares:
         self.shift = shift.astype(np.float64)
         self.sums = ExactSums(len(shift))
         self.largest: NDArray[np.float64] = np.zeros(len(shift))
-        """(d,) largest square of each feature, among rows of positive weight."""
+        """(d,) largest square of each feature among rows of positive weight."""
 
     @property
     def nbytes(self) -> int:
@@ -50,14 +50,14 @@ class FeatureSquares:
         self.sums.add_table(limbs)
 
     def merge(self, other: FeatureSquares) -> FeatureSquares:
-        """Add sums about the same ``shift`` in place, and return ``self``."""
+        """Add the sums of other rows with the same ``shift`` in place, and return ``self``."""
         self.sums.merge(other.sums)
         self.largest = np.maximum(self.largest, other.largest)
         return self
 
 
 class FeatureMoments:
-    """Exact weighted sums of the values and squares of each feature of dense rows."""
+    """Exact weighted sums of values and squares for each feature of dense rows."""
 
     def __init__(self, n_features: int) -> None:
         self._weights = ExactSums(1)
@@ -83,10 +83,10 @@ class FeatureMoments:
         for begin in range(0, len(x), step):
             at = slice(begin, begin + step)
             values = x[at].astype(np.float64)
-            with np.errstate(over="ignore", invalid="ignore"):  # `finish` reports it
+            with np.errstate(over="ignore", invalid="ignore"):  # `finish` returns NaN.
                 products = np.square(values)
                 parts = [(values, sums, (self._low, self._high)), (products, squares, ignored)]
-                if compute_dtype(x.dtype) == np.float64:  # squares of others are exact
+                if compute_dtype(x.dtype) == np.float64:  # Float32 values have exact squares.
                     t = _SPLITTER * values
                     high = t - (t - values)
                     low = values - high
@@ -101,7 +101,7 @@ class FeatureMoments:
         self._squares.add_table(squares)
 
     def merge(self, other: FeatureMoments) -> FeatureMoments:
-        """Add the sums of other rows to this object, and return it."""
+        """Add the sums of other rows in place, and return ``self``."""
         self._weights.merge(other._weights)
         self._most_weight = max(self._most_weight, other._most_weight)
         self._sums.merge(other._sums)
@@ -111,10 +111,11 @@ class FeatureMoments:
         return self
 
     def finish(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean, variance and largest absolute value of each feature, each rounded once.
+        """Return the mean, variance and largest absolute value of each feature, correctly rounded.
 
-        The variance is 0 if and only if the feature is constant or its variance underflows, and
-        NaN if the sum of its squares may overflow. Without rows of positive weight, all are 0.
+        The variance is 0 if and only if the feature is constant or the variance underflows. The
+        variance is NaN if the sum of squares may overflow. If no row has a positive weight, all
+        results are 0.
         """
         d = len(self._low)
         (weight,), of_weight = self._weights.integers()
@@ -124,7 +125,7 @@ class FeatureMoments:
         size = np.maximum(np.abs(self._low), np.abs(self._high))
         with np.errstate(over="ignore"):
             overflows = ~np.isfinite(np.square(size) * self._most_weight)
-        # The variance is (weight * sum of squares - sum^2) / weight^2, in integers.
+        # In integer arithmetic: variance = (weight * sum of squares - sum^2) / weight^2.
         (sums, of_sums), (squares, of_squares) = self._sums.integers(), self._squares.integers()
         unit = min(of_squares + of_weight, 2 * of_sums)
         shifts = of_squares + of_weight - unit, 2 * of_sums - unit
@@ -142,8 +143,8 @@ def row_squares(
 ) -> NDArray[np.float64]:
     """Return (n,) squared norms of ``x - shift`` in float64, for all rows or for ``rows``.
 
-    Squares are added to eight partial sums in turn, because additions to a single sum would have to
-    wait for each other.
+    Squares are added to eight partial sums in turn, because additions to a single sum cannot run
+    in parallel.
     """
     chosen = _ALL if rows is None else readonly(rows)
     out = np.empty(len(x) if rows is None else len(rows))
@@ -160,7 +161,7 @@ def row_squares(
 
 
 def check_origin(shift: NDArray[Any]) -> None:
-    """Raise ValueError unless the origin is 0, since omitted values of sparse rows are 0."""
+    """Raise ValueError unless the origin is 0, as required for sparse rows."""
     if shift.any():
         raise ValueError("the origin of sparse rows must be 0")
 
@@ -178,12 +179,12 @@ def _sparse_squares(data, indices, indptr, rows, out):
 
 @njit
 def _row_squares(x, shift, rows, out):
-    """Process four rows at a time, which takes 40 % of the time of single rows."""
+    """Process four rows at a time, which is 2.5 times as fast as one row at a time."""
     n, d = out.shape[0], x.shape[1]
     whole = d // 8 * 8
     lanes = np.empty((4, 8))
     for begin in range(0, n, 4):
-        # An incomplete group of four repeats the last row.
+        # If fewer than four rows remain, the last row is repeated.
         i, j, k, m = begin, min(begin + 1, n - 1), min(begin + 2, n - 1), min(begin + 3, n - 1)
         if rows.shape[0] > 0:
             i, j, k, m = rows[i], rows[j], rows[k], rows[m]
