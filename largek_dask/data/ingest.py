@@ -73,8 +73,7 @@ def ingest(
         float32, fits take about half as long.
     shuffle : int, optional
         Seed of a random permutation of the rows, so that any range of rows is a random sample.
-        Needs temporary disk space of the size of the data, and 64 MB of memory, or 1/256 of the
-        data if that is more.
+        Needs temporary disk space of the size of the data, and memory of 1/256 of it (or 64 MB).
     progress : bool
         Show a progress bar on stderr.
     force : bool

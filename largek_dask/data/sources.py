@@ -55,10 +55,9 @@ def open_rows(
         (``.npy``, ``.fvecs``, ``.bvecs``, ``.ivecs``, ``.fbin``, ``.u8bin``, ``.i8bin``): a file, a
         folder, a pattern such as ``"folder/*.parquet"`` or a list of files; or of a Zarr array or
         group (v2 or v3; also a CSR group or a whole store as AnnData writes them); a numpy array,
-        list of lists, scipy
-        sparse matrix, zarr.Array or Group, an open h5py File, Group or Dataset, dask.array,
-        xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or RecordBatch.
-        :class:`Rows` are returned as they are. Names of columns are kept (``Rows.feature_names``).
+        list of lists, scipy sparse matrix, zarr.Array or Group, an open h5py File, Group or
+        Dataset, dask.array, xarray.DataArray, DataFrame of pandas, polars or dask, pyarrow Table or
+        RecordBatch. :class:`Rows` are returned unchanged. Column names are kept.
     sample_weight : array-like, dask array, or URL of a Zarr array or .npy file, optional
         One weight per row; by default the weights of the source (such as a stored coreset), or 1.
     column : str, optional

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import dask
 import numpy as np
@@ -12,12 +13,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, DataWarning, LargekError, ParameterError
+from tests.conftest import make_client
 from tests.data.helpers import read_all
 
 TYPES = (np.float64, np.float32, np.float16, np.int8, np.uint8)
@@ -209,11 +210,8 @@ def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_wo
     here = fitted(path)
     assert here.model_.digest() == expected.model_.digest()
     np.testing.assert_array_equal(here.predict(path), here.predict(x))
-    with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=False,
-                     dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):  # fmt: skip
+    with ExitStack() as stack:
+        client = make_client(stack, n_workers, processes=False)
         there = fitted(path, client=client)
         assert there.model_.digest() == expected.model_.digest()
         np.testing.assert_array_equal(there.labels_, here.labels_)
@@ -250,7 +248,7 @@ def test_lists_of_other_lengths_are_refused_with_file_group_and_row(group, tmp_p
 def test_files_with_lists_of_other_lengths(tmp_path):
     write(np.ones((4, 3)), tmp_path / "0.parquet")
     write(np.ones((4, 2)), tmp_path / "1.parquet")
-    with pytest.raises(DataError, match=r"1\.parquet has rows of 2 numbers.*0\.parquet of 3"):
+    with pytest.raises(DataError, match=r"1\.parquet has rows of 2 numbers.*0\.parquet have 3"):
         open_rows(tmp_path / "*.parquet")
 
 

@@ -137,7 +137,7 @@ def test_the_model_keeps_it(tmp_path):
     again = lk.KMeans.from_model(loaded)
     assert (again.scale, clone(again).scale) == ("standard", "standard")
     np.testing.assert_array_equal(again.predict(X), found.labels_)
-    with pytest.raises(ParameterError, match=r"SphericalKMeans.from_model takes a model of norm"):
+    with pytest.raises(ParameterError, match=r"SphericalKMeans.from_model needs a model of norm"):
         lk.SphericalKMeans.from_model(loaded)
     # The digest depends on it, and damage is noticed.
     assert kmeans(X * 2, algorithm="partition-path").model_.digest() != loaded.digest()

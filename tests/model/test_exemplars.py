@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 import dask
 import numpy as np
 import pandas as pd
 import pytest
-from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.errors import ParameterError
+from tests.conftest import make_client
 
 N, D, K = 700, 4, 6
 
@@ -69,12 +71,8 @@ def test_ids_and_workers_and_skipped_rows(x, tmp_path):
     bad[10] = np.nan
     frame = pd.DataFrame({"id": [f"r{i}" for i in range(N)], "e": list(bad)})
     frame.to_parquet(tmp_path / "x.parquet")
-    with (
-        dask.config.set({"largek.data.read-chunk-bytes": 8 * D * 100}),
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):  # fmt: skip
+    with dask.config.set({"largek.data.read-chunk-bytes": 8 * D * 100}), ExitStack() as stack:
+        client = make_client(stack, 2, processes=False)
         rows = lk.open_rows(tmp_path / "x.parquet", column="e", ids="id")
         assert rows.n_chunks == 7
         there = model.exemplars(rows, 3, client=client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import ExitStack
 
 import dask
 import numpy as np
@@ -12,12 +13,12 @@ import pyarrow.dataset as dataset
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
 
 import largek_dask as lk
 from largek_dask.cli import main
 from largek_dask.errors import DataError, OutputError, ParameterError
 from largek_dask.model import predictions
+from tests.conftest import make_client
 
 N, D, K = 900, 5, 7
 
@@ -83,11 +84,8 @@ def test_ids_distances_and_second_centres(suffix, model, x, source, tmp_path, fe
 
 def test_the_table_is_the_same_on_workers(model, source, tmp_path, few_rows_per_chunk):
     tables = []
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False,
-                     dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):  # fmt: skip
+    with ExitStack() as stack:
+        client = make_client(stack, 2, processes=False)
         for number, where in enumerate((None, client)):
             out = tmp_path / f"{number}.parquet"
             model.predict(source, out=out, column="e", ids="id", include=("id", "distance"),
