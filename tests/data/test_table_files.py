@@ -134,9 +134,7 @@ def test_files_of_several_types_have_one_that_holds_all(tmp_path):
 
 def test_the_file_that_differs_is_named(parts, frame, tmp_path):
     frame.rename(columns={"b": "B"}).to_parquet(parts / "part-2.parquet")
-    message = (
-        r"part-2\.parquet does not have the same columns as .*part-0\.parquet, the first .*"
-    )
+    message = r"part-2\.parquet does not have the same columns as .*part-0\.parquet, the first .*"
     with pytest.raises(DataError, match=message + r"Missing: 'b'\. Unk"):
         quiet(parts, tmp_path / "x.zarr")
     with pytest.raises(ParameterError, match=r"part-2\.parquet has no column 'b'"):
