@@ -88,7 +88,7 @@ def predict(
     scheduler: str | None,
     data_options: DataOptions,
 ) -> None:
-    """Write the label, log density or component probabilities of each row of DATA.
+    """Write the label, density or probabilities of each row of DATA.
 
     Rows are assigned to the nearest cluster or, for a mixture, to the most likely component. MODEL
     is the URL of a model or the folder of a fit. Repeat the command to resume an interrupted run;

@@ -40,7 +40,7 @@ def report(
     force: bool,
     storage_options: dict[str, Any] | None,
 ) -> None:
-    """Write an HTML report about a fit: cost, cluster sizes and centres.
+    """Write an HTML report about a fit: cost, sizes and centres.
 
     RUN is the folder of a fit or job, or a model. The report is one self-contained HTML file;
     during a fit, the report shows the last checkpoint. With --every, browsers reload the report.
