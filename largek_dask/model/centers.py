@@ -132,7 +132,7 @@ class CentersModel(Model):
         column, ids : optional
             As in :func:`~largek_dask.open_rows`.
         client, n_threads : optional
-            As in :meth:`predict`.
+            As in ``predict``.
 
         Returns
         -------

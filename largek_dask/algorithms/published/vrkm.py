@@ -7,7 +7,7 @@ reduction, Neurocomputing 307 (2018). A step is an epoch.
 Lines of Algorithm 3, VRKM (4, VRKM++)
 ========================================  =========================================================
 1: starting centres                       :meth:`VRKM.init`
-3: partition                              :func:`partition_chunk`
+3: partition                              ``partition_chunk``
 4 to 6 (4, 5): position correction        :meth:`VRKM.step`, by equation 8
 7, 8: batch gradient                      ``snapshot_gradient``, by the partition's sums
 9 to 15 (6 to 12): inner loop             :func:`~largek_dask.kernels.stochastic.vrkm_rows`, or
