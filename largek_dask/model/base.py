@@ -227,8 +227,10 @@ class Model(ABC):
         include : collection of {"id", "distance", "second"}
             Further columns of a ``.csv`` or ``.parquet`` file: ids of the rows (their numbers, if
             they have no ids); the exact distance to the own centre, Euclidean, or cosine if the
-            model normalises rows; the second nearest centre and the distance to it. Such a file is
-            written as a whole, and a killed run starts again.
+            model normalises rows; the second nearest centre and the distance to it. Centres are
+            ranked by the Euclidean distance, as for labels; with ``KMeans(normalize="l2")``, whose
+            centres are shorter than 1, the second may have a smaller cosine distance. Such a file
+            is written as a whole, and a killed run starts again.
         partition_by : {"cluster"}, optional
             Write ``out`` as a folder of Parquet files ``cluster=N/part-M.parquet``.
         column, ids : optional
