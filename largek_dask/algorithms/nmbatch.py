@@ -360,7 +360,7 @@ def nested_chunk(
     else:
         labels, _ = nearest_pruned(chunk.x, centers)
     changed = total.assign(chunk.x, chunk.weight, old, labels, chunk.counted)
-    total.tally.n_moved += int(np.count_nonzero(changed & (old >= 0)))
+    total.tally.n_moved += int(np.count_nonzero(old[changed] >= 0))
     if chunk.rows is None:
         chunk.keep(labels=labels)
     else:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.kernels.jit import njit
+from largek_dask.kernels.threads import on_slices
 
 Array = NDArray[Any]
 Scalar = TypeVar("Scalar", bound=np.generic)
@@ -157,9 +158,14 @@ def _take_stored(x, indptr, columns, out):
             out[p] = x[j, columns[p]]
 
 
-def rows_at(x: Table, places: NDArray[Any]) -> Any:
+def rows_at(x: Table, places: NDArray[Any], n_threads: int = 1) -> Any:
     """Return ``x[places]``; for dense rows ``take`` is several times faster than indexing."""
-    return x[places] if isinstance(x, SparseBlock) else x.take(places, axis=0)
+    if isinstance(x, SparseBlock):
+        return x[places]
+    out = np.empty((len(places), x.shape[1]), x.dtype)
+    # With mode "clip", numpy needs no buffer.
+    on_slices(n_threads, lambda at: x.take(places[at], 0, out[at], "clip"), *out.shape)
+    return out
 
 
 def stack_rows(parts: Sequence[Table]) -> Table:

@@ -16,6 +16,9 @@ from largek_dask.kernels.compiling import checked_by
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+SLICE_VALUES = 1 << 17
+"""Minimum number of values for another thread: work of a tenth of a millisecond, which is about
+the time to start the thread."""
 _pools: dict[tuple[int, int], ThreadPoolExecutor] = {}
 """Thread pools by process ID and number of threads. A forked child has none of the threads of its
 parent. Threads are reused, since kernels keep scratch arrays per thread."""
@@ -67,6 +70,16 @@ def on_threads(
     if errors:
         raise min(errors, key=lambda error: error[0])[1]
     return results
+
+
+def on_slices(
+    n_threads: int, function: Callable[[slice], object], n_rows: int, row_values: int
+) -> None:
+    """Call ``function`` for slices of ``n_rows`` rows on threads, with enough values per slice."""
+    step = max(1, SLICE_VALUES // max(1, row_values), -(-n_rows // n_threads))
+    on_threads(
+        n_threads, function, [slice(at, min(at + step, n_rows)) for at in range(0, n_rows, step)]
+    )
 
 
 def _no_check() -> None:

@@ -402,7 +402,7 @@ class BasePasses(ABC):
             return None
         x, weight = whole
         if not (len(rows) == self.n_rows and rows[0] == 0 and (np.diff(rows) == 1).all()):
-            x, weight = rows_at(x, rows), None if weight is None else weight[rows]
+            x, weight = rows_at(x, rows, self.threads.n), None if weight is None else weight[rows]
         if weight is not None and not weight.all():
             # Only chunks replace NaN in rows of weight 0, so do not return these rows directly.
             return None

@@ -102,7 +102,7 @@ class Subset(LocalPasses):
         """Return some rows by their positions, or all rows in order; see ``BasePasses.take``."""
         x, weight, numbers = self.held.together()
         if rows is not None:
-            x, weight = rows_at(x, rows), None if weight is None else weight[rows]
+            x, weight = rows_at(x, rows, self.threads.n), None if weight is None else weight[rows]
             numbers = numbers[rows]
         return TakenRows(x.astype(self.statistics.dtype, copy=False), weight, numbers)
 

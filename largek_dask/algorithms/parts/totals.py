@@ -26,7 +26,7 @@ takes 1.8 instead of 3.1 ms; with 3 kB per row it takes longer (measured)."""
 LOOKED_UP_BYTES = 1 << 20
 """Number of bytes of changed rows that are copied at a time."""
 
-LEAST_COUNTED = 1 << 15
+LEAST_COUNTED, LEAST_COMPARED = 1 << 15, 1 << 18
 WORTH_COUNTING = 8
 """Minimum number of rows per cluster for which separate sums per thread are faster."""
 
@@ -145,27 +145,48 @@ class AssignmentTotal(Generic[T]):
         old: NDArray[np.int32] | None,
         new: NDArray[np.int32],
         counted: bool = False,
-    ) -> NDArray[np.bool_]:
+    ) -> NDArray[np.int64]:
         """Move rows (n, d) from their old to their new clusters; -1 means no cluster.
 
         The total already includes the rows in their old clusters if ``counted`` is True, and
-        otherwise none of the rows. Return a mask of the rows whose cluster changed. Rows of weight
-        0 never count as changed, so that they cannot prevent convergence.
+        otherwise none of the rows. Return the rows whose cluster changed. Rows of weight 0 never
+        count as changed, so that they cannot prevent convergence.
         """
+        changed = np.flatnonzero(new >= 0 if old is None else new != old)
         if counted and old is not None:
-            self._move_sums(x, weight, old, new)
-            if self.by_cluster:
-                self._move_squares(x, weight, old, new)
-        else:
-            self.sums.add(x, new, weight)
-            squares = row_squares(x, self.sums.grid.shift)
-            self.squares.add(squares, weight, new if self.by_cluster else None)
-        changed: NDArray[np.bool_] = new >= 0 if old is None else new != old
-        if weight is not None:
-            changed &= weight > 0
+            return self.move(x, weight, old, new, changed)
+        self.sums.add(x, new, weight)
+        squares = row_squares(x, self.sums.grid.shift)
+        self.squares.add(squares, weight, new if self.by_cluster else None)
+        return self._tallied(new, weight, changed)
+
+    def move(
+        self,
+        x: Table,
+        weight: NDArray[np.float64] | None,
+        old: NDArray[np.int32],
+        new: NDArray[np.int32],
+        rows: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
+        """Move ``rows`` (m,), all rows whose label changes, which the total already includes.
+
+        Return those that count as changed.
+        """
+        self._move_sums(x, weight, old, new, rows)
+        if self.by_cluster:
+            squares = row_squares(x, self.sums.grid.shift, rows)
+            own = None if weight is None else weight[rows]
+            self.squares.add(-squares, own, old[rows])
+            self.squares.add(squares, own, new[rows])
+        return self._tallied(new, weight, rows)
+
+    def _tallied(
+        self, new: NDArray[np.int32], weight: NDArray[np.float64] | None, rows: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        rows = rows if weight is None else rows[weight[rows] > 0]
         self.tally.n_rows += len(new)
-        self.tally.n_changed += int(np.count_nonzero(changed))
-        return changed
+        self.tally.n_changed += len(rows)
+        return rows
 
     def _move_sums(
         self,
@@ -173,9 +194,9 @@ class AssignmentTotal(Generic[T]):
         weight: NDArray[np.float64] | None,
         old: NDArray[np.int32],
         new: NDArray[np.int32],
+        differ: NDArray[np.int64],
     ) -> None:
         """Move rows between sums; if only few rows change cluster, copy these first."""
-        differ = np.flatnonzero(old != new)
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
         if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
             self.sums.move(x, old, new, weight)
@@ -185,19 +206,6 @@ class AssignmentTotal(Generic[T]):
             rows = differ[begin : begin + step]
             own = None if weight is None else weight[rows]
             self.sums.move(rows_at(x, rows), old[rows], new[rows], own)
-
-    def _move_squares(
-        self,
-        x: Table,
-        weight: NDArray[np.float64] | None,
-        old: NDArray[np.int32],
-        new: NDArray[np.int32],
-    ) -> None:
-        differ = np.flatnonzero(old != new)
-        squares = row_squares(x, self.sums.grid.shift, differ)
-        weight = None if weight is None else weight[differ]
-        self.squares.add(-squares, weight, old[differ])
-        self.squares.add(squares, weight, new[differ])
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
@@ -221,10 +229,18 @@ def count_rows(
 ) -> None:
     """Run :meth:`AssignmentTotal.assign` on several threads."""
     n = len(labels)
+    if counted and old is not None:
+        step = max(LEAST_COMPARED, -(-n // threads.n))
+
+        def compare(begin: int) -> NDArray[np.int64]:
+            at = slice(begin, begin + step)
+            return begin + np.flatnonzero(old[at] != labels[at])
+
+        changed = np.concatenate(threads.map(compare, range(0, max(n, 1), step)))
+        if threads.n == 1 or len(changed) < WORTH_COUNTING * len(total.sums.counts):
+            total.move(x, weight, old, labels, changed)
+            return
     step = max(LEAST_COUNTED, -(-n // threads.n))
-    if counted and old is not None and step < n:
-        n_changed = np.count_nonzero(labels != old)
-        step = step if n_changed >= WORTH_COUNTING * len(total.sums.counts) else n
 
     def count(begin: int) -> AssignmentTotal[T]:
         part = total if begin == 0 else total.empty()

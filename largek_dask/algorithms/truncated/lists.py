@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.kernels.blocks import readonly
-from largek_dask.kernels.bounds.lists import order_by_label
+from largek_dask.kernels.bounds.lists import Lists, largest_of_lists, order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.distances import nearest, pack_centers
 
 NEAR_CELLS = 3
 """Number of nearest coarse cells whose centres a row without a label is compared with."""
-LISTED_AT_ONCE = 1 << 14
-"""Number of list entries processed at a time."""
 
 Labels = NDArray[np.int32]
 Indices = NDArray[np.int64]
@@ -127,21 +125,21 @@ def lists_with_moves(
     remaining centres, and both halves of those that are split. ``table`` and ``before`` (k, m) are
     the nearest centres after and before the moves.
     """
-    k = len(table)
-    lists = list(lists_of(table, length)[1].reshape(k, -1))
-    partner, gone = np.full(k, -1), np.zeros(k, np.bool_)
-    partner[split] = removed
-    gone[removed] = True
-    for j, r in zip(split.tolist(), removed.tolist(), strict=True):
-        lists[j] = np.array(sorted((j, r)), np.int32)
-        stay = before[r, 1:]
-        stay = stay[~gone[stay]][:15]
-        if not len(stay):
-            stay = np.array([j], np.int32)
-        halves = partner[stay]
-        lists[r] = np.union1d(stay, halves[halves >= 0]).astype(np.int32)
-    offsets = np.concatenate([[0], np.cumsum([len(own) for own in lists])])
-    return offsets, np.concatenate(lists)
+    listed = lists_of(table, length)[1].reshape(len(table), -1)
+    partner = dict(zip(split.tolist(), removed.tolist(), strict=True))
+    gone, lists = set(partner.values()), {}
+    for (j, r), near in zip(partner.items(), before[removed, 1:].tolist(), strict=True):
+        lists[j] = sorted((j, r))
+        stay = [c for c in near if c not in gone][:15] or [j]
+        lists[r] = sorted({*stay, *(partner[c] for c in stay if c in partner)})
+    changed = sorted(lists)
+    lengths, unchanged = np.full(len(table), listed.shape[1]), np.ones(len(table), np.bool_)
+    lengths[changed], unchanged[changed] = [len(lists[j]) for j in changed], False
+    offsets, kept = np.concatenate([[0], np.cumsum(lengths)]), np.repeat(unchanged, lengths)
+    out = np.empty(len(kept), np.int32)
+    out[kept] = listed[unchanged].ravel()
+    out[~kept] = [c for j in changed for c in lists[j]]
+    return offsets, out
 
 
 def reach_of(
@@ -163,13 +161,7 @@ def reach_of(
     if offsets is None or listed is None:
         reach = np.full(len(drift), drift.max())
     else:
-        # Process a part of the lists at a time, to save memory.
-        reach, k = np.empty(len(drift)), len(drift)
-        step = max(1, LISTED_AT_ONCE * k // max(1, len(listed)))
-        for begin in range(0, k, step):
-            cuts = offsets[begin : min(begin + step, k) + 1]
-            met = drift.take(listed[cuts[0] : cuts[-1]])
-            reach[begin : begin + step] = np.maximum.reduceat(met, cuts[:-1] - cuts[0])
+        reach = largest_of_lists(drift, Lists(offsets, listed))
     if unmet is not None:
         reach[unmet] = np.inf
     return reach

@@ -171,7 +171,7 @@ def advance(
             threads.map(lambda span: search_all(x, pass_.packed, *state, span), spans)
             evaluated = len(x) * pass_.packed.n_clusters
         case "lists":
-            before = rows.labels.copy() if pass_.max_loss > 0 else None
+            before = copied(rows.labels, threads) if pass_.max_loss > 0 else None
             evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
         case "unsettled":
             evaluated = _search_unsettled(x, rows, pass_, threads)
@@ -226,7 +226,7 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
 
         threads.map(widen, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
     if pass_.save:
-        rows.saved = rows.labels.copy()
+        rows.saved = copied(rows.labels, threads)
 
 
 def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
@@ -254,6 +254,15 @@ def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, thread
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
     parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
     return sum(threads.map(lambda part: search.groups(*part), parts))
+
+
+def copied(labels: Labels, threads: Threads) -> Labels:
+    """Return a copy of labels (n,), written on several threads."""
+    out = np.empty_like(labels)
+    threads.map(
+        lambda at: np.copyto(out[at], labels[at]), row_slices(len(labels), threads.n, 1, LEAST_ROWS)
+    )
+    return out
 
 
 def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
@@ -310,7 +319,7 @@ def pass_chunk(
     x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)
     if chunk.state is not None:
         kept = chunk.take_state()
-        rows, old = RowArrays(**kept), kept["labels"].copy()
+        rows, old = RowArrays(**kept), copied(kept["labels"], chunk.threads)
     else:
         rows = RowArrays.new(len(x), pass_.packed.dtype)
         if origin is not None:

@@ -130,7 +130,8 @@ class TruncatedSearch:
             assert sample is not None
             centers, coarse, _ = self.start(passes, rng, sample, state.centers)
             state = replace(state, centers=centers, coarse=coarse)
-        state = with_neighbours(state, passes.threads.n)
+        n_threads = passes.threads.n
+        state = with_neighbours(state, n_threads)
         done = _run_pass(passes, state, sample, origin)
         moves, curve, misled = probe_sample(passes, state, done, sample)
         far, restart_rows = _far_sample(passes, rng, state, done)
@@ -152,8 +153,8 @@ class TruncatedSearch:
         if state.schedule.task.keeps_centers:
             centers, cost = state.centers, done.cost + done.by_means
         elif continues and not back:
-            centers = overstep(state.centers, done.centers, state.moves)
-            cost = done.scale * done.total.sums.cost(centers, done.total.squares.value)
+            centers = overstep(state.centers, done.centers, state.moves, n_threads)
+            cost = done.scale * done.total.sums.cost(centers, done.total.squares.value, n_threads)
         unmet = None if state.moves is None else np.isin(np.arange(k), state.moves.clusters)
         after = replace(
             state,
@@ -288,11 +289,12 @@ def _run_pass(
         # Undone passes are not replayed: a restoring pass follows the passes before the round.
         back_to = state.round.n_replayed if pass_.restore and state.round else None
         history = history.then(pass_.to_keep(), anchor=pass_.is_anchor, back_to=back_to)
-    centers = total.sums.means(state.centers)
+    n_threads, squares = passes.threads.n, total.squares.value
+    centers = total.sums.means(state.centers, n_threads)
     # Read-only arrays are packed without a copy.
     centers.flags.writeable = False
-    cost = scale * total.sums.cost(centers, total.squares.value)
-    by_means = scale * total.sums.cost(state.centers, total.squares.value) - cost
+    cost = scale * total.sums.cost(centers, squares, n_threads)
+    by_means = scale * total.sums.cost(state.centers, squares, n_threads) - cost
     k, n_evaluated = len(centers), total.tally.n_evaluated
     length = k if pass_.kind == "unsettled" else min(k, task.length)
     n_searched = n_rows if pass_.is_anchor else n_evaluated // length

@@ -16,7 +16,7 @@ from largek_dask.algorithms.truncated.lists import Neighbours, Recipe, reach_of
 from largek_dask.algorithms.truncated.passes import Kind, Pass
 from largek_dask.algorithms.truncated.schedule import Schedule, ended_round
 from largek_dask.kernels.bounds.lists import loss_scale
-from largek_dask.kernels.exact.movement import squared_movements
+from largek_dask.kernels.exact.movement import beyond, squared_movements
 
 TABLE_AGE = 6
 """Number of passes after which neighbours are computed again."""
@@ -120,7 +120,7 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
     if pass_.is_anchor:
         return replace(pass_, coarse=state.coarse) if kind == "cells" else pass_
     if kind == "unsettled":
-        drift, reach = _drift_and_reach(state, None, None)
+        drift, reach = _drift_and_reach(state, None, None, passes.threads.n)
         return replace(pass_, drift=drift, reach=reach, save=schedule.opens_round)
     assert state.neighbours is not None
     assert state.table is not None
@@ -132,7 +132,7 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
         assert begun is not None
         recipe = Recipe(recipe.near, task.length, begun.neighbours, moves.split, moves.removed)
         offsets, listed = recipe.make(state.table, begun.table)
-    drift, reach = _drift_and_reach(state, offsets, listed)
+    drift, reach = _drift_and_reach(state, offsets, listed, passes.threads.n)
     return replace(
         pass_,
         listed=listed,
@@ -147,7 +147,10 @@ def next_pass(passes: Passes, state: TruncatedState) -> Pass:
 
 
 def _drift_and_reach(
-    state: TruncatedState, offsets: NDArray[np.int64] | None, listed: NDArray[np.int32] | None
+    state: TruncatedState,
+    offsets: NDArray[np.int64] | None,
+    listed: NDArray[np.int32] | None,
+    n_threads: int,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (k,) movements of the centres since the last pass, and (k,) maxima over the lists.
 
@@ -158,7 +161,7 @@ def _drift_and_reach(
     if state.restores or last is None:
         # The labels of the rows are known, but not their bounds.
         return np.zeros(k), np.full(k, np.inf)
-    drift = np.sqrt(squared_movements(state.centers, last.centers))
+    drift = np.sqrt(squared_movements(state.centers, last.centers, n_threads))
     unmet, moved = state.unmet, None
     if state.moves is not None:
         moved = state.moves.clusters
@@ -215,12 +218,14 @@ def failed_splits(state: TruncatedState, schedule: Schedule, back: bool) -> tupl
     return () if paid or state.everywhere != schedule.everywhere else state.failed
 
 
-def overstep(before: NDArray[Any], means: NDArray[Any], moves: Moves | None) -> NDArray[Any]:
+def overstep(
+    before: NDArray[Any], means: NDArray[Any], moves: Moves | None, n_threads: int = 1
+) -> NDArray[Any]:
     """Return centres (k, d) beyond the means of their rows (over-relaxation).
 
     Centres that have just been relocated are set to the means.
     """
-    centers: NDArray[Any] = means + means.dtype.type(BEYOND) * (means - before)
+    centers = beyond(before, means, BEYOND, n_threads)
     if moves is not None:
         centers[moves.clusters] = means[moves.clusters]
     # Read-only arrays are packed without a copy.

@@ -34,11 +34,9 @@ Places = NDArray[np.int64]
 
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
-_SHARED = 1 << 18
+_SHARED = 1 << 17
 """Minimum number of rows per sorting thread; starting a thread for fewer rows is slower."""
 _NONE = readonly(np.empty(0))
-_FEW_ROWS = 1 << 16
-"""Maximum number of rows that are sorted with numpy, which takes a few milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,10 +86,7 @@ def order_by_label(
     starts : int64 array (k + 1,)
         ``order[starts[j] : starts[j + 1]]`` are the rows with label j.
     """
-    n, bounded = len(labels), upper is not None
-    if not bounded and n <= _FEW_ROWS:
-        return _order_few(labels, k)
-    above, below = (_NONE if bound is None else bound for bound in (upper, lower))
+    n = len(labels)
     step = max(_SHARED, -(-n // max(1, n_threads)))
     begins = range(0, max(n, 1), step)
     # Row counts by thread and label, which are later replaced by start positions.
@@ -99,11 +94,12 @@ def order_by_label(
     order = np.empty(0, np.int32)
 
     def sort(begin: int, counts: bool) -> None:
-        _sort_loose(
-            readonly(labels), readonly(above), readonly(below), begin, min(begin + step, n),
-            bounded, np.empty(_SORTED, np.uint8), np.empty(_SORTED + 1, np.int32), counts,
-            places[begin // step], order,
-        )  # fmt: skip
+        given = readonly(labels), begin, min(begin + step, n), counts, places[begin // step], order
+        if upper is None or lower is None:
+            _sort_all(*given)
+        else:
+            scratch = np.empty(_SORTED, np.uint8), np.empty(_SORTED + 1, np.int32)
+            _sort_loose(*given, readonly(upper), readonly(lower), *scratch)
 
     on_threads(n_threads, lambda begin: sort(begin, True), begins)
     starts = np.zeros(k + 1, np.int64)
@@ -114,27 +110,20 @@ def order_by_label(
     return order, starts
 
 
-def _order_few(labels: Labels, k: int) -> tuple[Labels, Places]:
-    """Sort a few rows with numpy, without waiting for a kernel to be compiled."""
-    rows = np.flatnonzero(labels >= 0)
-    own = labels[rows]
-    order = rows[np.argsort(own, kind="stable")].astype(np.int32)
-    starts = np.zeros(k + 1, np.int64)
-    np.cumsum(np.bincount(own, minlength=k), out=starts[1:])
-    return order, starts
+@njit
+def _sort_all(labels, first, last, counts, places, order):
+    """Count the rows per label if ``counts``, otherwise write their numbers to ``order``."""
+    for i in range(first, last):
+        j = labels[i]
+        if j >= 0:
+            if not counts:
+                order[places[j]] = i
+            places[j] += 1
 
 
 @njit
-def _sort_loose(labels, upper, lower, first, last, bounded, loose, chosen, counts, places, order):
-    """Count the rows to search per label if ``counts``, otherwise write them to ``order``."""
-    if not bounded:
-        for i in range(first, last):
-            j = labels[i]
-            if j >= 0:
-                if not counts:
-                    order[places[j]] = i
-                places[j] += 1
-        return
+def _sort_loose(labels, first, last, counts, places, order, upper, lower, loose, chosen):
+    """Like :func:`_sort_all`, but omit rows with ``upper < lower``."""
     for begin in range(first, last, _SORTED):
         end = min(begin + _SORTED, last)
         own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
@@ -300,6 +289,20 @@ def _widen_bounds(labels, upper, lower, drift, reach):
             lower[i] = 0
         else:
             lower[i] -= reach[j]
+
+
+def largest_of_lists(values: NDArray[np.float64], lists: Lists) -> NDArray[np.float64]:
+    """Return the (g,) maximum of the ``values`` (k,) of the centres in each list."""
+    out = np.full(lists.n_groups, -np.inf)
+    _largest(readonly(values), readonly(lists.offsets), readonly(lists.centers), out)
+    return out
+
+
+@njit
+def _largest(values, offsets, centers, out):
+    for j in range(out.size):
+        for p in range(offsets[j], offsets[j + 1]):
+            out[j] = max(out[j], values[centers[p]])
 
 
 def loss_scale(max_loss: float, total_weight: float) -> float:

@@ -302,7 +302,8 @@ def dense_form(centers: Array, shift: Array) -> DenseForm:
 def _form(centers: Array, shift: Array, direct: bool) -> DenseForm:
     (k, d), dtype = centers.shape, centers.dtype
     padded = -(-k // PAD) * PAD
-    factors, starts = np.zeros((padded, d), dtype), np.full(padded, np.inf, dtype)
+    factors, starts = np.empty((padded, d), dtype), np.full(padded, np.inf, dtype)
+    factors[k:] = 0
     offsets, norms = np.zeros(-(-d // 8) * 8 + 8, dtype), np.empty(k)
     center_factors(dtype)(centers, shift, factors[:k], norms)
     if direct:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
+from largek_dask.kernels.threads import on_slices
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
@@ -36,12 +37,13 @@ def _squared_movement(new, old):
     return total
 
 
-def squared_movements(new: NDArray[Any], old: NDArray[Any]) -> NDArray[np.float64]:
+def squared_movements(
+    new: NDArray[Any], old: NDArray[Any], n_threads: int = 1
+) -> NDArray[np.float64]:
     """Return (k,) squared distances between the rows of two (k, d) arrays, in float64."""
     out = np.zeros(len(new))
-    _squared_movements(
-        readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old)), out
-    )
+    new, old = readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old))
+    on_slices(n_threads, lambda at: _squared_movements(new[at], old[at], out[at]), *new.shape)
     return out
 
 
@@ -56,6 +58,23 @@ def _squared_movements(new, old, out):
             t, u = np.float64(new[p, f]) - old[p, f], np.float64(new[q, f]) - old[q, f]
             a, b, c, e = a + r * r, b + s * s, c + t * t, e + u * u
         out[q], out[p], out[j], out[i] = e, c, b, a
+
+
+def beyond(
+    before: NDArray[Any], after: NDArray[Any], factor: float, n_threads: int = 1
+) -> NDArray[Any]:
+    """Return ``after + factor * (after - before)``, (k, d), in the type of ``after``."""
+    out, kept = np.empty_like(after), after.dtype.type(factor)
+    before, after = (readonly(np.ascontiguousarray(each)) for each in (before, after))
+    on_slices(n_threads, lambda at: _beyond(before[at], after[at], kept, out[at]), *out.shape)
+    return out
+
+
+@njit
+def _beyond(before, after, factor, out):
+    for j in range(out.shape[0]):
+        for f in range(out.shape[1]):
+            out[j, f] = after[j, f] + factor * (after[j, f] - before[j, f])
 
 
 def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
@@ -79,7 +98,7 @@ def _squared_lengths(centers, out):
 
 
 def center_terms(
-    centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any]
+    centers: NDArray[Any], shift: NDArray[Any], sums: NDArray[Any], n_threads: int = 1
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (k,) row-wise products of ``centers - shift`` and `sums`, and (k,) squared lengths.
 
@@ -89,8 +108,12 @@ def center_terms(
     shift : (d,)
     """
     dot, norm = np.empty(len(centers)), np.empty(len(centers))
-    _center_terms(
-        readonly(np.ascontiguousarray(centers)), shift.astype(np.float64), readonly(sums), dot, norm
+    centers, shift = readonly(np.ascontiguousarray(centers)), shift.astype(np.float64)
+    sums = readonly(sums)
+    on_slices(
+        n_threads,
+        lambda at: _center_terms(centers[at], shift, sums[at], dot[at], norm[at]),
+        *centers.shape,
     )
     return dot, norm
 

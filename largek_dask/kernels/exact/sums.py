@@ -19,6 +19,7 @@ from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import changes, merge_low, refusal, weights_of
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
+from largek_dask.kernels.threads import on_slices
 
 
 class ClusterSums:
@@ -145,29 +146,32 @@ class ClusterSums:
             merge_low(self._weights, self._low_weights, other._low_weights)
         return self
 
-    def means(self, fallback: NDArray[Any]) -> NDArray[Any]:
+    def means(self, fallback: NDArray[Any], n_threads: int = 1) -> NDArray[Any]:
         """Return (k, d) means in data coordinates, in the compute dtype.
 
         An empty cluster takes its centre from ``fallback``.
         """
-        return self._means(fallback, self.grid.shift.dtype)
+        return self._means(fallback, self.grid.shift.dtype, n_threads)
 
     def means_float64(self, fallback: NDArray[Any]) -> NDArray[np.float64]:
         """Return (k, d) means in float64, not rounded to the compute dtype."""
         return self._means(fallback, np.dtype(np.float64))
 
-    def _means(self, fallback: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-        out = np.empty(self.sums.shape, dtype)
-        weights = self.weights
-        _write_means(
-            self.totals, weights, 2.0 ** (self.grid.weight_bits - self.grid.bits),
-            self.grid.shift.astype(np.float64), out,
-        )  # fmt: skip
+    def _means(
+        self, fallback: NDArray[Any], dtype: np.dtype[Any], n_threads: int = 1
+    ) -> NDArray[Any]:
+        out, totals, weights = np.empty(self.sums.shape, dtype), self.totals, self.weights
+        step, shift = 2.0 ** (self.grid.weight_bits - self.grid.bits), self.grid.shift.astype("f8")
+        on_slices(
+            n_threads,
+            lambda at: _write_means(totals[at], weights[at], step, shift, out[at]),
+            *out.shape,
+        )
         empty = weights <= 0
         out[empty] = fallback[empty]
         return out
 
-    def cost(self, centers: NDArray[Any], squares: float) -> float:
+    def cost(self, centers: NDArray[Any], squares: float, n_threads: int = 1) -> float:
         """Return the weighted sum of squared distances of the added rows to their centres.
 
         Parameters
@@ -183,7 +187,7 @@ class ClusterSums:
         clusters are tight compared with the extent of the data; the sum of the squared distances
         themselves is more precise.
         """
-        dot, norm = center_terms(centers, self.grid.shift, self.totals)
+        dot, norm = center_terms(centers, self.grid.shift, self.totals, n_threads)
         # Add in order, unlike the sums of numpy.
         linear = np.cumsum(dot)[-1] * 2.0**-self.grid.bits
         return max(0.0, float(squares - 2.0 * linear + np.cumsum(norm * self.counts)[-1]))
