@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.arguments import check_rows, converted, output
+from largek_dask.kernels.arguments import check_rows, converted
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense import search as dense
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import compute_dtype
+from largek_dask.kernels.threads import on_slices
 from largek_dask.kernels.tile import select_tile
 
 Array = NDArray[Any]
@@ -78,20 +79,26 @@ class Directions:
         return Directions.of, (self.vectors, self.origin)
 
 
-def project(x: Array, directions: Directions, out: Array | None = None) -> Array:
+def project(x: Array, directions: Directions, n_threads: int = 1) -> Array:
     """Return the (n, m) projections ``(x - origin) @ vectors.T`` in the compute dtype.
 
-    Rows `x` (n, d) may have any real type. The result is written to `out` if given.
+    Rows `x` (n, d) may have any real type.
     """
     (m, d), dtype = directions.vectors.shape, directions.vectors.dtype
-    out = output(out, (check_rows(x, d), m), dtype)
+    n = check_rows(x, d)
+    out: Array = np.empty((n, m), dtype)
     tile = select_tile()
     run, starts = dense.scores(tile, dtype, 0), np.zeros(len(directions._padded), dtype)
     # Process 256 directions at a time, so that products stay in the first-level cache.
     width, blocks = tile.vectors * tile.lanes_of(dtype.itemsize), panels.Blocking(1, 1, d)
-    space = panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
-    for rows, block in converted(x, dtype):
-        run(block, directions._offsets, directions._padded, readonly(starts), space, out[rows])
+
+    def see(at: slice) -> None:
+        space = panels.workspace(tile, dtype, False, d, blocks, (-(-256 * width // d), 0))
+        seen = out[at]
+        for rows, block in converted(x[at], dtype):
+            run(block, directions._offsets, directions._padded, readonly(starts), space, seen[rows])
+
+    on_slices(n_threads, see, n, d)
     return out
 
 

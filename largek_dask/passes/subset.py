@@ -327,7 +327,7 @@ class Subsets:
             if known is not None:
                 known.passes.close()
             seen = of.take()
-            seen = seen._replace(x=readonly(project(seen.x, directions)))
+            seen = seen._replace(x=readonly(project(seen.x, directions, of.threads.n)))
             rows = HeldRows(len(directions.vectors), directions.vectors.dtype, False, seen)
             return Subset(of, rows, own_features=True)
         wanted = None if asked.within is None else _numbers(of, asked.within)

@@ -73,12 +73,12 @@ def test_no_bit_depends_on_tile_or_place(tiles, n, d, m, seed):
     assert len({out.tobytes() for out in found}) == 1
 
 
-def test_into_an_array():
+def test_threads(monkeypatch):
+    monkeypatch.setattr("largek_dask.kernels.threads.SLICE_VALUES", 8)
     x = rows(9, 4, "f4")
     directions = Directions.of(np.eye(2, 4, dtype="f4"), np.zeros(4))
-    out = np.empty((9, 2), np.float32)
-    assert project(x, directions, out) is out
-    assert (out == x[:, :2]).all()
+    for n_threads in (1, 2, 3):
+        assert (project(x, directions, n_threads) == x[:, :2]).all()
     assert project(x[:0], directions).shape == (0, 2)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import threading
 from itertools import pairwise
-from unittest import mock
 
 import dask.config
 import numba
@@ -15,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.bounds import lists as lists_module
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
@@ -94,11 +92,6 @@ def test_order_by_label__is_a_stable_counting_sort(shape, seed):
     counts = np.bincount(labels[labels >= 0], minlength=k)
     np.testing.assert_array_equal(np.diff(starts), counts)
     assert starts[0] == 0
-    # few rows are ordered by numpy, more by a kernel
-    with mock.patch.object(lists_module, "_FEW_ROWS", -1):
-        for got, want in zip(order_by_label(labels, k), (order, starts), strict=True):
-            np.testing.assert_array_equal(got, want)
-            assert got.dtype == want.dtype
     _, upper, lower = start_state(n, k, np.float32, np.random.default_rng(seed))
     if n > 3:
         upper[:2], lower[1:3] = np.nan, np.nan
@@ -116,7 +109,6 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
     bounds = (upper, lower) if bounded else ()
     one = order_by_label(labels, 5, *bounds)
     monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 7)
-    monkeypatch.setattr("largek_dask.kernels.bounds.lists._FEW_ROWS", -1)
     for n_threads in (1, 2, 3, 50):
         shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
         for got, want in zip(shared, one, strict=True):

@@ -35,6 +35,7 @@ def principal_directions(
     rng: Rng,
     n_directions: int,
     known: Directions | None = None,
+    n_threads: int = 1,
 ) -> Directions | None:
     """Return ``n_directions`` orthonormal principal directions of rows; None if there are fewer.
 
@@ -53,12 +54,12 @@ def principal_directions(
     for _ in range(ITERATIONS):
         if len(vectors) < m:
             return None
-        projected = project(x, Directions.of(vectors.astype(dtype), origin))
+        projected = project(x, Directions.of(vectors.astype(dtype), origin), n_threads)
         if weight is not None:
             # Divide by the mean so that products do not depend on the unit of weights.
             projected = (projected * (weight / weight.mean())[:, None]).astype(dtype)
         transposed = Directions.of(np.ascontiguousarray(projected.T), zero)
-        vectors = _complement(before, project(columns, transposed).T)
+        vectors = _complement(before, project(columns, transposed, n_threads).T)
     if len(vectors) < m:
         return None
     return Directions.of(np.concatenate([before, vectors.astype(dtype)]), origin)
@@ -78,10 +79,13 @@ class LeftOut:
     of_a_row: float
 
 
-def left_out(x: NDArray[Any], weight: Weights, directions: Directions) -> LeftOut:
+def left_out(
+    x: NDArray[Any], weight: Weights, directions: Directions, n_threads: int = 1
+) -> LeftOut:
     whole, inside = ExactSums(1), ExactSums(1)
     whole.add(row_squares(x, directions.origin), weight)
-    inside.add(row_squares(project(x, directions), np.zeros(len(directions.vectors))), weight)
+    seen = project(x, directions, n_threads)
+    inside.add(row_squares(seen, np.zeros(len(directions.vectors))), weight)
     outside = min(whole.value, max(0.0, whole.value - inside.value))
     if outside == 0:
         return LeftOut(0.0, 0.0)

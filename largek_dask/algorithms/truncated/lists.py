@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -130,7 +131,7 @@ def lists_with_moves(
     gone, lists = set(partner.values()), {}
     for (j, r), near in zip(partner.items(), before[removed, 1:].tolist(), strict=True):
         lists[j] = sorted((j, r))
-        stay = [c for c in near if c not in gone][:15] or [j]
+        stay = list(islice((c for c in near if c not in gone), 15)) or [j]
         lists[r] = sorted({*stay, *(partner[c] for c in stay if c in partner)})
     changed = sorted(lists)
     lengths, unchanged = np.full(len(table), listed.shape[1]), np.ones(len(table), np.bool_)

@@ -277,7 +277,7 @@ def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]
     while done < total:
         done += min(most, max(least, (total - done) // (2 * n_threads)))
         ends.append(done)
-    cuts = np.unique([0, *np.searchsorted(work, ends[:-1]), len(work)]).tolist()
+    cuts = sorted({0, *np.searchsorted(work, ends[:-1]).tolist(), len(work)})
     return list(pairwise(cuts))
 
 

@@ -211,11 +211,11 @@ class ProjectedSearch:
                 return None
         fitted, others = slice(SAMPLE_ROWS), slice(-SAMPLE_ROWS, None)
         own = None if weight is None else weight[fitted]
-        directions = principal_directions(x[fitted], own, shift, rng, m, known)
+        directions = principal_directions(x[fitted], own, shift, rng, m, known, passes.threads.n)
         if directions is None:
             return None
         own = None if weight is None else weight[others]
-        return directions, left_out(x[others], own, directions)
+        return directions, left_out(x[others], own, directions, passes.threads.n)
 
     def init(self, passes: Passes, rng: Rng) -> ProjectedState | None:
         found = self._first_directions(passes, rng) if self.directions != 0 else None
@@ -378,8 +378,9 @@ class ProjectedSearch:
             state=RowState(STATE, state.counted.generation + 1, replay, retain=True),
             joined=True,
         )
-        centers = total.sums.means(state.centers)
-        cost = state.scale * total.sums.cost(centers, total.squares.value)
+        n_threads = passes.threads.n
+        centers = total.sums.means(state.centers, n_threads)
+        cost = state.scale * total.sums.cost(centers, total.squares.value, n_threads)
         return replace(
             state,
             centers=centers,

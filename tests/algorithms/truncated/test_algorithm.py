@@ -169,6 +169,8 @@ def stored(x, folder, chunk_rows, n_chunks) -> str:
 def test_threads(x, clean, monkeypatch):
     # So few rows would not be shared.
     monkeypatch.setattr("largek_dask.algorithms.truncated.passes.LEAST_ROWS", 64)
+    monkeypatch.setattr("largek_dask.kernels.threads.SLICE_VALUES", 64)
+    monkeypatch.setattr("largek_dask.algorithms.parts.totals.LEAST_COMPARED", 64)
     monkeypatch.setattr("largek_dask.algorithms.parts.totals.LEAST_COUNTED", 64)
     monkeypatch.setattr("largek_dask.algorithms.parts.totals.WORTH_COUNTING", 0)
     monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.algorithms.parts.moves import Splits, choose_moves
-from largek_dask.algorithms.truncated import lists as lists_module
 from largek_dask.algorithms.truncated.lists import Neighbours, lists_of, lists_with_moves, reach_of
 
 
@@ -72,10 +69,6 @@ def test_reach_is_the_farthest_drift_in_a_list(table):
     drift = np.arange(40.0)
     reach = reach_of(drift, offsets, listed, None, None)
     assert reach[10] == table[10, :4].max()
-    for reached in (1, 11, 12, 160, 161):
-        # some lists at a time, or all of them
-        with mock.patch.object(lists_module, "LISTED_AT_ONCE", reached):
-            assert reach_of(drift, offsets, listed, None, None).tolist() == reach.tolist()
     assert reach.tolist() == table[:, :4].max(axis=1).tolist()
     unmet = np.zeros(40, bool)
     unmet[7] = True
