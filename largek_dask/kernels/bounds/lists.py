@@ -34,7 +34,7 @@ Places = NDArray[np.int64]
 
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
-_SHARED = 1 << 17
+_SHARED = 1 << 18
 """Minimum number of rows per sorting thread; starting a thread for fewer rows is slower."""
 _NONE = readonly(np.empty(0))
 

@@ -301,9 +301,9 @@ def test_the_first_model_is_of_few_rows_and_has_means_in_all_features(many, k, m
     """Of rows that meet all centres, and of those that lists lead."""
     looked, seen = [], []
 
-    def watched(x, directions):
+    def watched(x, directions, *n_threads):
         looked.append(len(x))
-        return project(x, directions)
+        return project(x, directions, *n_threads)
 
     def spied(self, sample, labels, state, scale):
         after = real(self, sample, labels, state, scale)
