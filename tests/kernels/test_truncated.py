@@ -18,6 +18,7 @@ from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
     loss_scale,
+    moved_rows,
     order_by_label,
     removal_losses,
     search_all,
@@ -113,6 +114,17 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
         shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
         for got, want in zip(shared, one, strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n", [0, 1, 50])
+def test_moved_rows(n):
+    draws = np.random.default_rng(n)
+    before, labels = draws.integers(-1, 5, (2, n)).astype(np.int32)
+    order, starts = order_by_label(before, 5)
+    parts = [moved_rows(order, starts, labels, *span) for span in ((0, 2), (2, 2), (2, 5))]
+    rows, old = (np.concatenate(several) for several in zip(*parts, strict=True))
+    np.testing.assert_array_equal(np.sort(rows), np.flatnonzero((before >= 0) & (before != labels)))
+    np.testing.assert_array_equal(old, before[rows])
 
 
 @kernels_of

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,6 +92,21 @@ class Tally(Additive):
     n_evaluated: int = 0
 
 
+class MovedRows(NamedTuple):
+    """Rows of a block whose label has changed."""
+
+    rows: NDArray[np.int64]
+    """(m,) positions in the block, in any order."""
+    before: NDArray[np.int32]
+    """(m,) labels before the change."""
+
+    def labels_before(self, new: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the labels (n,) of all rows before the change."""
+        old = new.copy()
+        old[self.rows] = self.before
+        return old
+
+
 T = TypeVar("T", bound=Tally)
 
 
@@ -154,31 +169,23 @@ class AssignmentTotal(Generic[T]):
         """
         changed = np.flatnonzero(new >= 0 if old is None else new != old)
         if counted and old is not None:
-            return self.move(x, weight, old, new, changed)
+            return self.move(x, weight, MovedRows(changed, old[changed]), new)
         self.sums.add(x, new, weight)
         squares = row_squares(x, self.sums.grid.shift)
         self.squares.add(squares, weight, new if self.by_cluster else None)
         return self._tallied(new, weight, changed)
 
     def move(
-        self,
-        x: Table,
-        weight: NDArray[np.float64] | None,
-        old: NDArray[np.int32],
-        new: NDArray[np.int32],
-        rows: NDArray[np.int64],
+        self, x: Table, weight: NDArray[np.float64] | None, moved: MovedRows, new: NDArray[np.int32]
     ) -> NDArray[np.int64]:
-        """Move ``rows`` (m,), all rows whose label changes, which the total already includes.
-
-        Return those that count as changed.
-        """
-        self._move_sums(x, weight, old, new, rows)
+        """Move rows that the total already includes; return those that count as changed."""
+        self._move_sums(x, weight, moved, new)
         if self.by_cluster:
-            squares = row_squares(x, self.sums.grid.shift, rows)
-            own = None if weight is None else weight[rows]
-            self.squares.add(-squares, own, old[rows])
-            self.squares.add(squares, own, new[rows])
-        return self._tallied(new, weight, rows)
+            squares = row_squares(x, self.sums.grid.shift, moved.rows)
+            own = None if weight is None else weight[moved.rows]
+            self.squares.add(-squares, own, moved.before)
+            self.squares.add(squares, own, new[moved.rows])
+        return self._tallied(new, weight, moved.rows)
 
     def _tallied(
         self, new: NDArray[np.int32], weight: NDArray[np.float64] | None, rows: NDArray[np.int64]
@@ -189,23 +196,18 @@ class AssignmentTotal(Generic[T]):
         return rows
 
     def _move_sums(
-        self,
-        x: Table,
-        weight: NDArray[np.float64] | None,
-        old: NDArray[np.int32],
-        new: NDArray[np.int32],
-        differ: NDArray[np.int64],
+        self, x: Table, weight: NDArray[np.float64] | None, moved: MovedRows, new: NDArray[np.int32]
     ) -> None:
         """Move rows between sums; if only few rows change cluster, copy these first."""
         row_bytes = 0 if isinstance(x, SparseBlock) else x.shape[1] * x.dtype.itemsize
-        if not 0 < row_bytes * len(differ) <= LOOKED_UP * len(new):
-            self.sums.move(x, old, new, weight)
+        if not 0 < row_bytes * len(moved.rows) <= LOOKED_UP * len(new):
+            self.sums.move(x, moved.labels_before(new), new, weight)
             return
         step = max(1, LOOKED_UP_BYTES // row_bytes)
-        for begin in range(0, len(differ), step):
-            rows = differ[begin : begin + step]
+        for begin in range(0, len(moved.rows), step):
+            rows, old = moved.rows[begin : begin + step], moved.before[begin : begin + step]
             own = None if weight is None else weight[rows]
-            self.sums.move(rows_at(x, rows), old[rows], new[rows], own)
+            self.sums.move(rows_at(x, rows), old, new[rows], own)
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
@@ -221,33 +223,42 @@ class AssignmentTotal(Generic[T]):
 def count_rows(
     x: Table,
     weight: NDArray[np.float64] | None,
-    old: NDArray[np.int32] | None,
+    old: NDArray[np.int32] | MovedRows | None,
     labels: NDArray[np.int32],
     total: AssignmentTotal[T],
     counted: bool,
     threads: Threads,
 ) -> None:
-    """Run :meth:`AssignmentTotal.assign` on several threads."""
+    """Run :meth:`AssignmentTotal.assign` on several threads.
+
+    ``old`` are the labels before the change, or the rows whose label has changed.
+    """
     n = len(labels)
     if counted and old is not None:
-        step = max(LEAST_COMPARED, -(-n // threads.n))
-
-        def compare(begin: int) -> NDArray[np.int64]:
-            at = slice(begin, begin + step)
-            return begin + np.flatnonzero(old[at] != labels[at])
-
-        changed = np.concatenate(threads.map(compare, range(0, max(n, 1), step)))
-        if threads.n == 1 or len(changed) < WORTH_COUNTING * len(total.sums.counts):
-            total.move(x, weight, old, labels, changed)
+        moved = old if isinstance(old, MovedRows) else _compared(old, labels, threads)
+        if threads.n == 1 or len(moved.rows) < WORTH_COUNTING * len(total.sums.counts):
+            total.move(x, weight, moved, labels)
             return
+    before = old.labels_before(labels) if isinstance(old, MovedRows) else old
     step = max(LEAST_COUNTED, -(-n // threads.n))
 
     def count(begin: int) -> AssignmentTotal[T]:
         part = total if begin == 0 else total.empty()
         at = slice(begin, begin + step)
         own = None if weight is None else weight[at]
-        part.assign(x[at], own, None if old is None else old[at], labels[at], counted)
+        part.assign(x[at], own, None if before is None else before[at], labels[at], counted)
         return part
 
     for part in threads.map(count, range(0, max(n, 1), step))[1:]:
         AssignmentTotal.combine(total, part)
+
+
+def _compared(old: NDArray[np.int32], new: NDArray[np.int32], threads: Threads) -> MovedRows:
+    step = max(LEAST_COMPARED, -(-len(new) // threads.n))
+
+    def compare(begin: int) -> NDArray[np.int64]:
+        at = slice(begin, begin + step)
+        return begin + np.flatnonzero(old[at] != new[at])
+
+    rows = np.concatenate(threads.map(compare, range(0, max(len(new), 1), step)))
+    return MovedRows(rows, old[rows])

@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 from largek_dask.algorithms.base import Chunk, Passes, RowState
 from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
-from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
+from largek_dask.algorithms.parts.totals import AssignmentTotal, MovedRows, Tally, count_rows
 from largek_dask.algorithms.truncated.lists import Indices, Labels, Recipe, lists_of_cells
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
+    moved_rows,
     order_by_label,
     removal_losses,
     search_all,
@@ -149,15 +150,16 @@ class RowArrays:
 
 def advance(
     x: Array, weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads = ALONE
-) -> tuple[int, NDArray[np.int64] | None]:
+) -> tuple[int, NDArray[np.int64] | None, MovedRows | None]:
     """Run a pass: update the state of rows ``x`` (n, d) in place, except for rows of weight 0.
 
     An anchor ignores the previous state. If an exception interrupts the pass, some rows have been
-    updated. Returns the number of distances computed, including distances to coarse centres, and,
-    if ``max_loss`` is positive, (2, k) losses: for each cluster, the cost of removing it and the
-    current cost of its rows.
+    updated. Returns the number of distances computed, including distances to coarse centres; if
+    ``max_loss`` is positive, (2, k) losses: for each cluster, the cost of removing it and the
+    current cost of its rows; and the rows whose label the search changed, unless the pass is an
+    anchor.
     """
-    before = None
+    moved: MovedRows | None = None
     if pass_.is_anchor:
         rows.saved = None
     else:
@@ -171,17 +173,17 @@ def advance(
             threads.map(lambda span: search_all(x, pass_.packed, *state, span), spans)
             evaluated = len(x) * pass_.packed.n_clusters
         case "lists":
-            before = copied(rows.labels, threads) if pass_.max_loss > 0 else None
-            evaluated = _search_lists(x, rows.labels, rows, pass_, threads)
+            evaluated, moved = _search_lists(x, rows.labels, rows, pass_, threads)
         case "unsettled":
-            evaluated = _search_unsettled(x, rows, pass_, threads)
+            evaluated, moved = _search_unsettled(x, rows, pass_, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
     losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
-    if before is not None:
+    if losses is not None and pass_.kind == "lists":
         # These bounds are from the list of the previous cluster; only the losses need them.
-        rows.lower[rows.labels != before] = 0
-    return evaluated, losses
+        assert moved is not None
+        rows.lower[moved.rows] = 0
+    return evaluated, losses, moved
 
 
 def _losses(
@@ -206,7 +208,7 @@ def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> i
     cells = np.empty(n, np.int32)
     threads.map(lambda span: nearest(x[span], coarse, cells[span]), row_slices(n, threads.n))
     rows.labels[:] = -1
-    evaluated = _search_lists(x, cells, rows, pass_, threads)
+    evaluated = _search_lists(x, cells, rows, pass_, threads)[0]
     # Bounds from the list of a cell do not hold for the list of the cluster.
     rows.lower[:] = 0
     return evaluated + n * coarse.n_clusters
@@ -229,9 +231,12 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
         rows.saved = copied(rows.labels, threads)
 
 
-def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
+def _search_unsettled(
+    x: Array, rows: RowArrays, pass_: Pass, threads: Threads
+) -> tuple[int, MovedRows]:
     # Rows with NaN bounds are not settled either.
     left = np.flatnonzero(~(rows.upper < rows.lower) & (rows.labels >= 0))
+    before = rows.labels[left]
 
     def search(begin: int) -> None:
         these = left[begin : begin + BLOCK_ROWS]
@@ -240,11 +245,17 @@ def _search_unsettled(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) 
         rows.upper[these], rows.lower[these] = np.sqrt(first), np.sqrt(second)
 
     threads.map(search, range(0, len(left), BLOCK_ROWS))
-    return len(left) * pass_.packed.n_clusters
+    moved = rows.labels[left] != before
+    return len(left) * pass_.packed.n_clusters, MovedRows(left[moved], before[moved])
 
 
-def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
-    """Search one list per row, given the cluster or coarse cell of each row."""
+def _search_lists(
+    x: Array, groups: Labels, rows: RowArrays, pass_: Pass, threads: Threads
+) -> tuple[int, MovedRows]:
+    """Search one list per row, given the cluster or coarse cell of each row.
+
+    Also return the rows whose label is not that of their group.
+    """
     lists = pass_.lists
     # Settled rows are skipped in the sort, which is faster than skipping them in the search.
     leaves_out = pass_.kind == "lists" and not pass_.max_loss > 0
@@ -253,7 +264,12 @@ def _search_lists(x: Array, groups: Labels, rows: RowArrays, pass_: Pass, thread
     state = rows.labels, rows.upper, rows.lower
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
     parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
-    return sum(threads.map(lambda part: search.groups(*part), parts))
+
+    def run(part: tuple[int, int]) -> tuple[int, Labels, Labels]:
+        return search.groups(*part), *moved_rows(order, starts, rows.labels, *part)
+
+    evaluated, moved, before = zip(*threads.map(run, parts), strict=True)
+    return sum(evaluated), MovedRows(np.concatenate(moved).astype(np.int64), np.concatenate(before))
 
 
 def copied(labels: Labels, threads: Threads) -> Labels:
@@ -315,11 +331,12 @@ def pass_chunk(
     ``wanted`` (m,) are the ascending global indices of rows whose labels are requested, or "all".
     ``origin`` (n_rows,) are the labels before the first pass, if that pass is not an anchor.
     """
-    old: Labels | None = None
+    old: Labels | MovedRows | None = None
     x, weight, end = chunk.x, chunk.weight, chunk.start + len(chunk.x)
     if chunk.state is not None:
-        kept = chunk.take_state()
-        rows, old = RowArrays(**kept), copied(kept["labels"], chunk.threads)
+        rows = RowArrays(**chunk.take_state())
+        if pass_.is_anchor or pass_.restore:
+            old = copied(rows.labels, chunk.threads)
     else:
         rows = RowArrays.new(len(x), pass_.packed.dtype)
         if origin is not None:
@@ -327,7 +344,8 @@ def pass_chunk(
             rows.labels[:] = old
     total.begin(step)
     tally = total.tally
-    evaluated, losses = advance(x, weight, rows, pass_, chunk.threads)
+    evaluated, losses, moved = advance(x, weight, rows, pass_, chunk.threads)
+    old = moved if old is None else old
     tally.n_evaluated += evaluated
     if losses is not None:
         tally.losses = losses if tally.losses is None else tally.losses + losses

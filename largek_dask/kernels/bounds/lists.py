@@ -141,6 +141,29 @@ def _sort_loose(labels, first, last, counts, places, order, upper, lower, loose,
             places[j] += 1
 
 
+def moved_rows(
+    order: Labels, starts: Places, labels: Labels, begin: int, end: int
+) -> tuple[Labels, Labels]:
+    """Return the rows of groups ``begin .. end`` whose label is not that of their group.
+
+    Groups are clusters; the second array contains the label of each of these rows' groups.
+    """
+    room = np.empty((2, starts[end] - starts[begin]), np.int32)
+    n = _moved(readonly(order), readonly(starts), readonly(labels), begin, end, *room)
+    return room[0, :n].copy(), room[1, :n].copy()
+
+
+@njit
+def _moved(order, starts, labels, begin, end, rows, before):
+    n = 0
+    for j in range(begin, end):
+        for p in range(starts[j], starts[j + 1]):
+            if labels[order[p]] != j:
+                rows[n], before[n] = order[p], j
+                n += 1
+    return n
+
+
 class ListSearch:
     """Search for each row's nearest centre in the list of the row's group.
 
