@@ -64,17 +64,15 @@ def beyond(
     before: NDArray[Any], after: NDArray[Any], factor: float, n_threads: int = 1
 ) -> NDArray[Any]:
     """Return ``after + factor * (after - before)``, (k, d), in the type of ``after``."""
-    out, kept = np.empty_like(after), after.dtype.type(factor)
-    before, after = (readonly(np.ascontiguousarray(each)) for each in (before, after))
-    on_slices(n_threads, lambda at: _beyond(before[at], after[at], kept, out[at]), *out.shape)
+    out = np.empty_like(after)
+
+    def extrapolate(at: slice) -> None:
+        np.subtract(after[at], before[at], out=out[at])
+        out[at] *= after.dtype.type(factor)
+        out[at] += after[at]
+
+    on_slices(n_threads, extrapolate, *out.shape)
     return out
-
-
-@njit
-def _beyond(before, after, factor, out):
-    for j in range(out.shape[0]):
-        for f in range(out.shape[1]):
-            out[j, f] = after[j, f] + factor * (after[j, f] - before[j, f])
 
 
 def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
