@@ -449,7 +449,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     type=click.Choice(["finished", "failed", "cancelled"]),
     help="Delete only jobs in this state; may be repeated.",
 )
-@click.option("--outputs", is_flag=True, help="Also delete models and labels.")
+@click.option("--outputs", is_flag=True, help="Also delete models, labels and predictions.")
 @on_scheduler()
 def delete(
     job_ids: tuple[str, ...],
