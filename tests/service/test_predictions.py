@@ -19,6 +19,7 @@ from click.testing import CliRunner
 import largek_dask as lk
 from largek_dask import fault_injection
 from largek_dask.cli import main
+from largek_dask.driver.storage import Folder
 from largek_dask.errors import ParameterError
 from largek_dask.model import predictions
 from tests.helpers.checks import eventually
@@ -241,3 +242,29 @@ def test_delete(open_jobs, asked, tmp_path):
         jobs.delete(job_id, outputs)
         where = tmp_path / output
         assert (sorted(os.listdir(where)) if where.exists() else []) == left
+
+
+@pytest.mark.parametrize("partition_by", [None, "cluster"])
+def test_object_store(open_jobs, document, object_store, rows_url, tmp_path, partition_by):
+    name = f"predictions-{partition_by}".lower()
+    object_store.bucket(name)
+    options, jobs = object_store.options, open_jobs()
+    lk.ingest(lk.open_rows(rows_url), f"s3://{name}/x.zarr", progress=False,
+              storage_options=options)  # fmt: skip
+    asked = {"include": ["id"], "partition_by": partition_by}
+    hidden = {option: {"memory": True} for option in options}
+    spec = document(f"s3://{name}/out", data=f"s3://{name}/x.zarr", storage_options=hidden, **asked)
+    job_id = jobs.submit(spec, options, "me")
+    wait_until(jobs, job_id, "finished")
+    out = Folder(f"s3://{name}/out", options)
+    jobs.model(job_id).predict(rows_url, out=tmp_path / "predictions.parquet", **asked)
+    found, expected = (
+        dataset.dataset(path, filesystem=fs, partitioning="hive").to_table()
+        for path, fs in (
+            (out.path("predictions.parquet"), out.fs),
+            (str(tmp_path / "predictions.parquet"), None),
+        )
+    )
+    assert found.num_rows == 3_000
+    assert found.equals(expected)
+    assert "predictions.parquet.partial" not in out.names()
