@@ -288,6 +288,26 @@ option_column = click.option(
     help="Name of the array, if the store has several (a Zarr or HDF5 group, AnnData), or column "
     "of a table.",
 )
+option_ids = click.option(
+    "--ids", metavar="NAME", help="Column of DATA that holds the ids of the rows."
+)
+option_partition = click.option(
+    "--partition-by",
+    type=click.Choice(["cluster"]),
+    help="Write a folder with Parquet files for each cluster.",
+)
+
+
+def option_include(where: str) -> Decorator:
+    return click.option(
+        "--include",
+        metavar="NAMES",
+        callback=lambda _ctx, _option, value: tuple(value.split(",")) if value else (),
+        help=f"{where}, separated by commas: id, distance (to the own centre), second (nearest "
+        "centre and its distance).",
+    )
+
+
 option_threads = click.option(
     "--threads", type=click.IntRange(min=1), help="Number of threads.  [default: all cores]"
 )

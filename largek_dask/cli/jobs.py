@@ -22,6 +22,9 @@ from largek_dask.cli.common import (
     explicit_parameters,
     one_line,
     option_column,
+    option_ids,
+    option_include,
+    option_partition,
     option_storage,
     options,
     table,
@@ -143,6 +146,9 @@ argument_id = click.argument("job_id", metavar="ID")
 )
 @fit_options
 @option_column
+@option_ids
+@option_include("Also write predictions.parquet, with labels and these columns")
+@option_partition
 @click.option("--name", help="Name to show in addition to the id.")
 @click.option("--workers-min", type=int, metavar="N", help="Minimum number of workers.")
 @click.option("--workers-max", type=int, metavar="N", help="Maximum number of workers.")
@@ -416,7 +422,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     """Return the result of a finished job: display texts by name."""
     from largek_dask.driver.job_view import JobView
     from largek_dask.plots.job_text import facts
-    from largek_dask.service.store import LABELS, MODEL
+    from largek_dask.service.store import LABELS, MODEL, PREDICTIONS
 
     known, out = facts(JobView(status)), str(status["output"]).rstrip("/")
     names = [name for name, _ in known]
@@ -426,6 +432,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
         **dict(known[names.index("ended") :]),
         "model": f"{out}/{MODEL}",
         "labels": f"{out}/{LABELS}" if status["result"]["labels"] else "not written",
+        **({"predictions": f"{out}/{PREDICTIONS}"} if status["result"].get("predictions") else {}),
     }
 
 
@@ -442,7 +449,7 @@ def result_words(status: Mapping[str, Any]) -> dict[str, str]:
     type=click.Choice(["finished", "failed", "cancelled"]),
     help="Delete only jobs in this state; may be repeated.",
 )
-@click.option("--outputs", is_flag=True, help="Also delete models and labels.")
+@click.option("--outputs", is_flag=True, help="Also delete models, labels and predictions.")
 @on_scheduler()
 def delete(
     job_ids: tuple[str, ...],

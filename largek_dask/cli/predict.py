@@ -13,6 +13,9 @@ from largek_dask.cli.common import (
     command,
     connected,
     emit,
+    option_ids,
+    option_include,
+    option_partition,
     option_scheduler,
     options,
     output,
@@ -52,18 +55,9 @@ def _load(model_url: str, data: str, data_options: DataOptions) -> Model:
     metavar="OUT",
     help="New Zarr array, or .npy, .csv or .parquet file, depending on the suffix.",
 )
-@click.option(
-    "--include",
-    metavar="NAMES",
-    help="Further columns of a .csv or .parquet file, separated by commas: id, distance (to the "
-    "own centre), second (nearest centre and its distance).",
-)
-@click.option("--ids", metavar="NAME", help="Column of DATA that holds the ids of the rows.")
-@click.option(
-    "--partition-by",
-    type=click.Choice(["cluster"]),
-    help="Write a folder with Parquet files for each cluster.",
-)
+@option_include("Further columns of a .csv or .parquet file")
+@option_ids
+@option_partition
 @click.option(
     "--density",
     is_flag=True,
@@ -80,7 +74,7 @@ def predict(
     model_url: str,
     data: str,
     out: str,
-    include: str | None,
+    include: tuple[str, ...],
     ids: str | None,
     partition_by: str | None,
     density: bool,
@@ -105,7 +99,7 @@ def predict(
     if include or partition_by:
         if what != "labels":
             raise click.UsageError(f"--{what} cannot be used with --include or --partition-by")
-        given = {"include": include.split(",") if include else (), "partition_by": partition_by}
+        given = {"include": include, "partition_by": partition_by}
     model = _load(model_url, data, data_options)
     if not hasattr(model, method):
         raise ParameterError(

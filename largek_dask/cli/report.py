@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from largek_dask.cli.common import command, emit, model_in, new_file, option_force, option_storage
+from largek_dask.cli.common import (
+    DataOptions,
+    command,
+    emit,
+    model_in,
+    new_file,
+    option_force,
+    option_ids,
+    with_data_options,
+)
 
 if TYPE_CHECKING:
     from largek_dask.driver.storage import Folder
@@ -31,14 +40,23 @@ PICTURES = (".png", ".svg", ".pdf")
     metavar="TIME",
     help="Update the page at intervals of TIME, such as 30s, until the fit has ended.",
 )
+@click.option(
+    "--rows",
+    "data",
+    metavar="DATA",
+    help="Also list the rows nearest to the centres; takes one pass over DATA.",
+)
+@option_ids
 @option_force
-@option_storage
+@with_data_options
 def report(
     run: str,
     out: str | None,
     every: str | None,
+    data: str | None,
+    ids: str | None,
     force: bool,
-    storage_options: dict[str, Any] | None,
+    data_options: DataOptions,
 ) -> None:
     """Write an HTML report about a fit: cost, sizes and centres.
 
@@ -50,13 +68,19 @@ def report(
     """
     from largek_dask.driver.stopping import parse_duration
     from largek_dask.driver.storage import Folder
-    from largek_dask.errors import DataError
+    from largek_dask.errors import DataError, ParameterError
+    from largek_dask.model import CentersModel
     from largek_dask.plots.report import make_report
 
     seconds = None if every is None else parse_duration(every, "every")
-    place = Folder(run, storage_options)
+    place = Folder(run, data_options.storage_options)
     name = place.url.rpartition("/")[2].removesuffix(".zarr")
     path = new_file(out or f"{name}-report.html", force)
+    if data is None and (ids or data_options.column):
+        raise click.UsageError("--ids and --column require --rows")
+    if data is not None and path.suffix in PICTURES:
+        raise click.UsageError("--rows requires an .html file")
+    rows = None if data is None else data_options.open(data, ids=ids)
     if path.suffix in PICTURES:
         draw(place).figure().savefig(path)
         emit({"out": str(path)})
@@ -66,7 +90,10 @@ def report(
         model, notes, has_ended = _model_of(place)
         goes_on = seconds is not None and not has_ended
         if model is not None:
-            page = make_report(model, notes, reload_seconds=seconds if goes_on else None)
+            if rows is not None and not isinstance(model, CentersModel):
+                raise ParameterError(f"--rows: a model of kind {model.kind!r} has no centres")
+            found = None if rows is None or goes_on else model.exemplars(rows)
+            page = make_report(model, notes, seconds if goes_on else None, found)
             page.save(path, overwrite=force)
             force = True
             known = {"n_clusters": model.n_clusters, "warnings": page.content["notes"]}

@@ -26,7 +26,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.storage import FsspecStore, LocalStore
 
-from largek_dask.data.durable import make_folders, sync_folder, sync_tree
+from largek_dask.data.durable import make_folders, sync_file, sync_folder, sync_tree
 from largek_dask.data.storage_errors import retry_io, unanswered, writing
 from largek_dask.data.stores import (
     check_space,
@@ -310,6 +310,31 @@ class Folder:
         unfinished = f"{target}.partial"
         self.fs.put_file(source, unfinished)
         self.fs.mv(unfinished, target)
+
+    @contextlib.contextmanager
+    def appearing(self, name: str) -> Iterator[str]:
+        """Yield a temporary name for a file or folder, and rename it to ``name`` on success.
+
+        While the folder ``NAME.partial`` exists, ``name`` is incomplete. It is removed after an
+        error or, if the process is killed, by the next writer. Concurrent writers have different
+        temporary names, so no file mixes their data.
+        """
+        partial = f"{name}.partial"
+        temporary = f"{partial}/{uuid.uuid4().hex}"
+        self.remove(partial)
+        try:
+            self._make_parent(self.path(temporary))
+            yield temporary
+            self._may_write()
+            old, new = self.path(temporary), self.path(name)
+            if self.is_local:
+                (sync_tree if os.path.isdir(old) else sync_file)(old)
+                os.rename(old, new)
+                sync_folder(self.root)
+            else:
+                self.fs.mv(old, new, recursive=True)
+        finally:
+            self.remove(partial)
 
     def create(self, name: str, data: bytes) -> bool:
         """Create a small file exclusively: only one of several concurrent writers succeeds.

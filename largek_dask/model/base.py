@@ -58,6 +58,7 @@ from largek_dask.model.index import faiss_index
 if TYPE_CHECKING:
     from distributed import Client
 
+    from largek_dask.model.exemplars import Exemplars
     from largek_dask.model.predictions import PredictionTable
     from largek_dask.passes.base import BasePasses
     from largek_dask.plots.plot_collection import Plot
@@ -341,15 +342,16 @@ class Model(ABC):
             on_bad_rows=self.on_bad_rows,
         )
 
-    def report(self) -> Report:
+    def report(self, exemplars: Exemplars | None = None) -> Report:
         """Return an HTML report: progress of the fit, cluster sizes, and centres by feature.
 
         A notebook shows the report; ``report().save("report.html")`` writes a self-contained file.
+        ``report(model.exemplars(rows))`` also lists the rows nearest to the centres of k-means.
         """
         # Imported here, because prediction does not need it.
         from largek_dask.plots.report import make_report
 
-        return make_report(self)
+        return make_report(self, exemplars=exemplars)
 
     def plot(self) -> Plot:
         """Return charts of the fit and of the cluster sizes: see :class:`Plot`.

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from largek_dask.data.stores import require
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import OutputError, ParameterError
+from largek_dask.fault_injection import at
 from largek_dask.kernels.bounds.pruned import nearest_pruned, nearest_two_pruned
 from largek_dask.kernels.distances import PackedCenters, pack_centers, squared_distances
 
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from largek_dask.model.centers import CentersModel
     from largek_dask.passes.base import BasePasses
 
-INCLUDED = ("id", "distance", "second")
+Included = Literal["id", "distance", "second"]
+INCLUDED = get_args(Included)
 """Optional columns; "second" adds the second nearest centre and the row's distance to it."""
 HELD_BYTES = 256 << 20
 """Approximate size, in bytes, of the tables that are sorted by cluster at a time."""
@@ -94,10 +95,13 @@ class PredictionTable:
         if self._parent.exists(self._name):
             raise OutputError(f"{place.url} exists already; remove it or choose another output.")
 
-    def write(self, passes: BasePasses) -> None:
-        """Predict all rows and write the table, which only appears once it is complete."""
-        tables = self._tables(self._model, passes)
-        with _appearing(self._parent, self._name) as temporary:
+    def write(self, passes: BasePasses, report: Callable[[int], object] | None = None) -> None:
+        """Predict all rows and write the table, which only appears once it is complete.
+
+        ``report`` is called after each group of chunks with the number of rows done.
+        """
+        tables = self._tables(self._model, passes, report)
+        with self._parent.appearing(self._name) as temporary:
             if self._is_partitioned:
                 _write_folder(self._parent.sub(temporary), tables)
                 return
@@ -105,7 +109,9 @@ class PredictionTable:
             with self._parent.fs.open(self._parent.path(temporary), "wb") as file:
                 write(file, tables)
 
-    def _tables(self, model: CentersModel, passes: BasePasses) -> Iterator[Any]:
+    def _tables(
+        self, model: CentersModel, passes: BasePasses, report: Callable[[int], object] | None
+    ) -> Iterator[Any]:
         """Yield one Arrow table per chunk, in order."""
         import pyarrow as pa
 
@@ -128,7 +134,10 @@ class PredictionTable:
                 if "id" in self._include:
                     ids = _as_arrow(passes.rows.read_ids(i), None if ids is None else ids.type)
                     columns = {"id": ids, **columns}
-                yield pa.table(columns)
+                with at("labels"):
+                    yield pa.table(columns)
+            if report is not None:
+                report(int(passes.rows.chunk_table[group.stop]))
 
 
 def _write_folder(folder: Folder, tables: Iterable[Any]) -> None:
@@ -157,26 +166,6 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
         rows = ordered.slice(begin, end - begin)
         name = f"cluster={label:05d}/part-{part:05d}.parquet"
         folder.publish(name, partial(_write_parquet, tables=[rows]), is_durable=False)
-
-
-@contextmanager
-def _appearing(parent: Folder, name: str) -> Iterator[str]:
-    """Yield a temporary name for a file or folder, and rename it to ``name`` on success.
-
-    After an error, the temporary file or folder is removed. If the process is killed, the next run
-    removes the temporary file or folder.
-    """
-    temporary = f"{name}.partial"
-    parent.remove(temporary)
-    try:
-        yield temporary
-        if parent.is_local:
-            os.rename(parent.path(temporary), parent.path(name))
-        else:
-            parent.fs.mv(parent.path(temporary), parent.path(name), recursive=True)
-    except BaseException:
-        parent.remove(temporary)
-        raise
 
 
 def _write_csv(file: Any, tables: Iterable[Any]) -> None:

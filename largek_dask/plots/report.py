@@ -12,8 +12,9 @@ import numpy as np
 
 from largek_dask.driver.formatting import human_seconds
 from largek_dask.driver.job_view import JobView
-from largek_dask.errors import OutputError
-from largek_dask.model import Model, PathModel
+from largek_dask.errors import OutputError, ParameterError
+from largek_dask.model import CentersModel, Model, PathModel
+from largek_dask.model.exemplars import Exemplars
 from largek_dask.plots.model_panels import curve_panel, events_of, title_of
 from largek_dask.plots.panels import Panel, panels
 from largek_dask.plots.render import Section, render, section
@@ -22,7 +23,7 @@ MOST_LISTED = 50
 """Maximum number of clusters in the table of sizes."""
 MOST_FEATURES, MOST_COMPARED = 40, 8
 """Maximum numbers of features and clusters in the table of centres."""
-MOST_TEXT = 400
+MOST_TEXT, MOST_ID = 400, 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,19 +79,22 @@ class Report:
 
 
 def make_report(
-    model: Model, warnings: Sequence[str] = (), reload_seconds: float | None = None
+    model: Model,
+    warnings: Sequence[str] = (),
+    reload_seconds: float | None = None,
+    exemplars: Exemplars | None = None,
 ) -> Report:
     """Make the report of a model; ``warnings`` are the warnings of its fit.
 
     If ``reload_seconds`` is given, browsers reload the page after this time.
     """
     charts = {panel.kind: panel for panel in panels(JobView().update_all(events_of(model)))}
-    found = (_cost(model, charts), _path(model), _sizes(model, charts), _features(model))
+    found = (_cost(model, charts), _path(model), _sizes(model, charts))
     content = {
         **_head(model),
         "notes": warnings,
         "reload_seconds": reload_seconds,
-        "sections": [one for one in found if one],
+        "sections": [one for one in (*found, _nearest(model, exemplars), _features(model)) if one],
         "provenance": _provenance(model),
     }
     return Report(title_of(model), content)
@@ -144,6 +148,34 @@ def _sizes(model: Model, charts: Mapping[str, Panel]) -> Section:
         "pairs": None if panel is None else {"heading": "", "values": dict(panel.figures)},
         "summary": "All clusters" if is_all else f"The largest {len(order)} clusters",
         "table": (("cluster", "weight of rows", "fraction"), rows, ()),
+    }
+
+
+def _nearest(model: Model, exemplars: Exemplars | None) -> Section | None:
+    """Return a table of the rows nearest to the largest clusters' centres."""
+    if not isinstance(model, CentersModel) or not model.counts.sum() > 0:
+        return None
+    title = "Nearest rows"
+    if exemplars is None:
+        lead = "Not listed, because the report was made without rows: use largek report --rows."
+        return {"title": title, "lead": lead}
+    found = exemplars.nearest
+    if len(found.ids) != model.n_clusters:
+        raise ParameterError(
+            f"exemplars of {len(found.ids):,} clusters do not belong to this model, which has "
+            f"{model.n_clusters:,}; use exemplars() of the same model."
+        )
+    order = np.argsort(-model.counts, kind="stable")[:MOST_LISTED]
+    shown = [found.ids[j][found.rows[j] >= 0] for j in order]
+    rows = [
+        (f"{j}", f"{model.counts[j]:,.6g}", ", ".join(_cut(str(one), MOST_ID) for one in ids))
+        for j, ids in zip(order, shown, strict=True)
+    ]
+    which = "all" if len(order) == model.n_clusters else f"the largest {len(order)}"
+    return {
+        "title": title,
+        "lead": f"Ids of the rows nearest to the centres of {which} clusters, nearest first.",
+        "table": (("cluster", "weight of rows", "ids"), rows, ("ids",)),
     }
 
 

@@ -374,10 +374,12 @@ class Service:
             1) and maximum number, and required tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
-            ``column`` (that contains the rows, as in ``open_rows``), ``empty_clusters``,
-            ``on_bad_rows``, ``normalize``, ``scale``, ``effort``, ``memory_limit`` (of a worker),
-            as in :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a mixture of
-            Gaussians) and ``dither``, as in :class:`largek_dask.Mixture`.
+            ``column`` (that contains the rows) and ``ids`` (a column), as in ``open_rows``,
+            ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``scale``, ``effort``,
+            ``memory_limit`` (of a worker), as in :class:`largek_dask.KMeans`; ``mixture`` (the
+            covariance type, to fit a mixture of Gaussians) and ``dither``, as in
+            :class:`largek_dask.Mixture`; ``include`` and ``partition_by``, as in
+            :meth:`Model.predict`, to write ``predictions.parquet`` in the output folder.
 
         Returns
         -------
@@ -505,7 +507,7 @@ def _algorithm(algorithm: Any, effort: Any, options: Mapping[str, Any]) -> dict[
 def _fields(**given: Any) -> dict[str, Any]:
     """Convert the given fields of a job to plain values."""
     for name, value in given.items():
-        if isinstance(value, np.ndarray | list | tuple):
+        if isinstance(value, np.ndarray | list | tuple) and name != "include":
             raise ParameterError(
                 f"{name} of a job cannot be an array: use KMeans(client=...) or "
                 "Mixture(client=...), which accept arrays."

@@ -293,7 +293,7 @@ class Job:
         Parameters
         ----------
         outputs : bool
-            Whether to delete its model and labels as well.
+            Whether to delete its model, labels and predictions as well.
 
         Returns
         -------

@@ -10,7 +10,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from largek_dask import config
-from largek_dask.data.sources import open_rows
 from largek_dask.driver.checkpoint import check_output_folder
 from largek_dask.driver.fit import prepare_fit
 from largek_dask.driver.formatting import printable
@@ -49,6 +48,8 @@ if TYPE_CHECKING:
 CHANGEABLE = ("max_iter", "tol", "max_time", "workers")
 """Fields that may change when a job is resumed, because steps do not depend on them."""
 
+PREDICTION_BYTES = 24
+"""Approximate size of the prediction of a row without its id, before compression."""
 MOST_EVENTS = 1_000
 READERS = 2
 """Number of threads that read events for the page; a store that hangs can block a thread."""
@@ -339,13 +340,7 @@ class Jobs(Queue):
         """Check data, parameters, memory, output and workers; return the memory of the fit."""
         client = self._connect()
         # Do not count missing chunks here: the job counts and reports them.
-        rows = open_rows(
-            spec.data,
-            sample_weight=spec.sample_weight,
-            column=spec.column,
-            storage_options=options,
-            count_missing=False,
-        )
+        rows = spec.open_rows(options, count_missing=False)
         asked = spec.fit_options()
         rows, choice, footprint = prepare_fit(rows, asked, n_threads=None, client=client)
         workers = self._workers()
@@ -365,6 +360,7 @@ class Jobs(Queue):
         needed = space_needed(
             rows, spec.n_clusters, footprint, n_init=choice.n_init, labels=spec.labels
         )
+        needed += PREDICTION_BYTES * rows.n_rows * spec.has_predictions
         folder.check_space(needed, "model, labels and checkpoints")
         if client is not None:
             check_workers(client, rows, float(config.get("service.check-seconds")))

@@ -25,14 +25,7 @@ from largek_dask.service.lease import StoreLease, claimed_for
 from largek_dask.service.runner import Runner
 from largek_dask.service.scheduler_file import publish_address
 from largek_dask.service.spec import JobSpec
-from largek_dask.service.store import (
-    JOB_FILES,
-    LABELS,
-    MODEL,
-    UNFINISHED_LABELS,
-    Records,
-    checked_id,
-)
+from largek_dask.service.store import JOB_FILES, MODEL, UNFINISHED, Records, checked_id
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -394,9 +387,8 @@ def _files(job: JobState, folder: Folder, outputs: bool) -> list[str]:
         return []
     found = set(folder.names())
     if not outputs:
-        # Also delete incomplete labels, which are useless.
-        is_whole = UNFINISHED_LABELS not in found
-        found -= {MODEL, LABELS} if is_whole else {MODEL}
+        # Also delete incomplete labels and predictions, which are useless.
+        found -= {MODEL, *(name for name, mark in UNFINISHED.items() if mark not in found)}
     return [name for name in JOB_FILES if name in found]
 
 

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Any
 from largek_dask import config
 from largek_dask.context import working_for
 from largek_dask.data.columns import without_equal_names
-from largek_dask.data.sources import open_rows
 from largek_dask.data.storage_errors import trouble
 from largek_dask.driver.checkpoint import description_in, scaling_in
 from largek_dask.driver.event_log import JsonLines
 from largek_dask.driver.events import FORMAT, Event, plain
-from largek_dask.driver.fit import FitResult, fit
+from largek_dask.driver.fit import FitResult, fit, open_passes
 from largek_dask.driver.starts import SavedStart, best_saved, keep_last_checkpoints
 from largek_dask.driver.stopping import End
 from largek_dask.driver.storage import DamagedError, Folder, is_torn
 from largek_dask.errors import (
+    CancelledFit,
     LargekError,
     LostJobError,
     MissingOptionError,
@@ -48,10 +48,12 @@ from largek_dask.service.spec import options_of, output_folder
 from largek_dask.service.store import (
     LABELS,
     MODEL,
+    PREDICTIONS,
     UNFINISHED_LABELS,
     Records,
     Result,
     labels_in,
+    predictions_in,
     read_result,
     write_result,
 )
@@ -314,6 +316,7 @@ class Runner(threading.Thread):
             model,
             stop_reason=stop_reason,
             labels=labels_in(folder),
+            predictions=predictions_in(folder),
             n_iter=saved.n_iter,
             seconds=saved.seconds,
             **saved.objective.describe(value=plain(saved.value)),
@@ -321,14 +324,7 @@ class Runner(threading.Thread):
 
     def _fit(self, folder: Folder, lease: Lease, options: Mapping[str, Any]) -> Result | None:
         job, spec = self.job, self.job.record.spec
-        rows = without_equal_names(
-            open_rows(
-                spec.data,
-                sample_weight=spec.sample_weight,
-                column=spec.column,
-                storage_options=dict(options),
-            )
-        )
+        rows = without_equal_names(spec.open_rows(options))
         pick = None if spec.workers is None else spec.workers.pick()
         with use_selection(
             pick, 0 if job.reserved_memory is None else job.reserved_memory.row_state
@@ -344,18 +340,41 @@ class Runner(threading.Thread):
                 cancelled=job.is_stopped,
                 suspended=lambda: job.stopped_for == "shutdown",
             )
-        if fitted.stop_reason == "cancelled" and job.stopped_for != "cancel":
+            reason: str = fitted.stop_reason
+            if spec.has_predictions and reason != "cancelled" and not predictions_in(folder):
+                try:
+                    self._predict(folder, rows, model)
+                except CancelledFit:
+                    reason = "cancelled"
+        if reason == "cancelled" and job.stopped_for != "cancel":
             return None
         return self._result(
             lease.token,
-            "cancelled" if fitted.stop_reason == "cancelled" else "finished",
+            "cancelled" if reason == "cancelled" else "finished",
             model,
-            stop_reason=fitted.stop_reason,
+            stop_reason=reason,
             labels=folder.exists(LABELS),
+            predictions=predictions_in(folder),
             n_iter=fitted.n_iter,
             seconds=fitted.seconds,
             **fitted.objective.describe(value=plain(fitted.value)),
         )
+
+    def _predict(self, folder: Folder, rows: Rows, model: Model) -> None:
+        spec, emit = self.job.record.spec, self._emit
+        folder.remove(PREDICTIONS)
+        table = model._table(folder.sub(PREDICTIONS), spec.include, spec.partition_by)
+        with open_passes(
+            model._open(rows),
+            client=self._connect(),
+            memory_limit=spec.fit_options().memory_bytes,
+            normalize=model.normalize,
+            on_bad_rows=model.on_bad_rows,
+            cancelled=self.job.is_stopped,
+            log=lambda topic, text, **about: emit("warning", topic=topic, message=text, **about),
+            on_event=emit,
+        ) as passes:
+            table.write(passes, lambda n: emit("labels", rows=n, n_rows=rows.n_rows))
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -473,8 +492,10 @@ def fit_into(
     )
     model = Model.of(result)
     changed = before is None or before.digest() != model.digest()
+    # Remove labels first, because a folder must never contain labels of another model.
+    if changed:
+        folder.remove(PREDICTIONS)
     if labelled and changed:
-        # Remove labels first, because a folder must never contain labels of another model.
         folder.remove(LABELS)
         if labels and result.stop_reason != "cancelled":
             model.predict(rows, out=out, client=client, n_threads=n_threads)
@@ -501,6 +522,8 @@ def model_of_checkpoint(folder: Folder, stop_reason: str) -> tuple[Model, SavedS
         if is_as_far and known.get("stop_reason") != "cancelled":
             return before, saved
     changed = before is None or before.digest() != model.digest()
+    if changed:
+        folder.remove(PREDICTIONS)
     if changed and labels_in(folder):
         folder.remove(LABELS)
     if changed or (before is not None and before.provenance.get("stop_reason") != stop_reason):

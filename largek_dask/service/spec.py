@@ -37,13 +37,16 @@ from largek_dask.algorithms.choices import (
 )
 from largek_dask.algorithms.mixture import MIXTURE
 from largek_dask.algorithms.names import ALGORITHMS, OTHER_ALGORITHMS
-from largek_dask.algorithms.objective import Objective
-from largek_dask.data.stores import check_no_secret
+from largek_dask.algorithms.objective import INERTIA, Objective
+from largek_dask.data.rows import Rows
+from largek_dask.data.sources import open_rows
+from largek_dask.data.stores import check_no_secret, require
 from largek_dask.driver.formatting import printable
 from largek_dask.driver.former_names import current_parameters, current_settings
 from largek_dask.driver.options import OPTIONS, FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingOptionError, ParameterError
+from largek_dask.model.predictions import Included
 from largek_dask.passes.worker_selection import WorkerSelection
 
 FORMAT: Literal[2] = 2
@@ -212,6 +215,10 @@ class JobSpec(BaseModel):
     normalize: Normalize | None = _of("normalize")
     scale: Scale | None = _of("scale")
     labels: bool = True
+    ids: Name | None = None
+    include: Annotated[list[Included], _AS_LIST, Field(max_length=3)] = []
+    partition_by: Literal["cluster"] | None = None
+    """Column of ids, and columns and form of predictions, as in ``Model.predict``."""
     memory_limit: int | None = _of("memory_limit", ge=0)
     """Memory limit per worker, in bytes. Documents of earlier versions may contain 0, which means
     1."""
@@ -219,6 +226,16 @@ class JobSpec(BaseModel):
     """Workers that the job may use; None for all workers."""
     name: Name | None = None
     storage_options: dict[Name, StorageOption] = Field(default_factory=dict, max_length=100)
+
+    @model_validator(mode="after")
+    def _has_distances(self) -> JobSpec:
+        if self.has_predictions and self.objective != INERTIA:
+            raise ValueError(
+                "the model will have no distances to centres: leave out include and partition_by"
+            )
+        if "second" in self.include and self.n_clusters < 2:
+            raise ValueError("include='second' needs at least two clusters")
+        return self
 
     @classmethod
     def parse(cls, document: bytes | str | Mapping[str, Any]) -> JobSpec:
@@ -245,6 +262,22 @@ class JobSpec(BaseModel):
         if self.memory_limit == 0:
             given["memory_limit"] = 1
         return FitOptions(**{**given, "algorithm": self.algorithm.make()})
+
+    def open_rows(self, options: Mapping[str, Any], *, count_missing: bool = True) -> Rows:
+        if self.has_predictions:
+            require("pyarrow", "parquet", "tables of predictions")
+        return open_rows(
+            self.data,
+            sample_weight=self.sample_weight,
+            column=self.column,
+            ids=self.ids,
+            storage_options=dict(options),
+            count_missing=count_missing,
+        )
+
+    @property
+    def has_predictions(self) -> bool:
+        return bool(self.include) or self.partition_by is not None
 
     @property
     def objective(self) -> Objective:

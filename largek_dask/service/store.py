@@ -38,6 +38,9 @@ from largek_dask.version import __version__
 MODEL = "model.zarr"
 LABELS = "labels.zarr"
 UNFINISHED_LABELS = "labels.zarr.progress.json"
+PREDICTIONS = "predictions.parquet"
+UNFINISHED = {LABELS: UNFINISHED_LABELS, PREDICTIONS: f"{PREDICTIONS}.partial"}
+"""Files that mark outputs as incomplete."""
 JOB_FILES = (
     "job.json",
     "counted.json",
@@ -48,12 +51,13 @@ JOB_FILES = (
     MODEL,
     LABELS,
     UNFINISHED_LABELS,
+    PREDICTIONS,
+    UNFINISHED[PREDICTIONS],
     "results",
     "claims",
 )
-"""Files in a job's folder, in order of removal. The progress file is removed after the labels, so
-that incomplete labels remain marked. Claims are removed last, because they name the owner of the
-other files."""
+"""Files in a job's folder, in order of removal: marks after incomplete files, and claims last,
+because they name the owner of the other files."""
 
 FORMAT: Literal[1] = 1
 REMOVED = frozenset(
@@ -84,6 +88,7 @@ class Result(BaseModel):
     state: End
     digest: Text | None = None
     labels: bool = False
+    predictions: bool = False
     n_iter: int = 0
     stop_reason: Text | None = None
     inertia: float | None = None
@@ -370,3 +375,7 @@ def write_result(folder: Folder, result: Result) -> Result:
 
 def labels_in(folder: Folder) -> bool:
     return not folder.exists(UNFINISHED_LABELS) and are_whole(folder.sub(LABELS))
+
+
+def predictions_in(folder: Folder) -> bool:
+    return folder.exists(PREDICTIONS) and not folder.exists(UNFINISHED[PREDICTIONS])

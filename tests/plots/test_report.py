@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from functools import cache
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
 from largek_dask.cli import main
 from largek_dask.driver.formatting import human_count, human_seconds
-from largek_dask.errors import OutputError
+from largek_dask.errors import OutputError, ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.plots import render
 from largek_dask.plots.report import Report, make_report
@@ -172,7 +173,7 @@ def test_a_page_tells_what_the_model_knows(run: Path) -> None:
     found = read(report)
     told = model.provenance
     assert found.headings() == [
-        "Cost against time", "Sizes", "Centres by feature", "Provenance",
+        "Cost against time", "Sizes", "Nearest rows", "Centres by feature", "Provenance",
     ]  # fmt: skip
     assert "7 clusters of 600 rows × 5" in found.text
     facts = found.facts()
@@ -278,7 +279,7 @@ def test_a_kind_without_centres() -> None:
             return None
 
     found = read(make_report(Other(fitted().model_.arrays)))
-    assert found.headings() == ["Cost against time", "Sizes", "Provenance"]
+    assert found.headings() == ["Cost against time", "Sizes", "Nearest rows", "Provenance"]
 
 
 # --- texts and large pages ----------------------------------------------------------------------
@@ -352,6 +353,45 @@ def test_the_command_writes_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "m.html" in invoke("report", "run/model.zarr", "--out", "m.html").stdout
     (run / "empty").mkdir()
     assert "neither a model nor a checkpoint" in invoke("report", "empty", code=1).stderr
+
+
+def test_the_nearest_rows_are_listed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = lk.load_model(str(run / "run" / "model.zarr"))
+    ids = [f"<i>row {i}" for i in range(len(X))]
+    found = model.exemplars(X, n=3, ids=ids)
+    page = read(model.report(found))
+    (table,) = [t[1:] for t in page.tables if t[0] == ["cluster", "weight of rows", "ids"]]
+    order = np.argsort(-model.counts, kind="stable")
+    assert table == [
+        [f"{j}", f"{model.counts[j]:,.6g}", ", ".join(found.nearest.ids[j])] for j in order
+    ]
+    assert "made without rows" in read(model.report()).text
+    with pytest.raises(ParameterError, match="exemplars of 7 clusters"):
+        lk.KMeans(3, random_state=0).fit(X).model_.report(found)
+    # A cluster of two rows, with long ids.
+    x = np.array([[0.0], [0.0], [9.0], [9.0], [9.0], [9.0]])
+    small = lk.KMeans(2, random_state=0).fit(x).model_
+    page = read(small.report(small.exemplars(x, n=3, ids=["x" * 90] * 6)))
+    (table,) = [t[1:] for t in page.tables if t[0][-1] == "ids"]
+    assert [row[2] for row in table] == [", ".join([f"{'x' * 39}…"] * n) for n in (3, 2)]
+    # The command
+    monkeypatch.chdir(tmp_path)
+    pd.DataFrame({"id": ids, "e": list(X)}).to_parquet("x.parquet")
+    rows = ("--rows", "x.parquet", "--column", "e")
+    invoke("report", run / "run", "--out", "r.html", *rows, "--ids", "id")
+    assert (
+        f'<td class="words">{escape(found.nearest.ids[order[0], 0])}, '
+        in Path("r.html").read_text()
+    )
+    for asked, message, code in (
+        (("--ids", "id"), "require --rows", 2),
+        (("--out", "r.png", *rows), ".html", 2),
+    ):
+        assert message in invoke("report", run / "run", *asked, code=code).stderr
+    lk.Mixture(2, random_state=0).fit(X).model_.save("m.zarr")
+    assert "no centres" in invoke("report", "m.zarr", *rows, code=1).stderr
 
 
 def test_warnings_of_the_fit_are_repeated(run: Path, tmp_path: Path) -> None:
