@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 INCLUDED = ("id", "distance", "second")
 """Optional columns; "second" adds the second nearest centre and the row's distance to it."""
-HELD_BYTES = 256 << 20
+HELD_BYTES = 128 << 20
 """Approximate size, in bytes, of the tables that are sorted by cluster at a time."""
 GROUP_ROWS = 1 << 20
 """Approximate number of rows that are predicted at a time."""
@@ -92,7 +92,7 @@ class PredictionTable:
         self._is_text = suffix == ".csv" and not self._is_partitioned
         self._parent.check_writable()
         if self._parent.exists(self._name):
-            raise OutputError(f"{place.url} exists already; remove it or choose another output.")
+            raise OutputError(f"{place.url} already exists; remove it or choose another output.")
 
     def write(self, passes: BasePasses) -> None:
         """Predict all rows and write the table, which only appears once it is complete."""
@@ -144,7 +144,7 @@ def _write_folder(folder: Folder, tables: Iterable[Any]) -> None:
 
 
 def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
-    """Write one file per cluster; the cluster of skipped rows is -1."""
+    """Write one file per cluster; skipped rows are in the folder ``cluster=-1``."""
     import pyarrow as pa
 
     whole = pa.concat_tables(tables)
@@ -155,7 +155,8 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
     for begin, end in pairwise(edges):
         label = int(labels[order[begin]])
         rows = ordered.slice(begin, end - begin)
-        name = f"cluster={label:05d}/part-{part:05d}.parquet"
+        cluster = f"{label:05d}" if label >= 0 else label
+        name = f"cluster={cluster}/part-{part:05d}.parquet"
         folder.publish(name, partial(_write_parquet, tables=[rows]), is_durable=False)
 
 

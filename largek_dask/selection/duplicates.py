@@ -409,7 +409,7 @@ def _check_output(
         require("pyarrow.parquet", "parquet", ".parquet files")
     if folder.exists(name):
         raise OutputError(
-            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+            f"{place.url} already exists; nothing was changed. Remove it or choose another output."
         )
     folder.check_writable()
     return folder, name

@@ -51,7 +51,7 @@ def test_s3__ingest_and_missing_chunk(x, options):
     rows = ingest(x, "s3://data/out.zarr", chunk_rows=300, progress=False, storage_options=options)
     assert rows.stored_statistics()["n_rows"] == 1_000
     np.testing.assert_array_equal(read_all(rows), x)
-    with pytest.raises(OutputError, match=r"s3://data/out\.zarr exists already"):
+    with pytest.raises(OutputError, match=r"s3://data/out\.zarr already exists"):
         ingest(x, "s3://data/out.zarr", progress=False, storage_options=options)
     other = ingest(-x, "s3://data/out.zarr", force=True, progress=False, storage_options=options)
     np.testing.assert_array_equal(read_all(other), -x)

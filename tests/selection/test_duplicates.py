@@ -175,7 +175,7 @@ def test_bad_parameters(tmp_path):
     with pytest.raises(ParameterError, match=r"\.parquet or \.csv"):
         lk.near_duplicates(x, out=str(tmp_path / "kept.npy"))
     (tmp_path / "kept.csv").write_text("mine")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         lk.near_duplicates(x, out=str(tmp_path / "kept.csv"))
     assert (tmp_path / "kept.csv").read_text() == "mine"
     assert os.listdir(tmp_path) == ["kept.csv"]
