@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.data.rows import Rows
 from largek_dask.data.stores import require
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.storage import Folder
@@ -101,7 +102,7 @@ class PredictionTable:
             if self._is_partitioned:
                 _write_folder(self._parent.sub(temporary), tables)
                 return
-            write = _write_csv if self._is_text else _write_parquet
+            write = _write_csv if self._is_text else write_parquet
             with self._parent.fs.open(self._parent.path(temporary), "wb") as file:
                 write(file, tables)
 
@@ -113,7 +114,7 @@ class PredictionTable:
         names = ["label"]
         names += ["distance"] if "distance" in self._include else []
         names += ["second", "second_distance"] if has_second else []
-        ids: Any = None
+        ids = type_of_ids(passes.rows) if "id" in self._include else None
         for group in group_chunks(passes.rows.chunk_table, GROUP_ROWS):
             found: dict[int, Predicted] = passes.reduce(
                 _predict_chunk,
@@ -125,9 +126,9 @@ class PredictionTable:
             )
             for i in group:
                 columns = {name: getattr(found[i], name) for name in names}
-                if "id" in self._include:
-                    ids = _as_arrow(passes.rows.read_ids(i), None if ids is None else ids.type)
-                    columns = {"id": ids, **columns}
+                if ids is not None:
+                    own = pa.array(passes.rows.read_ids(i), ids, from_pandas=True)
+                    columns = {"id": own, **columns}
                 yield pa.table(columns)
 
 
@@ -157,7 +158,7 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
         rows = ordered.slice(begin, end - begin)
         cluster = f"{label:05d}" if label >= 0 else label
         name = f"cluster={cluster}/part-{part:05d}.parquet"
-        folder.publish(name, partial(_write_parquet, tables=[rows]), is_durable=False)
+        folder.publish(name, partial(write_parquet, tables=[rows]), is_durable=False)
 
 
 @contextmanager
@@ -187,7 +188,7 @@ def _write_csv(file: Any, tables: Iterable[Any]) -> None:
         csv.write_csv(table, file, csv.WriteOptions(include_header=number == 0))
 
 
-def _write_parquet(file: Any, tables: Iterable[Any]) -> None:
+def write_parquet(file: Any, tables: Iterable[Any]) -> None:
     import pyarrow.parquet as pq
 
     writer = None
@@ -201,11 +202,13 @@ def _write_parquet(file: Any, tables: Iterable[Any]) -> None:
             writer.close()
 
 
-def _as_arrow(ids: NDArray[Any], kind: Any) -> Any:
+def type_of_ids(rows: Rows) -> Any:
+    """Return the Arrow type of the ids, of which those of the first chunks may all be missing."""
     import pyarrow as pa
 
-    found = pa.array(ids, kind)
-    return found.cast(pa.string()) if pa.types.is_null(found.type) else found
+    chunks = (rows.read_ids(i) for i in range(rows.n_chunks))
+    types = (pa.array(ids, from_pandas=True).type for ids in chunks)
+    return next((kind for kind in types if not pa.types.is_null(kind)), pa.string())
 
 
 def _unit_centers(packed: PackedCenters) -> PackedCenters:
