@@ -152,7 +152,7 @@ class MissingDependencyError(LargekError, ImportError):
 
 
 class OutputError(LargekError, OSError):
-    """An output exists already, or cannot be written."""
+    """An output already exists, or cannot be written."""
 
 
 class CheckpointError(LargekError):

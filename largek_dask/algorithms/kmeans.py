@@ -166,9 +166,9 @@ class KMeansProblem(Problem):
         if not final.n_empty or self.empty_clusters == "keep":
             return None
         if final.n_distinct is not None:
-            why = f"the rows have only {final.n_distinct} distinct values. Ask for fewer clusters"
+            why = f"the rows have only {final.n_distinct} distinct values. Use fewer clusters"
         elif not had_time:
             why = "there was no time to move their centres. Give the fit more time"
         else:
-            why = "each move of a centre to a far row emptied another one. Ask for fewer clusters"
+            why = "each move of a centre to a far row emptied another one. Use fewer clusters"
         return f"{final.n_empty} of {self.n_clusters} clusters are empty: {why}."

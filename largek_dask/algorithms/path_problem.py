@@ -60,7 +60,7 @@ class PathProblem(KMeansProblem):
             return KMeansProblem.complaint(self, final, had_time=had_time, last=last)
         where = f"partitions end at {n_found} clusters, of {self.n_clusters} that were asked for"
         if last.get("distinct"):
-            return f"the rows have only {n_found} distinct values: {where}. Ask for fewer clusters."
+            return f"the rows have only {n_found} distinct values: {where}. Use fewer clusters."
         return f"the fit was stopped: {where}. Give it more time, or resume from its checkpoint."
 
 
@@ -93,7 +93,7 @@ def check_path_memory(k: int, d: int) -> None:
     if path_memory(k, d) <= limit:
         return
     fits = bisect_right(range(k), limit, key=lambda n: path_memory(n, d)) - 1
-    advice = f"Ask for {fits} clusters at most" if fits > 0 else "Take a machine with more memory"
+    advice = f"Use at most {fits} clusters" if fits > 0 else "Use a machine with more memory"
     held = length_of_search(k)
     raise NotEnoughMemoryError(
         f"All partitions into 1 to {held} clusters have {rows_of_path(held)} centres of {d} "

@@ -99,7 +99,7 @@ def export(
     out, more = output(out, model_url, storage_options)
     folder, name = Folder(out, more).parent()
     if folder.exists(name) and not force:
-        raise OutputError(f"{out} exists already; choose another --out, or use --force")
+        raise OutputError(f"{out} already exists; choose another --out, or use --force")
     model = load_model(model_url, storage_options=storage_options)
     data = FORMATS[kind](model)
     folder.publish(name, data)

@@ -154,7 +154,7 @@ class ArrowFileRows(Rows):
             if self._id_column is not None and self._id_column not in names:
                 raise ParameterError(
                     f"{url} has no column {self._id_column!r} to use as ids; "
-                    f"its {len(names):,} columns are {listed(names)}."
+                    f"its columns ({len(names):,}) are {listed(names)}."
                 )
             places = chosen_columns(names, selection, url, pandas, kinds_of(schema))
             columns = ArrowColumns(
@@ -189,11 +189,12 @@ class ArrowFileRows(Rows):
         start, stop = self.chunk_rows(i)
         first, last = self._chunks[i][0], self._chunks[i][-1]
         file = self._files[first.file]
-        until = "" if first[:2] == last[:2] else f" to {last.group} of {self._files[last.file].url}"
-        return (
-            f"chunk {i} (rows {start} to {stop - 1}; {file.reader.group} {first.group} of "
-            f"{file.url}{until})"
-        )
+        group, where = f"{file.reader.group} {first.group}", f"of {file.url}"
+        if first.file != last.file:
+            where += f" to {last.group} of {self._files[last.file].url}"
+        elif first.group != last.group:
+            group += f" to {last.group}"
+        return f"chunk {i} (rows {start} to {stop - 1}; {group} {where})"
 
     def _load(self, i: int, start: int, stop: int) -> NDArray[Any]:
         with reading(self.name_chunk(i), DAMAGED):

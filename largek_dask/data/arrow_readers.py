@@ -47,7 +47,8 @@ class ParquetReader:
         """Return the number of missing values in a column of a row group; None if unknown."""
         row_group = self._metadata.row_group(group)
         columns = (row_group.column(i) for i in range(row_group.num_columns))
-        found = [c.statistics for c in columns if c.path_in_schema.split(".")[0] == name]
+        # Names may contain dots, so other columns may match, too; they only add missing values.
+        found = [c.statistics for c in columns if f"{c.path_in_schema}.".startswith(f"{name}.")]
         counts = [None if one is None else one.null_count for one in found]
         return None if None in counts and not any(counts) else sum(n or 0 for n in counts)
 

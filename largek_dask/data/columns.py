@@ -87,7 +87,7 @@ class Selection:
         for name in dict.fromkeys([*taken, *self.drop]):
             if name not in found:
                 raise ParameterError(
-                    f"{where} has no column {name!r}; its {len(names):,} columns are "
+                    f"{where} has no column {name!r}; its columns ({len(names):,}) are "
                     f"{listed(names)}."
                 )
             if len(found[name]) > 1:

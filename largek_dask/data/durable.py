@@ -54,15 +54,16 @@ def sync_folder(path: str) -> None:
         os.close(number)
 
 
-def make_folders(path: str, mode: int = 0o777) -> None:
-    """Create a folder and its parents, and sync the new directory entries to the disk."""
+def make_folders(path: str, mode: int = 0o777, *, is_durable: bool = True) -> None:
+    """Create a folder and its parents; if durable, sync the new directory entries to the disk."""
     if os.path.isdir(path):
         return
     if (outer := os.path.dirname(path)) != path:
-        make_folders(outer, mode)
+        make_folders(outer, mode, is_durable=is_durable)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
-    sync_folder(outer)
+    if is_durable:
+        sync_folder(outer)
 
 
 def sync_tree(path: str) -> None:

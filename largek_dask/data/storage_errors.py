@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 from largek_dask import config
-from largek_dask.errors import DataError, OutputError
+from largek_dask.errors import DataError, LargekError, OutputError
 from largek_dask.retry import retry
 
 T = TypeVar("T")
@@ -121,6 +121,8 @@ def reading(what: str, advice: str = "check that it is complete and readable.") 
         yield
     except MemoryError:
         raise
+    except LargekError as error:
+        raise DataError(f"{what} cannot be read: {error}") from error
     except Exception as error:
         reason = str(error) or type(error).__name__
         raise DataError(f"{what} cannot be read: {reason}; {advice}") from error

@@ -83,7 +83,7 @@ def check_output(
         return out
     if not force:
         raise OutputError(
-            f"{out} exists already; nothing was changed. Overwrite it with --force (force=True) or "
+            f"{out} already exists; nothing was changed. Overwrite it with --force (force=True) or "
             "choose another output."
         )
     if names is None or (names and not set(names) & set(_ZARR_FILES)):

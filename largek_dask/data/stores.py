@@ -232,6 +232,9 @@ def file_stamp(url: str, storage_options: Mapping[str, Any] | None = None) -> st
         status = os.stat(url)
         return f"{status.st_size}-{status.st_mtime_ns}"
     fs, path = filesystem(url, storage_options)
+    if "s3" in fs.protocol:
+        # The details in a cached listing differ from those of a single file, except the ETag.
+        return str(fs.info(path)["ETag"])
     return str(fs.ukey(path))
 
 

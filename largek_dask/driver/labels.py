@@ -208,7 +208,7 @@ class LabelStore:
         for name in {self._file, self._name} - ({self._name} if is_unfinished else set()):
             if self._parent.exists(name):
                 raise OutputError(
-                    f"{self._parent.url}/{name} exists already; nothing was changed. Remove it or "
+                    f"{self._parent.url}/{name} already exists; nothing was changed. Remove it or "
                     "choose another output."
                 )
         if not is_unfinished:

@@ -91,10 +91,10 @@ def memory_needed(
 ) -> int:
     """Return the bytes of centres and sums in one process, without rows and row state.
 
-    The estimate includes six copies of the centres (the model before and after a step, packed,
-    sent, written), and 64-bit sums and weights: one copy per thread, one retained copy and one
-    merged copy. Wide sums (see ``kernels.exact.fixed_point``) have two limbs, and need another copy
-    to combine the limbs.
+    The estimate includes six copies of the centres (before and after a step, packed, sent, written,
+    and one for temporary arrays), and 64-bit sums and weights: one copy per thread, one retained
+    copy and one merged copy. Wide sums (see ``kernels.exact.fixed_point``) have two limbs, and need
+    another copy to combine the limbs.
     """
     sums = (2 * (n_threads + 2) + 1 if wide else n_threads + 2) * (n_features + 1) * 8
     return n_clusters * (n_features * 6 * itemsize + sums)

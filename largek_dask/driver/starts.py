@@ -236,7 +236,7 @@ class Starts:
         warn(
             f"max_time={human_seconds(limit)} cannot be kept: {human_seconds(left)} are left, and "
             f"the last pass over all rows alone takes about {human_seconds(full)}. Stop and allow "
-            f"more than {human_seconds(limit - left + full)}, or ask for fewer clusters.",
+            f"more than {human_seconds(limit - left + full)}, or use fewer clusters.",
             ParameterWarning,
         )
 

@@ -233,7 +233,8 @@ class Model(ABC):
             centres are shorter than 1, the second may have a smaller cosine distance. Such a file
             is written as a whole, and a killed run starts again.
         partition_by : {"cluster"}, optional
-            Write ``out`` as a folder of Parquet files ``cluster=N/part-M.parquet``.
+            Write ``out`` as a folder of Parquet files ``cluster=N/part-M.parquet``. Skipped rows
+            are in ``cluster=-1``, which readers of such datasets return as the label -1.
         column, ids : optional
             As in :func:`~largek_dask.open_rows`.
         client : distributed.Client, optional
@@ -422,7 +423,7 @@ class Model(ABC):
         folder, name = place.parent()
         if folder.exists(name) and not (overwrite and _is_model(place)):
             raise OutputError(
-                f"{place.url} exists already; nothing was changed. Choose another name"
+                f"{place.url} already exists; nothing was changed. Choose another name"
                 + ("." if overwrite else ", or pass overwrite=True to replace a model.")
             )
         records = folder.write_arrays(name, named_arrays(self.arrays, self.scaling))

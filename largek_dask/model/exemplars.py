@@ -24,7 +24,7 @@ class ExemplarRows:
     """(k, n) row indices in the table; -1 if a cluster has fewer than n rows."""
     ids: NDArray[Any]
     """(k, n) row ids, or row indices if the table has no ids. If a cluster has fewer than n rows,
-    missing entries are None, or -1 for integer ids."""
+    missing entries are None, or -1 for ids in int64."""
     distances: NDArray[np.float64]
     """(k, n) distances to the centre; NaN if a cluster has fewer than n rows."""
 
@@ -108,7 +108,7 @@ def _with_ids(rows: Rows, found: _Extremes, sign: float) -> ExemplarRows:
     for i in np.unique(chunks):
         here = chunks == i
         part = rows.read_ids(int(i))[wanted[here] - rows.chunk_table[i]]
-        if part.dtype.kind not in "iu":
+        if not np.can_cast(part.dtype, np.int64):
             ids = ids.astype(object)
         ids[here] = part
     whole = np.full(found.rows.shape, None if ids.dtype == object else -1, ids.dtype)

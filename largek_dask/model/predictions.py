@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.kmeans import exact_distances
+from largek_dask.data.rows import Rows
 from largek_dask.data.stores import require
 from largek_dask.driver.labels import group_chunks
 from largek_dask.driver.storage import Folder
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 Included = Literal["id", "distance", "second"]
 INCLUDED = get_args(Included)
 """Optional columns; "second" adds the second nearest centre and the row's distance to it."""
-HELD_BYTES = 256 << 20
+HELD_BYTES = 128 << 20
 """Approximate size, in bytes, of the tables that are sorted by cluster at a time."""
 GROUP_ROWS = 1 << 20
 """Approximate number of rows that are predicted at a time."""
@@ -93,7 +94,7 @@ class PredictionTable:
         self._is_text = suffix == ".csv" and not self._is_partitioned
         self._parent.check_writable()
         if self._parent.exists(self._name):
-            raise OutputError(f"{place.url} exists already; remove it or choose another output.")
+            raise OutputError(f"{place.url} already exists; remove it or choose another output.")
 
     def write(self, passes: BasePasses, report: Callable[[int], object] | None = None) -> None:
         """Predict all rows and write the table, which only appears once it is complete.
@@ -105,7 +106,7 @@ class PredictionTable:
             if self._is_partitioned:
                 _write_folder(self._parent.sub(temporary), tables)
                 return
-            write = _write_csv if self._is_text else _write_parquet
+            write = _write_csv if self._is_text else write_parquet
             with self._parent.fs.open(self._parent.path(temporary), "wb") as file:
                 write(file, tables)
 
@@ -119,7 +120,7 @@ class PredictionTable:
         names = ["label"]
         names += ["distance"] if "distance" in self._include else []
         names += ["second", "second_distance"] if has_second else []
-        ids: Any = None
+        ids = type_of_ids(passes.rows) if "id" in self._include else None
         for group in group_chunks(passes.rows.chunk_table, GROUP_ROWS):
             found: dict[int, Predicted] = passes.reduce(
                 _predict_chunk,
@@ -131,9 +132,9 @@ class PredictionTable:
             )
             for i in group:
                 columns = {name: getattr(found[i], name) for name in names}
-                if "id" in self._include:
-                    ids = _as_arrow(passes.rows.read_ids(i), None if ids is None else ids.type)
-                    columns = {"id": ids, **columns}
+                if ids is not None:
+                    own = pa.array(passes.rows.read_ids(i), ids, from_pandas=True)
+                    columns = {"id": own, **columns}
                 with at("labels"):
                     yield pa.table(columns)
             if report is not None:
@@ -153,7 +154,7 @@ def _write_folder(folder: Folder, tables: Iterable[Any]) -> None:
 
 
 def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
-    """Write one file per cluster; the cluster of skipped rows is -1."""
+    """Write one file per cluster; skipped rows are in the folder ``cluster=-1``."""
     import pyarrow as pa
 
     whole = pa.concat_tables(tables)
@@ -164,8 +165,9 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
     for begin, end in pairwise(edges):
         label = int(labels[order[begin]])
         rows = ordered.slice(begin, end - begin)
-        name = f"cluster={label:05d}/part-{part:05d}.parquet"
-        folder.publish(name, partial(_write_parquet, tables=[rows]), is_durable=False)
+        cluster = f"{label:05d}" if label >= 0 else label
+        name = f"cluster={cluster}/part-{part:05d}.parquet"
+        folder.publish(name, partial(write_parquet, tables=[rows]), is_durable=False)
 
 
 def _write_csv(file: Any, tables: Iterable[Any]) -> None:
@@ -175,7 +177,7 @@ def _write_csv(file: Any, tables: Iterable[Any]) -> None:
         csv.write_csv(table, file, csv.WriteOptions(include_header=number == 0))
 
 
-def _write_parquet(file: Any, tables: Iterable[Any]) -> None:
+def write_parquet(file: Any, tables: Iterable[Any]) -> None:
     import pyarrow.parquet as pq
 
     writer = None
@@ -189,11 +191,13 @@ def _write_parquet(file: Any, tables: Iterable[Any]) -> None:
             writer.close()
 
 
-def _as_arrow(ids: NDArray[Any], kind: Any) -> Any:
+def type_of_ids(rows: Rows) -> Any:
+    """Return the Arrow type of the ids, of which those of the first chunks may all be missing."""
     import pyarrow as pa
 
-    found = pa.array(ids, kind)
-    return found.cast(pa.string()) if pa.types.is_null(found.type) else found
+    chunks = (rows.read_ids(i) for i in range(rows.n_chunks))
+    types = (pa.array(ids, from_pandas=True).type for ids in chunks)
+    return next((kind for kind in types if not pa.types.is_null(kind)), pa.string())
 
 
 def _unit_centers(packed: PackedCenters) -> PackedCenters:

@@ -36,6 +36,7 @@ from largek_dask.kernels.distances import pack_centers, squared_distances
 from largek_dask.kernels.rows import compute_dtype, normalize_rows
 from largek_dask.kernels.threads import Threads
 from largek_dask.model import CentersModel
+from largek_dask.model.predictions import type_of_ids, write_parquet
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.gather import fetch
 from largek_dask.passes.local import LocalPasses
@@ -409,14 +410,16 @@ def _check_output(
         require("pyarrow.parquet", "parquet", ".parquet files")
     if folder.exists(name):
         raise OutputError(
-            f"{place.url} exists already; nothing was changed. Remove it or choose another output."
+            f"{place.url} already exists; nothing was changed. Remove it or choose another output."
         )
     folder.check_writable()
     return folder, name
 
 
 def _write(found: NearDuplicates, folder: Folder, name: str) -> None:
-    write = _write_csv if name.lower().endswith(".csv") else _write_parquet
+    write: Any = _write_csv
+    if not name.lower().endswith(".csv"):
+        write = partial(_write_parquet, kind=type_of_ids(found.rows))
     folder.publish(name, lambda file: write(file, _parts(found)))
 
 
@@ -453,19 +456,14 @@ def _write_csv(file: BinaryIO, parts: Iterator[Part]) -> None:
     text.detach()
 
 
-def _write_parquet(file: BinaryIO, parts: Iterator[Part]) -> None:
+def _write_parquet(file: BinaryIO, parts: Iterator[Part], kind: Any) -> None:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    writer: Any = None
-    for ids, kept, duplicates, similarity in parts:
-        id_array = pa.array(ids, from_pandas=True)
-        if writer is None:
-            kinds = [id_array.type, pa.bool_(), id_array.type, pa.float64()]
-            schema = pa.schema(list(zip(COLUMNS, kinds, strict=True)))
-            writer = pq.ParquetWriter(file, schema)
-        other = pa.array(duplicates, mask=kept, from_pandas=True)
-        similar = pa.array(similarity, from_pandas=True)
-        columns = [id_array.cast(kinds[0]), pa.array(kept), other.cast(kinds[0]), similar]
-        writer.write_table(pa.table(columns, schema=schema))
-    writer.close()
+    def tables() -> Iterator[Any]:
+        for ids, kept, duplicates, similarity in parts:
+            other = pa.array(duplicates, kind, mask=kept, from_pandas=True)
+            similar = pa.array(similarity, from_pandas=True)
+            columns = [pa.array(ids, kind, from_pandas=True), pa.array(kept), other, similar]
+            yield pa.table(columns, COLUMNS)
+
+    write_parquet(file, tables())

@@ -102,7 +102,7 @@ def test_coreset__on_a_cluster(table, tmp_path, cluster2):
 def test_coreset__replaces_nothing_unless_forced(table, tmp_path):
     out = tmp_path / "few.zarr"
     run("coreset", tmp_path / "x.npy", out, "--rows", 300)
-    assert "exists already" in run("coreset", tmp_path / "x.npy", out, "--rows", 10, code=1).stderr
+    assert "already exists" in run("coreset", tmp_path / "x.npy", out, "--rows", 10, code=1).stderr
     assert open_rows(str(out)).n_rows > 200
     run("coreset", tmp_path / "x.npy", out, "--rows", 10, "--force")
     assert open_rows(str(out)).n_rows <= 10

@@ -340,7 +340,7 @@ def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path)
     assert run_json("predict", told["model"], data[0], "--out", target)["n_rows"] == 600
     np.testing.assert_array_equal(zarr.open_array(str(target), mode="r")[...], labels_in(out))
     done = run("predict", told["model"], data[0], "--out", target, code=1)
-    assert "exists already" in done.stderr
+    assert "already exists" in done.stderr
 
 
 @pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
@@ -355,7 +355,7 @@ def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, s
         "parquet": lambda path: pd.read_parquet(path)["label"].to_numpy(),
     }[suffix]
     np.testing.assert_array_equal(labels(target), labels_in(out))
-    assert "exists already" in run(*base, code=1).stderr
+    assert "already exists" in run(*base, code=1).stderr
 
 
 @pytest.mark.parametrize("command", ["predict", "score", "report"])

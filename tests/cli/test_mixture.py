@@ -180,7 +180,7 @@ def test_predict__densities(data, fitted, tmp_path):
     assert run_json(*base)["holds"] == "log_likelihoods"
     found = zarr.open_array(str(tmp_path / "densities.zarr"), mode="r")[...]
     np.testing.assert_array_equal(found, lk.load_model(fitted["model"]).score_samples(data))
-    assert "exists already" in run(*base, code=1).stderr
+    assert "already exists" in run(*base, code=1).stderr
 
 
 def test_predict__probabilities(data, fitted, tmp_path):
@@ -195,7 +195,7 @@ def test_predict__probabilities(data, fitted, tmp_path):
     assert (found != expected).nnz == 0
     # And the package reads it as rows.
     assert lk.open_rows(url).shape == (600, K)
-    assert "exists already" in run(*base, code=1).stderr
+    assert "already exists" in run(*base, code=1).stderr
 
 
 def test_predict__one_thing_a_run(data, fitted, tmp_path):

@@ -182,7 +182,7 @@ def test_h5ad__has_the_names_of_its_variables_and_other_files_numbers(x, tmp_pat
 @pytest.mark.parametrize(
     ("columns", "drop", "message"),
     [
-        (["price", "sise"], None, r"no column 'sise'; its 3 columns are 'price', "),
+        (["price", "sise"], None, r"no column 'sise'; its columns \(3\) are 'price', "),
         (["size", "size"], None, "'size' .* selected twice, or both selected and dropped"),
         (["size", "price"], ["price"], "'price' .* selected twice, or both selected and dropped"),
         (None, ["price", "size", "n"], "no column .* is selected"),

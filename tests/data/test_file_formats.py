@@ -222,7 +222,7 @@ def test_a_file_that_changes_has_another_stamp(file):
             rows.read(1)
 
 
-def test_the_digest_of_a_fit_is_that_of_a_zarr_store_with_the_same_chunks(file, tmp_path):
+def test_the_digest_of_a_fit_is_that_of_a_zarr_store_with_the_same_chunks(file, tmp_path, cluster2):
     path, suffix, x, _ = file
     rows = opened(path, suffix)
     length = int(rows.chunk_table[1])
@@ -234,6 +234,9 @@ def test_the_digest_of_a_fit_is_that_of_a_zarr_store_with_the_same_chunks(file, 
     here = lk.KMeans(8, random_state=0).fit(path, **how)
     there = lk.KMeans(8, random_state=0).fit(store)
     assert here.model_.digest() == there.model_.digest()
+    if suffix in COLUMNS:
+        workers = lk.KMeans(8, random_state=0, client=cluster2).fit(path, **how)
+        assert workers.model_.digest() == here.model_.digest()
 
 
 # --- Arrow ----------------------------------------------------------------------------------------

@@ -225,8 +225,8 @@ def test_ingest__an_output_that_exists_is_found_before_reading_and_not_harmed(x,
     (tmp_path / "file.zarr").write_text("dear")
     before = files_under(tmp_path)
     for name, force, message in [
-        ("out.zarr", False, r"out\.zarr exists already; nothing was changed"),
-        ("photos", False, "exists already"),
+        ("out.zarr", False, r"out\.zarr already exists; nothing was changed"),
+        ("photos", False, "already exists"),
         ("photos", True, "not a Zarr store, so force does not replace it"),
         ("file.zarr", True, "not a Zarr store, so force does not replace it"),
         ("file.zarr/inside.zarr", False, "cannot be"),
@@ -289,7 +289,7 @@ def test_ingest__storage_that_fails_for_good_is_said_to_keep_the_rest(x, tmp_pat
     assert "out.zarr could not be removed" in caught.value.__notes__[0]
     monkeypatch.undo()
     # The next try is told what stands there.
-    with pytest.raises(OutputError, match=r"out\.zarr exists already; .*--force"):
+    with pytest.raises(OutputError, match=r"out\.zarr already exists; .*--force"):
         quiet(x, tmp_path / "out.zarr")
     assert quiet(x, tmp_path / "out.zarr", force=True).shape == x.shape
 

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 
@@ -237,12 +238,48 @@ UNEQUAL = [[1.0, 2.0], [3.0, 4.0], [5.0], [6.0, 7.0]]
 def test_lists_of_other_lengths_are_refused_with_file_group_and_row(group, tmp_path):
     table = pa.table({"e": pa.array(UNEQUAL)})
     pq.write_table(table, tmp_path / "x.parquet", row_group_size=group)
-    pattern = r"row group \d of .*x\.parquet.*row 2 of column 'e' of .* list of 1 "
+    pattern = r"row group \d.* of .*x\.parquet.*row 2 of column 'e' of .* list of 1 .* length\.$"
     with pytest.raises(DataError, match=pattern):
         read_all(open_rows(tmp_path / "x.parquet"))
     for source in (table, pd.DataFrame({"e": UNEQUAL}), table.to_pandas()):
         with pytest.raises(DataError, match=r"row 2 of column 'e'.* list of 1 numbers"):
             read_all(open_rows(source))
+
+
+@pytest.mark.parametrize("kind", ["parquet", "arrow", "memory"])
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_row_is_named_in_a_part_of_a_large_group(kind, in_order, tmp_path, small_chunks):
+    lists = np.ones((N, D), np.float32).tolist()
+    lists[433] = [1.0]
+    table = pa.table({"e": pa.array(lists, pa.list_(pa.float32()))})
+    path = tmp_path / f"x.{kind}"
+    if kind == "parquet":
+        pq.write_table(table, path)
+    else:
+        feather.write_feather(table, path, "uncompressed")
+    where = r"chunk 4 \(rows 400 to 499; (row group|record batch) 0 of .*x\..*"
+    if kind == "memory":
+        where, path = "", pa.concat_tables([table[:250], table[250:430], table[430:]])
+    rows = open_rows(path)
+    if in_order:
+        for i in range(rows.n_chunks - 1):
+            rows.read(i)
+    with pytest.raises(DataError, match=f"{where}row 433 of column 'e' of .* list of 1 numbers"):
+        rows.read(rows.n_chunks - 1)
+
+
+@pytest.mark.parametrize("kind", [pa.list_(pa.int8()), pa.list_(pa.int8(), 2)], ids=str)
+def test_missing_lists_and_a_name_with_a_dot(kind, tmp_path):
+    table = pa.table(
+        {"e.f": pa.array([None, [1, 2], [3, None], None, [5, 6]], kind), "e": range(5)}
+    )
+    pq.write_table(table, tmp_path / "x.parquet")
+    nan = np.nan
+    for source in (table, tmp_path / "x.parquet"):
+        rows = open_rows(source, column="e.f", ids="e")
+        expected = [[nan, nan], [1, 2], [3, nan], [nan, nan], [5, 6]]
+        np.testing.assert_array_equal(read_all(rows), expected)
+        assert rows.read_ids(0).tolist() == [0, 1, 2, 3, 4]
 
 
 def test_files_with_lists_of_other_lengths(tmp_path):

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import pickle
 
+import dask
 import numpy as np
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as pq
 import pytest
 import s3fs
 import zarr
 
+from largek_dask import KMeans
 from largek_dask.data.fingerprint import same_data
 from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
@@ -51,7 +56,7 @@ def test_s3__ingest_and_missing_chunk(x, options):
     rows = ingest(x, "s3://data/out.zarr", chunk_rows=300, progress=False, storage_options=options)
     assert rows.stored_statistics()["n_rows"] == 1_000
     np.testing.assert_array_equal(read_all(rows), x)
-    with pytest.raises(OutputError, match=r"s3://data/out\.zarr exists already"):
+    with pytest.raises(OutputError, match=r"s3://data/out\.zarr already exists"):
         ingest(x, "s3://data/out.zarr", progress=False, storage_options=options)
     other = ingest(-x, "s3://data/out.zarr", force=True, progress=False, storage_options=options)
     np.testing.assert_array_equal(read_all(other), -x)
@@ -71,6 +76,32 @@ def test_s3__numpy_files_by_ranges(x, options):
         rows = open_rows(f"s3://data/{name}", storage_options=options)
         np.testing.assert_array_equal(read_all(pickle.loads(pickle.dumps(rows))), x)
         assert rows.fingerprint()["stamps"] == pickle.loads(pickle.dumps(rows))._stamps()
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".feather", ".arrow"])
+def test_s3__tables_of_lists_read_by_workers(suffix, x, options, tmp_path, cluster2):
+    table = pa.table({"id": [f"r{i}" for i in range(len(x))], "e": list(x)})
+    for part in (0, 1):
+        path, half = tmp_path / f"{part}{suffix}", table[500 * part : 500 * part + 500]
+        if suffix == ".parquet":
+            pq.write_table(half, path, row_group_size=100)
+        elif suffix == ".feather":
+            feather.write_feather(half, path, "lz4", chunksize=100)
+        else:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, half.schema) as writer:
+                writer.write_table(half, max_chunksize=100)
+    s3fs.S3FileSystem(**options).put(f"{tmp_path}/", f"data/lists{suffix}s/", recursive=True)
+    how = {"column": "e", "ids": "id"}
+    with dask.config.set({"largek.data.read-chunk-bytes": 100 * 7 * 4}):
+        local = open_rows(tmp_path, **how)
+        rows = open_rows(f"s3://data/lists{suffix}s", storage_options=options, **how)
+    assert rows.n_chunks == local.n_chunks == 10
+    assert rows.read_ids(9)[-1] == "r999"
+    digests = [
+        KMeans(5, random_state=0, client=client).fit(source).model_.digest()
+        for source, client in ((local, None), (rows, None), (rows, cluster2))
+    ]
+    assert len(set(digests)) == 1
 
 
 def test_s3__nothing_there(options):

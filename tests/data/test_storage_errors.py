@@ -118,7 +118,7 @@ def raised_while(error, other):
         (MemoryError(), None),
         (LostJobError("lost"), None),
         # Errors of this package are what they were raised from; Dask's are about workers.
-        (OutputError("exists already"), None),
+        (OutputError("already exists"), None),
         (raised_from(OutputError("cannot be written"), OSError(errno.EIO, "x")), "away"),
         (raised_from(DataError("does not exist"), FileNotFoundError()), "lacking"),
         (raised_from(DataError("damaged"), ValueError()), None),

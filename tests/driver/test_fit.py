@@ -519,7 +519,7 @@ def test_a_folder_that_cannot_be_written_is_found_first(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         cluster(labels=str(tmp_path / "file/labels.zarr"), events=[told.append])
     (tmp_path / "labels.zarr").mkdir()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         cluster(labels=str(tmp_path / "labels.zarr"), events=[told.append])
     assert told == []
 

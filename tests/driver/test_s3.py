@@ -91,7 +91,7 @@ def test_a_job_on_s3(options: dict[str, Any]) -> None:
     model.save("s3://jobs/one/model.zarr", storage_options=options)
     found = load_model("s3://jobs/one/model.zarr", storage_options=options)
     assert found.digest() == model.digest()
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         found.save("s3://jobs/one/model.zarr", storage_options=options)
 
     out = "s3://jobs/one/labels.zarr"

@@ -103,7 +103,7 @@ def test_probabilities_that_fail_leave_nothing(
     assert written == ["p.zarr"]
     assert os.listdir(tmp_path) == []
     mixture.predict_proba(data, out=target)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         mixture.predict_proba(data, out=target)
 
 
@@ -193,7 +193,7 @@ def test_unfinished_values_of_another_kind_are_refused(
 def test_what_is_there_is_not_touched(data: str, model: Any, suffix: str, tmp_path: Path) -> None:
     target = tmp_path / f"labels{suffix}"
     target.write_text("mine")
-    with pytest.raises(OutputError, match="exists already; nothing was changed"):
+    with pytest.raises(OutputError, match="already exists; nothing was changed"):
         model.predict(data, out=str(target))
     assert target.read_text() == "mine"
 

@@ -169,7 +169,7 @@ def test_what_is_found_of_rows_goes_from_zarr_to_zarr(tmp_path):
     parts = tuple(group[name][...] for name in ("data", "indices", "indptr"))
     shares = mixture.predict_proba(X, dense=False)
     assert (csr_matrix(parts, shape=group.attrs["shape"]) != shares).nnz == 0
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         mixture.predict(url, out=out["a"])
 
 

@@ -77,7 +77,7 @@ def test_its_effort_is_that_of_the_fit(effort: Any) -> None:
 
 def test_the_path_ends_where_rows_are_distinct_no_more() -> None:
     few = np.repeat(np.eye(3), 4, axis=0)
-    words = r"only 3 distinct values: partitions end at 3 clusters, of 7 .* Ask for fewer"
+    words = r"only 3 distinct values: partitions end at 3 clusters, of 7 .* Use fewer"
     with pytest.warns(DegenerateDataWarning, match=words):
         km = lk.KMeans(7, algorithm="path-toy", random_state=0).fit(few)
     assert len(km.path_) == len(km.cluster_centers_) == 3

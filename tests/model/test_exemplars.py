@@ -61,7 +61,9 @@ def test_the_rows_are_those_of_numpy(model, x, n):
 def test_ties_go_to_the_lowest_row(x):
     twice = np.concatenate([x, x])
     model = lk.KMeans(K, random_state=0).fit(x).model_
-    found = model.exemplars(twice, 2).nearest.rows
+    with dask.config.set({"largek.data.memory-chunk-bytes": 1}):
+        assert lk.open_rows(twice).n_chunks > 1
+        found = model.exemplars(twice, 2).nearest.rows
     np.testing.assert_array_equal(found[:, 1], found[:, 0] + N)
 
 
@@ -82,6 +84,15 @@ def test_ids_and_workers_and_skipped_rows(x, tmp_path):
         np.testing.assert_array_equal(a.distances, b.distances)
         assert 10 not in a.rows
         assert a.ids.tolist() == b.ids.tolist() == [[f"r{i}" for i in row] for row in a.rows]
+
+
+def test_ids_of_64_bits_and_clusters_of_few_rows(x):
+    model = lk.KMeans(K, random_state=0).fit(x).model_
+    ids = np.arange(N, dtype=np.uint64) + np.uint64(2**63)
+    found = model.exemplars(x, 400, ids=ids).farthest
+    expected = [[None if row < 0 else 2**63 + row for row in rows] for rows in found.rows.tolist()]
+    assert found.ids.tolist() == expected
+    assert None in expected[0]
 
 
 def test_n_has_to_be_positive(model, x):

@@ -217,7 +217,7 @@ def test_an_output_is_replaced_only_by_force(url, tmp_path):
     path = tmp_path / "a.npy"
     path.write_bytes(b"mine")
     told = export(url, "npy", path, code=1).stderr
-    assert told == f"Error: {path} exists already; choose another --out, or use --force\n"
+    assert told == f"Error: {path} already exists; choose another --out, or use --force\n"
     assert path.read_bytes() == b"mine"
     export(url, "npy", path, "--force")
     assert np.load(path).shape == (K, D)

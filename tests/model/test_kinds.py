@@ -167,7 +167,7 @@ def test_an_unknown_kind_is_refused_by_name(
     with pytest.raises(ModelFormatError, match=f"The scheduler's message is a model {unknown}"):
         model_of(message)
     # What is not understood is not replaced.
-    with pytest.raises(OutputError, match="exists already; nothing was changed"):
+    with pytest.raises(OutputError, match="already exists; nothing was changed"):
         centers_model().save(str(place), overwrite=True)
     assert notes_of(place)["model_kind"] == "cuts"
 

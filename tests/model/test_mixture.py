@@ -241,7 +241,7 @@ def test_probabilities_in_a_store_are_read_as_rows(stored: str, tmp_path: Path) 
     np.testing.assert_array_equal(found.toarray(), expected.toarray())
     rows = lk.open_rows(out)
     assert (rows.n_rows, rows.n_features, rows.is_sparse) == (N, K, True)
-    with pytest.raises(OutputError, match=r"proba\.zarr exists already; nothing was changed"):
+    with pytest.raises(OutputError, match=r"proba\.zarr already exists; nothing was changed"):
         model.predict_proba(stored, out=out)
     with pytest.raises(ParameterError, match="omit dense or out"):
         model.predict_proba(stored, out=out, dense=True)

@@ -208,7 +208,7 @@ def test_unfinished_labels_of_another_model_are_refused(
 def test_labels_never_overwrite(model: Model, tmp_path: Path) -> None:
     out = str(tmp_path / "labels.zarr")
     model.predict(X, out=out)
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         model.predict(X, out=out)
 
 
@@ -252,14 +252,14 @@ def test_digest_is_over_type_shape_and_bytes() -> None:
 def test_save_does_not_overwrite_unless_told(model: Model, tmp_path: Path) -> None:
     url = str(tmp_path / "m.zarr")
     model.save(url)
-    with pytest.raises(OutputError, match=r"exists already.*overwrite=True"):
+    with pytest.raises(OutputError, match=r"already exists.*overwrite=True"):
         model.save(url)
     other = fitted(normalize="l2")[0]
     other.save(url, overwrite=True)
     assert_same_model(other, load_model(url))
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious/file").write_text("mine")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         model.save(str(tmp_path / "precious"), overwrite=True)
     assert (tmp_path / "precious/file").read_text() == "mine"
 

@@ -107,6 +107,34 @@ def test_a_dataset_by_cluster(x, source, tmp_path, monkeypatch, few_rows_per_chu
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_skipped_rows_and_the_order_of_a_dataset(x, tmp_path, monkeypatch, few_rows_per_chunk):
+    model = lk.KMeans(K, random_state=0, on_bad_rows="skip").fit(x).model_
+    bad = x.copy()
+    bad[[3, 500]] = np.nan
+    monkeypatch.setattr(predictions, "HELD_BYTES", 8_000)
+    model.predict(bad, out=tmp_path / "out", include=["id"], partition_by="cluster")
+    assert "cluster=-1" in os.listdir(tmp_path / "out")
+    found = dataset.dataset(tmp_path / "out", partitioning="hive").to_table().to_pandas()
+    labels = model.predict(bad)
+    for cluster in range(-1, K):
+        ids = found.loc[found["cluster"] == cluster, "id"]
+        np.testing.assert_array_equal(ids, np.flatnonzero(labels == cluster))
+
+
+def test_one_file_is_open_at_a_time(x, tmp_path, monkeypatch):
+    model = lk.KMeans(300, init=x[:300], max_iter=1).fit(x).model_
+    n_open, write = [], predictions.write_parquet
+
+    def counted(file, tables):
+        n_open.append(len(os.listdir("/dev/fd")))
+        write(file, tables)
+
+    monkeypatch.setattr(predictions, "write_parquet", counted)
+    model.predict(x, out=tmp_path / "out", include=["id"], partition_by="cluster")
+    assert len(n_open) == len(os.listdir(tmp_path / "out")) > 250
+    assert max(n_open) - min(n_open) < 10
+
+
 def test_skipped_rows_have_no_cluster(x, tmp_path):
     model = lk.KMeans(K, random_state=0, on_bad_rows="skip").fit(x).model_
     bad = x.copy()
@@ -127,22 +155,48 @@ def test_missing_and_repeated_ids_stay(x, tmp_path):
     assert pq.read_table(tmp_path / "out.parquet").column("id").to_pylist() == ids.to_pylist()
 
 
-def test_an_error_leaves_nothing(x, source, tmp_path, monkeypatch, few_rows_per_chunk):
+@pytest.mark.parametrize("kind", [pa.int64(), pa.string()], ids=str)
+def test_all_ids_of_the_first_chunks_are_missing(kind, x, tmp_path, few_rows_per_chunk):
+    ids = pa.array([None] * 250 + list(range(N - 250)), pa.int64()).cast(kind)
+    path = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"n": ids, "e": list(x)}), path)
+    model = lk.KMeans(K, random_state=0).fit(x).model_
+    rows = lk.open_rows(path, column="e", ids="n")
+    assert rows.n_chunks == 9
+    model.predict(rows, out=tmp_path / "out.parquet", include=["id"])
+    lk.near_duplicates(rows, model=model, out=tmp_path / "kept.parquet")
+    for name in ("out.parquet", "kept.parquet"):
+        found = pq.read_table(tmp_path / name).column("id")
+        assert (found.type, found.to_pylist()) == (kind, ids.to_pylist())
+
+
+@pytest.mark.parametrize("error", [DataError, KeyboardInterrupt])
+def test_an_error_leaves_nothing(error, x, source, tmp_path, monkeypatch, few_rows_per_chunk):
     model = lk.KMeans(K, random_state=0).fit(x).model_
     rows = lk.open_rows(source, column="e", ids="id")
     read = type(rows).read_ids
 
     def torn(self, i):
         if i == 5:
-            raise DataError("torn")
+            raise error("torn")
         return read(self, i)
 
     monkeypatch.setattr(type(rows), "read_ids", torn)
     monkeypatch.setattr(predictions, "HELD_BYTES", 1_000)
     for out, how in (("a.parquet", None), ("a.csv", None), ("folder", "cluster")):
-        with pytest.raises(DataError, match="torn"):
+        with pytest.raises(error, match="torn"):
             model.predict(rows, out=tmp_path / out, include=["id"], partition_by=how)
         assert os.listdir(tmp_path) == []
+
+
+def test_what_a_killed_run_has_left_is_removed(x, tmp_path):
+    model = lk.KMeans(K, random_state=0).fit(x).model_
+    left = tmp_path / "out.partial" / "cluster=00000"
+    left.mkdir(parents=True)
+    (left / "part-00007.parquet").write_text("half")
+    model.predict(x, out=tmp_path / "out", include=["id"], partition_by="cluster")
+    assert os.listdir(tmp_path) == ["out"]
+    assert dataset.dataset(tmp_path / "out", partitioning="hive").count_rows() == N
 
 
 def test_wrong_requests_are_refused_before_computing(x, tmp_path, monkeypatch):

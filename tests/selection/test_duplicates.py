@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
 
 import numpy as np
 import pytest
@@ -137,6 +138,36 @@ def test_two_workers_give_the_same_bits(cluster2, monkeypatch, tmp_path):
     assert bits(fitted) == bits(lk.near_duplicates(x, n_clusters=8, random_state=1))
 
 
+@pytest.mark.slow
+def test_a_worker_dies_during_the_search(fresh_cluster, monkeypatch, tmp_path):
+    x = table(900)
+    model = model_of(x, 8)
+    monkeypatch.setattr(duplicates, "GROUP_BYTES", 120 * D * 12)
+    expected = lk.near_duplicates(x, 0.9, model=model)
+    lk.ingest(x, str(tmp_path / "x.zarr"), progress=False)
+    client = fresh_cluster(2)
+    search, dead = duplicates._Search._on_workers, []
+
+    def killing(*given):
+        for found in search(*given):
+            if not dead:
+                dead.extend(client.run(os.getpid).values())
+                os.kill(dead[0], signal.SIGKILL)
+            yield found
+
+    monkeypatch.setattr(duplicates._Search, "_on_workers", killing)
+    found = lk.near_duplicates(str(tmp_path / "x.zarr"), 0.9, model=model, client=client)
+    assert len(dead) == 2
+    assert bits(found) == bits(expected)
+
+
+def test_all_rows_are_equal():
+    model = model_of(table(), 3)
+    found = lk.near_duplicates(np.full((50, D), 0.1, np.float32), 1.0, model=model)
+    assert (found.duplicate_of[0], set(found.duplicate_of[1:])) == (-1, {0})
+    assert set(found.similarity[1:]) == {1.0}
+
+
 def test_skipped_rows_are_kept_and_not_compared():
     x = table(200)
     model = model_of(x, 2, on_bad_rows="skip")
@@ -175,7 +206,7 @@ def test_bad_parameters(tmp_path):
     with pytest.raises(ParameterError, match=r"\.parquet or \.csv"):
         lk.near_duplicates(x, out=str(tmp_path / "kept.npy"))
     (tmp_path / "kept.csv").write_text("mine")
-    with pytest.raises(OutputError, match="exists already"):
+    with pytest.raises(OutputError, match="already exists"):
         lk.near_duplicates(x, out=str(tmp_path / "kept.csv"))
     assert (tmp_path / "kept.csv").read_text() == "mine"
     assert os.listdir(tmp_path) == ["kept.csv"]

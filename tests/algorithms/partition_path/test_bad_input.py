@@ -95,10 +95,10 @@ def test_partitions_that_memory_does_not_hold(
 ) -> None:
     monkeypatch.setattr(path_problem, "available_memory", lambda: 1_000_000)
     x = np.zeros((2_000, 50), np.float32)
-    with pytest.raises(NotEnoughMemoryError, match=r"Ask for (\d+) clusters at most") as told:
+    with pytest.raises(NotEnoughMemoryError, match=r"Use at most (\d+) clusters") as told:
         fit(x, 500)
     assert not unread
-    fits = int(str(told.value).split("Ask for ")[1].split()[0])
+    fits = int(str(told.value).split("Use at most ")[1].split()[0])
     assert 1 < fits < 500
     x[:] = np.random.default_rng(1).normal(size=x.shape)
     with pytest.raises(NotEnoughMemoryError):
