@@ -17,7 +17,7 @@ import pytest
 import largek_dask as lk
 from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.sources import open_rows
-from largek_dask.errors import DataError, DataWarning, LargekError, ParameterError
+from largek_dask.errors import DataError, DataWarning, ParameterError
 from tests.conftest import make_client
 from tests.data.helpers import read_all
 
@@ -117,24 +117,6 @@ def test_a_large_row_group_is_decoded_once_by_reads_in_order(tmp_path, small_chu
     assert len(begun) == 2
 
 
-def test_a_folder_a_pattern_and_a_list_of_files(tmp_path, small_chunks):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    write(x[:230], folder / "0.parquet")
-    write(x[:0], folder / "1.parquet")
-    write(x[230:], folder / "2.parquet", "fixed", row_group_size=30)
-    paths = sorted(folder.iterdir())
-    for source in (folder, folder / "*.parquet", paths, f"file://{folder}"):
-        rows = open_rows(source)
-        assert rows.feature_names is None
-        np.testing.assert_array_equal(read_all(rows), x)
-    only_empty = open_rows(write(np.ones((3, D)), tmp_path / "full.parquet"))
-    assert only_empty.n_rows == 3
-    with pytest.raises(DataError, match="has no rows"):
-        open_rows(folder / "1.parquet")
-
-
 def test_columns_of_numbers_keep_their_names_and_types(tmp_path):
     frame = pd.DataFrame({"a": [1.5, 2.5], "b": np.array([3, 4], np.int16)})
     frame.to_parquet(tmp_path / "x.parquet")
@@ -217,16 +199,6 @@ def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_wo
         np.testing.assert_array_equal(there.labels_, here.labels_)
 
 
-def test_a_fit_of_parquet_resumes(clustered, tmp_path):
-    path, _, _ = clustered
-    whole = fitted(path, algorithm="lloyd", max_iter=9, tol=0.0)
-    part = fitted(path, algorithm="lloyd", max_iter=1, tol=0.0, checkpoint=tmp_path / "out")
-    assert part.n_iter_ == 1
-    again = fitted(path, algorithm="lloyd", max_iter=9, tol=0.0, checkpoint=tmp_path / "out")
-    assert again.n_iter_ == whole.n_iter_ > 1
-    assert again.model_.digest() == whole.model_.digest()
-
-
 # --- bad input ------------------------------------------------------------------------------------
 
 
@@ -243,13 +215,6 @@ def test_lists_of_other_lengths_are_refused_with_file_group_and_row(group, tmp_p
     for source in (table, pd.DataFrame({"e": UNEQUAL}), table.to_pandas()):
         with pytest.raises(DataError, match=r"row 2 of column 'e'.* list of 1 numbers"):
             read_all(open_rows(source))
-
-
-def test_files_with_lists_of_other_lengths(tmp_path):
-    write(np.ones((4, 3)), tmp_path / "0.parquet")
-    write(np.ones((4, 2)), tmp_path / "1.parquet")
-    with pytest.raises(DataError, match=r"1\.parquet has rows of 2 numbers.*0\.parquet have 3"):
-        open_rows(tmp_path / "*.parquet")
 
 
 @pytest.mark.parametrize("bad", [[1.0, None], None, [1.0, np.nan]], ids=["null", "no list", "NaN"])
@@ -270,32 +235,3 @@ def test_text_inside_lists_and_two_columns_of_lists(tmp_path):
         with pytest.raises(ParameterError, match=r"'a', 'b'.*column="):
             open_rows(source)
         assert open_rows(source, column="b").read(0) == [[2.0]]
-
-
-def test_a_file_that_changes_is_refused(tmp_path, small_chunks):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    path = write(x, tmp_path / "x.parquet", row_group_size=100)
-    rows = open_rows(path)
-    before = rows.fingerprint()
-    rows.read(0)
-    write(x + 1, path, row_group_size=100)
-    with pytest.raises(DataError, match=r"x\.parquet has changed since it was opened"):
-        rows.read(1)
-    assert open_rows(path).fingerprint()["stamps"] != before["stamps"]
-
-
-def test_damaged_and_missing_files(tmp_path):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    path = write(x, tmp_path / "x.parquet", row_group_size=50, compression="zstd")
-    whole = path.read_bytes()
-    for cut in (0, 3, 10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match=r"x\.parquet"):
-            open_rows(path)
-    path.write_bytes(whole[:2_000] + bytes(len(whole) - 4_000) + whole[-2_000:])
-    with pytest.raises(LargekError, match=r"x\.parquet"):
-        read_all(open_rows(path))
-    with pytest.raises(DataError, match="does not exist"):
-        open_rows(tmp_path / "none.parquet")
-    with pytest.raises(DataError, match="no file matches"):
-        open_rows(tmp_path / "none*.parquet")
