@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import dask
 import numpy as np
@@ -18,17 +17,15 @@ import largek_dask as lk
 from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, DataWarning, ParameterError
-from tests.conftest import make_client
 from tests.data.helpers import read_all
+from tests.helpers.covering import every_two, in_turns
 
 TYPES = (np.float64, np.float32, np.float16, np.int8, np.uint8)
 N, D = 500, 6
 
 
-@pytest.fixture(params=TYPES, ids=lambda kind: np.dtype(kind).name)
-def table(request):
-    """Rows of one of the types."""
-    return (10 * np.random.default_rng(0).standard_normal((N, D))).astype(request.param)
+def table_of(dtype):
+    return (10 * np.random.default_rng(0).standard_normal((N, D))).astype(dtype)
 
 
 @pytest.fixture
@@ -68,8 +65,9 @@ IN_MEMORY = {
 }
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
-def test_lists_in_memory(table, kind):
+@pytest.mark.parametrize(("kind", "dtype"), in_turns([*IN_MEMORY], TYPES))
+def test_lists_in_memory(kind, dtype):
+    table = table_of(dtype)
     rows = open_rows(IN_MEMORY[kind](table))
     assert rows.shape == (N, D)
     assert rows.dtype == table.dtype
@@ -83,9 +81,11 @@ def test_lists_of_python_numbers():
     np.testing.assert_array_equal(read_all(rows), x)
 
 
-@pytest.mark.parametrize("kind", ["list", "large", "fixed"])
-@pytest.mark.parametrize("group", [1, 7, 100, 130, N])
-def test_parquet_in_place(table, kind, group, tmp_path, small_chunks):
+@pytest.mark.parametrize(
+    ("group", "dtype", "kind"), every_two([1, 7, 100, 130, N], TYPES, ["list", "large", "fixed"])
+)
+def test_parquet_in_place(group, dtype, kind, tmp_path, small_chunks):
+    table = table_of(dtype)
     path = write(table, tmp_path / "é x.parquet", kind, row_group_size=group)
     rows = open_rows(path)
     assert isinstance(rows, ArrowFileRows)
@@ -182,8 +182,7 @@ def fitted(rows, **how):
     return lk.KMeans(12, random_state=0, **how).fit(rows)
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_workers):
+def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, worker_clients):
     path, store, x = clustered
     chunks = open_rows(path)
     assert chunks.n_chunks == 12
@@ -192,11 +191,9 @@ def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_wo
     here = fitted(path)
     assert here.model_.digest() == expected.model_.digest()
     np.testing.assert_array_equal(here.predict(path), here.predict(x))
-    with ExitStack() as stack:
-        client = make_client(stack, n_workers, processes=False)
-        there = fitted(path, client=client)
-        assert there.model_.digest() == expected.model_.digest()
-        np.testing.assert_array_equal(there.labels_, here.labels_)
+    there = fitted(path, client=worker_clients(2))
+    assert there.model_.digest() == expected.model_.digest()
+    np.testing.assert_array_equal(there.labels_, here.labels_)
 
 
 # --- bad input ------------------------------------------------------------------------------------

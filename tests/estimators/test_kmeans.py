@@ -23,7 +23,7 @@ from largek_dask.errors import (
     RecoveryWarning,
 )
 from tests.helpers.checks import watched_passes
-from tests.helpers.covering import every_two
+from tests.helpers.covering import every_two, in_turns
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -313,8 +313,10 @@ def test_checkpoint__without_a_seed_goes_on_with_the_one_it_has_drawn(kind, tmp_
         kind(4, **asked, random_state=seed + 1, checkpoint=place).fit(x)
 
 
-@pytest.mark.parametrize("kind", [lk.KMeans, lk.Mixture])
-@pytest.mark.parametrize("there", ["report.docx", "model.zarr", "claims", "events", "results"])
+@pytest.mark.parametrize(
+    ("kind", "there"),
+    in_turns([lk.KMeans, lk.Mixture], ["report.docx", "model.zarr", "claims", "events", "results"]),
+)
 def test_checkpoint__writes_into_no_folder_of_others(kind, there, blobs, tmp_path):
     x, _ = blobs
     if there == "report.docx":
@@ -424,9 +426,9 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, size, kind, pa
     assert np.isfinite(model.score(near))
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [3, 9, 64])
+@pytest.mark.parametrize(
+    ("d", "dtype", "sparse"), every_two([3, 9, 64], ["f4", "f8"], [False, True])
+)
 def test_transform_is_right_to_the_rounding_of_each_distance(d, dtype, sparse):
     rng = np.random.default_rng(1)
     middles = rng.uniform(-10, 10, (20, d))

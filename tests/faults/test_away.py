@@ -338,8 +338,10 @@ def test_labels_that_cannot_be_read_are_not_begun_again():
     assert store.begin("model")[0] == 1
 
 
-@pytest.mark.parametrize("error", ["away", "slow", "forbidden"])
-@pytest.mark.parametrize("part", ["model.zarr/zarr.json", "model.zarr/centers"])
+@pytest.mark.parametrize(
+    ("error", "part"),
+    in_turns(["away", "slow", "forbidden"], ["model.zarr/zarr.json", "model.zarr/centers"]),
+)
 def test_a_model_out_of_reach_is_neither_damaged_nor_missing(tmp_path, error, part):
     folder = Folder("faulty://data/fit")
     model = Model.of(fitted(ingest(str(tmp_path / "x.zarr"))))

@@ -1,3 +1,5 @@
+import os
+
 import dask.config
 import numba
 import pytest
@@ -8,8 +10,12 @@ from largek_dask.kernels.code_cache import cache_folder
 
 # No deadline: the first example of a test may compile. Without compilation the lines that run are
 # counted, which must not depend on the day's examples.
+IS_PLAIN = bool(numba.config.DISABLE_JIT)
 settings.register_profile(
-    "kernels", deadline=None, max_examples=50, derandomize=bool(numba.config.DISABLE_JIT)
+    "kernels",
+    deadline=None,
+    max_examples=50 if IS_PLAIN or os.environ.get("CI") == "true" else 25,
+    derandomize=IS_PLAIN,
 )
 settings.load_profile("kernels")
 
