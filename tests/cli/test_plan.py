@@ -8,7 +8,6 @@ from concurrent.futures import ProcessPoolExecutor
 
 import dask
 import numpy as np
-import pandas as pd
 import pytest
 import zarr
 
@@ -177,15 +176,3 @@ def test_passes_of_all_starts_are_counted(tmp_path, n_init):
         lk.KMeans(**asked, max_iter=3, tol=0, random_state=0).fit(url)
     assert [passes.total.passes for passes in seen] == [plan["passes_most"]]
     assert plan["passes_most"] == 1 + n_init * 5, "statistics once, all else for each start"
-
-
-def test_few_clusters_of_parquet_are_better_ingested(tmp_path, monkeypatch):
-    x = np.random.default_rng(0).standard_normal((2_000, 8)).astype(np.float32)
-    pd.DataFrame({"e": list(x)}).to_parquet(tmp_path / "x.parquet")
-    monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
-    few = plan_of(str(tmp_path / "x.parquet"), lk.Lloyd(), 2)
-    assert few["seconds_read"] > few["seconds_compute"]
-    assert "ingest" in few["advice"]
-    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e15)
-    for source in (x, str(tmp_path / "x.parquet")):
-        assert plan_of(source, lk.Lloyd(), 2)["advice"] is None

@@ -264,15 +264,6 @@ def test_a_model_of_nothing_but_arrays() -> None:
     assert found.facts()["digest"] == bare.digest()
 
 
-def test_a_kind_without_centres() -> None:
-    class Other(CentersModel):
-        def _cluster_centers(self) -> Any:
-            return None
-
-    found = read(make_report(Other(fitted().model_.arrays)))
-    assert found.headings() == ["Cost against time", "Sizes", "Provenance"]
-
-
 # --- texts and large pages ----------------------------------------------------------------------
 
 
