@@ -19,7 +19,7 @@ from pathlib import Path
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, scheduler
 from distributed.utils import get_mp_context
 from hypothesis import settings
 
@@ -42,15 +42,20 @@ settings.load_profile("CI" if os.environ.get("CI") == "true" else "quick")
 dask.config.set({f"distributed.worker.memory.{at}": False for at in ("target", "spill", "pause")})
 
 # What Dask's schedulers and workers do all the time is for pages that nobody looks at here: samples
-# of the stacks of all threads every 10 ms, ticks of loops every 20 ms, counters of disks. Clusters
-# that wait for the next test, as most do most of the time, would take a quarter of a core.
+# of the stacks of all threads every 10 ms, ticks of loops every 20 ms, counters of the machine and
+# heartbeats every 500 ms. Clusters that wait for the next test, as most do most of the time, would
+# take a third of a core.
 dask.config.set(
     {
         "distributed.worker.profile.enabled": False,
+        "distributed.worker.memory.terminate": False,
         "distributed.admin.tick.interval": "1s",
         "distributed.admin.system-monitor.disk": False,
+        "distributed.admin.system-monitor.interval": "5s",
+        "distributed.client.scheduler-info-interval": "10s",
     }
 )
+scheduler.heartbeat_interval = lambda n_workers: 3.0
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -80,6 +85,12 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest file: one process has it, and others would wait for its end."""
+    items.sort(key=lambda item: item.path.name != "test_contract.py")
 
 
 ClusterMaker = Callable[..., Client]

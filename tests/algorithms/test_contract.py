@@ -135,6 +135,8 @@ def tiered(names, slow_ones=SAME_PATH):
 every_algorithm = pytest.mark.parametrize("name", tiered(ALGORITHMS))
 FEW = {"incremental", "truncated-lists", "nmbatch", "nmbatch-paper"}
 """Between them they have all kinds of row state."""
+DYING = {*FEW, *OTHERS, "lloyd", "minibatch", "vcgmm-diag", "partition-path-sample"}
+"""Between them they have all kinds of totals and passes that a worker may die in."""
 few_algorithms = pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - FEW))
 
 # Those that find every partition say so where they are stopped before the last one.
@@ -268,9 +270,15 @@ def test_directions_widen(alone):
     assert sum(rounds) == 2
 
 
-@every_algorithm
-@pytest.mark.parametrize("n_threads", [5, *slow(2)])
+@pytest.mark.parametrize(
+    ("name", "n_threads"),
+    [
+        *((name, 5) for name in sorted({*FEW, *PATHS, *OTHERS} - SAME_PATH)),
+        *slow(*((name, 2) for name in ALGORITHMS)),
+    ],
+)
 def test_threads(name, n_threads, url, clean):
+    """Totals of threads, of which a test below looks at each, and threads of the driver."""
     assert bits(fit(url, name, n_threads=n_threads)) == clean[name]
 
 
@@ -351,7 +359,7 @@ def test_totals_of_threads_add_up(name, init, url, dealt, monkeypatch):
         assert (kind, told) == expected
 
 
-@every_algorithm
+@few_algorithms
 def test_memory_or_store(name, x, url, clean):
     """The same chunks from an array: only where they come from differs."""
     with dask.config.set({"largek.data.memory-chunk-bytes": CHUNK_ROWS * N_FEATURES * 4}):
@@ -445,7 +453,7 @@ def mortal_cluster() -> Iterator[Client]:
         yield make_client(stack, 2, processes=True)
 
 
-@every_algorithm
+@pytest.mark.parametrize("name", tiered(ALGORITHMS, ALGORITHMS.keys() - DYING))
 def test_worker_killed_inside_a_pass(name, url, alone, clean, tmp_path, mortal_cluster):
     client = mortal_cluster
     client.wait_for_workers(2, timeout=120)

@@ -4,20 +4,13 @@ import json
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask import open_rows
 from largek_dask.algorithms.base import Rng
 from largek_dask.algorithms.starts.coresets import draw_coreset
-from largek_dask.cli import main
 from largek_dask.passes.local import LocalPasses
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done
+from tests.helpers.commands import run
 
 
 @pytest.fixture

@@ -4,25 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.selection import elbow as module
+from tests.helpers.commands import run
 
 K = 5
 R = np.random.default_rng(2)
 X = 20 * R.normal(size=(K, 3))[np.arange(1_200) % K] + R.normal(size=(1_200, 3))
-
-
-def run(*arguments: object, code: int = 0) -> Any:
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture

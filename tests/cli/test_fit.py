@@ -1,21 +1,17 @@
 """``largek fit`` and what works on its folder: predict, score, plot."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import zarr
-from click.testing import CliRunner
 
 from largek_dask import KMeans, Lloyd, Truncated, ingest, load_model, open_rows
-from largek_dask.cli import main
-from largek_dask.cli.report import draw
 from largek_dask.driver.options import FitOptions
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import MissingChunksWarning
 from largek_dask.service.store import JOB_FILES
+from tests.helpers.commands import run, run_json
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -30,30 +26,8 @@ def data(tmp_path_factory):
     return str(path), x
 
 
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
-
-
-def run_json(*arguments, code=0):
-    return json.loads(run(*arguments, "--json", code=code).stdout)
-
-
 def labels_in(folder):
     return zarr.open_array(str(folder / "labels.zarr"), mode="r")[...]
-
-
-def test_fit__ctrl_c_before_any_centre_is_one_line(data, tmp_path, monkeypatch):
-    def interrupted(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("largek_dask.algorithms.lloyd.initial_centers", interrupted)
-    url, _ = data
-    done = CliRunner().invoke(
-        main, ["fit", str(url), "-k", "5", "--algorithm", "lloyd", "--out", str(tmp_path / "run")]
-    )
-    assert (done.exit_code, done.stderr) == (3, "Cancelled.\n")
 
 
 # --- fit ----------------------------------------------------------------------------------------
@@ -93,12 +67,6 @@ def test_fit__options_reach_the_fit(data, tmp_path):
     assert model.provenance["parameters"] == km.model_.provenance["parameters"]
     assert model.provenance["parameters"]["empty_clusters"] == "keep"
     assert model.provenance["parameters"]["algorithm"] == {"name": "Auto", "effort": "fast"}
-
-
-@pytest.mark.parametrize(("asked", "kept"), [([], 600 * 4 * 2), (["--memory-limit", "100 B"], 100)])
-def test_plan__row_state_is_no_more_than_asked(data, asked, kept):
-    options = ["--plan", "--algorithm", "lloyd", *asked]
-    assert run_json("fit", data[0], "-k", 5, *options)["memory_row_state"] == kept
 
 
 def test_fit__same_job_resumes(data, tmp_path):
@@ -291,40 +259,6 @@ def test_plan__of_rows_that_are_still_to_be_written(tmp_path):
     assert run_json("fit", url, "-k", 5, "--plan")["n_rows"] == 4_000
 
 
-@pytest.mark.parametrize(("k", "options"), [(1000, {}), (20, {"neighbours": 16})])
-def test_plan__truncated_search_meets_few_centres(k, options, monkeypatch):
-    """It once promised as many passes over all centres as there may be steps."""
-    from largek_dask.cli.plan import machines_of, make_plan
-    from largek_dask.data.memory_rows import ArrayRows
-
-    rows = ArrayRows(np.broadcast_to(np.zeros(32, np.float32), (80_000_000, 32)))
-    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e12)
-    monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
-    asked = FitOptions(n_clusters=k, algorithm=Truncated(**options))
-    plan = make_plan(rows, asked, machines_of(2, None))
-    assert (plan["passes_before"], plan["steps_most"], plan["passes_most"]) == (1, 120, 2)
-    assert plan["driver"] == "the first steps, on samples"
-    few = make_plan(rows, replace(asked, max_iter=7), machines_of(2, None))
-    assert few["steps_most"] == 7
-
-
-def test_plan__counts_the_second_limb_where_weights_may_need_it():
-    """Whether they do is known when all have been read, which a plan does not."""
-    from largek_dask.cli.plan import machines_of, make_plan
-
-    x = np.random.default_rng(0).standard_normal((600, 3)).astype("f4")
-    plain, weighted = (
-        make_plan(
-            open_rows(x, sample_weight=w),
-            FitOptions(n_clusters=50, algorithm=Lloyd()),
-            machines_of(2, None),
-        )
-        for w in (None, np.full(600, 2.0))
-    )
-    sums = (2 + 2) * 50 * (3 + 1) * 8
-    assert weighted["memory_model"] >= plain["memory_model"] + sums
-
-
 # --- predict, score -----------------------------------------------------------------------------
 
 
@@ -341,36 +275,6 @@ def test_predict__writes_labels_and_refuses_to_overwrite(data, fitted, tmp_path)
     np.testing.assert_array_equal(zarr.open_array(str(target), mode="r")[...], labels_in(out))
     done = run("predict", told["model"], data[0], "--out", target, code=1)
     assert "already exists" in done.stderr
-
-
-@pytest.mark.parametrize("suffix", ["npy", "csv", "parquet"])
-def test_predict__writes_the_file_that_the_suffix_says(data, fitted, tmp_path, suffix):
-    out, told = fitted
-    target = tmp_path / f"labels.{suffix}"
-    base = ["predict", told["model"], data[0], "--out", target]
-    assert run_json(*base)["out"] == str(target)
-    labels = {
-        "npy": np.load,
-        "csv": lambda path: pd.read_csv(path)["label"].to_numpy(),
-        "parquet": lambda path: pd.read_parquet(path)["label"].to_numpy(),
-    }[suffix]
-    np.testing.assert_array_equal(labels(target), labels_in(out))
-    assert "already exists" in run(*base, code=1).stderr
-
-
-@pytest.mark.parametrize("command", ["predict", "score", "report"])
-def test_the_folder_of_a_fit_stands_for_its_model(data, fitted, tmp_path, command):
-    out, told = fitted
-    arguments = {
-        "predict": [data[0], "--out", tmp_path / "{}.npy"],
-        "score": [data[0]],
-        "report": ["--out", tmp_path / "{}.png"],
-    }[command]
-    found = []
-    for number, model in enumerate([out, told["model"]]):
-        done = run_json(command, model, *(str(word).format(number) for word in arguments))
-        found.append({k: v for k, v in done.items() if k not in ("seconds", "out")})
-    assert found[0] == found[1]
 
 
 def test_not_a_model(data, tmp_path):
@@ -392,38 +296,6 @@ def test_charts__a_job(fitted, tmp_path, monkeypatch):
     assert "No such file" in run("report", out, "--out", "no/such/x.png", code=1).stderr
     run("report", out, "--out", "x.svg")
     assert "<svg" in (tmp_path / "x.svg").read_text()
-
-
-def test_charts__a_running_job_by_its_events(tmp_path):
-    step = {"event": "step", "cost": 5.0, "rows": 10}
-    events = [
-        {"event": "started", "n_rows": 10},
-        {**step, "step": 1, "elapsed": 0.5},
-        {**step, "step": 2, "elapsed": 0.9},
-        {"event": "started", "n_rows": 10, "n_iter": 1},
-        # Repeated, with equal figures.
-        {**step, "step": 2, "elapsed": 1.5},
-        {**step, "step": 3, "elapsed": 1.9, "cost": 4.0},
-        {"event": "stopped"},
-    ]
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "000001.jsonl").write_text("\n".join(map(json.dumps, events)))
-    drawn = draw(Folder(str(tmp_path)))
-    (line,) = drawn.panels[0].series
-    assert (line.columns["x"], line.columns["y"]) == ([500, 900, 1900], [5, 5, 4])
-
-
-def test_charts__of_nothing(tmp_path):
-    assert (
-        "neither model.zarr nor events"
-        in run("report", tmp_path, "--out", tmp_path / "x.png", code=1).stderr
-    )
-    (tmp_path / "events").mkdir()
-    (tmp_path / "events" / "000001.jsonl").write_text('{"event": "started", "n_rows": 3}\n')
-    assert (
-        "the fit has made no step yet"
-        in run("report", tmp_path, "--out", tmp_path / "x.png", code=1).stderr
-    )
 
 
 def test_job_files_are_all_that_a_job_writes(data, tmp_path):

@@ -99,13 +99,6 @@ def test_a_job_from_submit_to_its_model(run, submit, data, tmp_path):
     assert set(watched) <= set(logged)
 
 
-def test_submit_prints_the_id_and_says_what_to_do_next(service, run, data, tmp_path):
-    done = run("submit", data, "-k", 3, "--out", tmp_path / "run")
-    job_id = done.stdout.removesuffix("\n")
-    assert service.job(job_id).status()["output"] == str(tmp_path / "run")
-    assert done.stderr.startswith(f"Submitted. To watch it: largek watch {job_id} --scheduler tcp")
-
-
 def test_submit_and_wait(run, data, tmp_path):
     done = run("submit", data, "-k", 3, "--out", tmp_path / "a", "--no-labels", "--wait")
     assert "finished" in done.stdout
@@ -190,27 +183,6 @@ def test_a_job_that_is_cancelled_and_gone_on_with(service, run, submit, tmp_path
     told = json.loads(run(*base, "--wait", "--json").stdout)
     assert (told["id"], told["state"], told["run"]) == (job_id, "finished", 2)
     assert told["result"]["n_iter"] == steps + 2
-
-
-def test_a_job_that_cannot_be_gone_on_with(run, submit, monkeypatch):
-    job_id = submit("--algorithm", "lloyd", "--tol", 0, "--max-iter", 2)
-    run("result", job_id)
-    step = lk.Lloyd.step
-
-    def broken(self, passes, rng, state):
-        if state.step >= 2:
-            raise ZeroDivisionError("by nothing")
-        return step(self, passes, rng, state)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(lk.Lloyd, "step", broken)
-        more = ("submit", "--resume", job_id, "--max-iter", 50, "--wait")
-        assert "by nothing" in run(*more, code=1).stderr
-    assert "by nothing" in run("watch", job_id, code=1).stderr
-    assert states(run)[job_id] == "failed"
-    told = json.loads(run(*more, "--json").stdout)
-    assert (told["state"], told["run"]) == ("finished", 3)
-    assert told["result"]["n_iter"] > 2
 
 
 def test_ctrl_c_leaves_the_job_running(run, submit, monkeypatch):

@@ -4,33 +4,21 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
-from largek_dask.cli import main
 from largek_dask.driver.provenance import named_arrays
 from largek_dask.model import load_model
+from tests.helpers.commands import run, run_json
 from tests.helpers.paths import PathToy, path_model, squares
 
 K = 6
 X = np.random.default_rng(8).normal(size=(300, 2)).astype(np.float32)
 X[:, 0] += 10 * (np.arange(300) % 3)
-
-
-def run(*arguments: object, code: int = 0) -> Any:
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
-
-
-def run_json(*arguments: object) -> Any:
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 # --- all that takes a model

@@ -8,18 +8,15 @@ from concurrent.futures import ProcessPoolExecutor
 
 import dask
 import numpy as np
-import pandas as pd
 import pytest
 import zarr
 
 import largek_dask as lk
 from benchmarks.synthetic import SyntheticRows
 from largek_dask.algorithms.base import Algorithm
-from largek_dask.algorithms.kmeans import KMeansProblem
 from largek_dask.cli.plan import Machines, make_plan
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
-from largek_dask.driver.plan import footprint_of
 from largek_dask.passes import gather
 from tests.helpers.checks import watched_passes
 from tests.helpers.covering import slow
@@ -66,12 +63,6 @@ def test_search_for_all_partitions__labellings_are_as_many_as_planned(effort):
 )
 def test_what_is_kept_of_rows__is_of_two_generations(stored, algorithm, k, most, least):
     check_row_state(stored, algorithm, k, most, least)
-
-
-def test_what_is_kept_of_rows__of_float64(tmp_path):
-    url = str(tmp_path / "rows.zarr")
-    lk.ingest(mixed(80_000, 32, 60).astype(np.float64), url, chunk_rows=2_000, progress=False)
-    check_row_state(url, lk.Truncated(), 300, 40, 0.8)
 
 
 def check_row_state(stored, algorithm, k, most, least):
@@ -153,42 +144,6 @@ def planned_and_held(url, algorithm, threads, most):
         return make_plan(rows, options, Machines(1, threads, 1 << 34, True)), held, rows.nbytes
 
 
-def test_what_the_driver_holds__on_a_cluster_less_is_gathered(stored, tmp_path):
-    """As steps over many rows are shared out; and no row state of workers is planned for it."""
-    one_by_one = FitOptions(n_clusters=40, algorithm=lk.MiniBatch(batch_rows=1))
-    plan = make_plan(lk.open_rows(stored), one_by_one, Machines(2, 2, 1 << 34, False))
-    assert plan["memory_row_state"] == 0
-    assert plan["memory_held"] >= 80_000 * 32 * 4
-    n, url = 1_000_000, str(tmp_path / "empty.zarr")
-    zarr.create_array(url, shape=(n, 32), chunks=(65_536, 32), dtype="float32")
-    many = lk.open_rows(url, count_missing=False)
-    for algorithm, gathered, init in (
-        (lk.NMBatch(), 62_500, "auto"),
-        (lk.IncrementalLloyd(), 0, "random"),
-    ):
-        options = FitOptions(n_clusters=1_000, algorithm=algorithm, init=init)
-        here, there = (
-            make_plan(many, options, Machines(1, 1, 1 << 34, is_local))["memory_held"]
-            for is_local in (True, False)
-        )
-        asked = algorithm.bind(KMeansProblem(1_000, init))
-        own = 2 * footprint_of(many, asked).row_bytes + 16 + 32 * 4
-        spaced = 64_000 * (32 * 4 + 16) if gathered else 0
-        # Three copies of the sample that centres are drawn from.
-        first = gathered * (3 * 32 * 4 + 16)
-        assert here == max(first, n * own + spaced)
-        assert there == max(first, gathered * own + spaced)
-    # Centres are drawn from rows that have come, lie in one piece, and are put in order.
-    options = FitOptions(n_clusters=1_000, algorithm=lk.IncrementalLloyd())
-    plan = make_plan(many, options, Machines(2, 2, 1 << 34, False))
-    assert plan["memory_held"] == n * (3 * 32 * 4 + 16)
-    # What a checkpoint takes the driver has, too; of a cluster it is not in workers.
-    assert plan["memory_state"] == 15 * 1_000 * (32 * 4 + 8)
-    here = make_plan(many, options, Machines(1, 1, 1 << 34, True))
-    parts = ("model", "reading", "row_state", "held", "state")
-    assert here["memory"] == sum(here[f"memory_{part}"] for part in parts)
-
-
 @pytest.mark.parametrize(
     ("algorithm", "k", "computes"),
     [
@@ -221,15 +176,3 @@ def test_passes_of_all_starts_are_counted(tmp_path, n_init):
         lk.KMeans(**asked, max_iter=3, tol=0, random_state=0).fit(url)
     assert [passes.total.passes for passes in seen] == [plan["passes_most"]]
     assert plan["passes_most"] == 1 + n_init * 5, "statistics once, all else for each start"
-
-
-def test_few_clusters_of_parquet_are_better_ingested(tmp_path, monkeypatch):
-    x = np.random.default_rng(0).standard_normal((2_000, 8)).astype(np.float32)
-    pd.DataFrame({"e": list(x)}).to_parquet(tmp_path / "x.parquet")
-    monkeypatch.setattr("largek_dask.cli.plan.flops", lambda *shape: 1e11)
-    few = plan_of(str(tmp_path / "x.parquet"), lk.Lloyd(), 2)
-    assert few["seconds_read"] > few["seconds_compute"]
-    assert "ingest" in few["advice"]
-    monkeypatch.setattr("largek_dask.cli.plan.read_rate", lambda rows: 1e15)
-    for source in (x, str(tmp_path / "x.parquet")):
-        assert plan_of(source, lk.Lloyd(), 2)["advice"] is None

@@ -6,10 +6,9 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 
 import largek_dask as lk
-from largek_dask.cli import main
+from tests.helpers.commands import run, run_json
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -35,16 +34,6 @@ def model(data, tmp_path_factory):
     url = str(tmp_path_factory.mktemp("model") / "model.zarr")
     km.model_.save(url)
     return url, km.labels_
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
-
-
-def run_json(*arguments):
-    return json.loads(run(*arguments, "--json").stdout)
 
 
 def write(folder, values, kind):

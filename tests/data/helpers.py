@@ -6,7 +6,13 @@ import os
 
 import numpy as np
 
+from largek_dask.data.ingest import ingest
 from largek_dask.kernels.blocks import SparseBlock, dense_rows
+
+
+def quiet(source, out, **options):
+    """``ingest`` without progress."""
+    return ingest(source, out, progress=False, **options)
 
 
 def read_all(rows):

@@ -20,16 +20,11 @@ import zarr
 
 from largek_dask.data.columns import order_by_name
 from largek_dask.data.derived_rows import ColumnRows
-from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, ParameterError
-from tests.data.helpers import read_all
+from tests.data.helpers import quiet, read_all
 
 NAMES = ("a", "b", "c", "d", "e", "f", "g")
-
-
-def quiet(source, out, **options):
-    return ingest(source, out, progress=False, **options)
 
 
 def frame_of(x):

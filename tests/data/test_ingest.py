@@ -35,12 +35,8 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
-from tests.data.helpers import files_under, read_all
+from tests.data.helpers import files_under, quiet, read_all
 from tests.helpers.covering import slow
-
-
-def quiet(source, out, **options):
-    return ingest(source, out, progress=False, **options)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8", "u1", "i2", "i8"])

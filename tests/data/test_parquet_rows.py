@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import dask
 import numpy as np
@@ -18,18 +17,16 @@ import pytest
 import largek_dask as lk
 from largek_dask.data.arrow_files import ArrowFileRows
 from largek_dask.data.sources import open_rows
-from largek_dask.errors import DataError, DataWarning, LargekError, ParameterError
-from tests.conftest import make_client
+from largek_dask.errors import DataError, DataWarning, ParameterError
 from tests.data.helpers import read_all
+from tests.helpers.covering import every_two, in_turns
 
 TYPES = (np.float64, np.float32, np.float16, np.int8, np.uint8)
 N, D = 500, 6
 
 
-@pytest.fixture(params=TYPES, ids=lambda kind: np.dtype(kind).name)
-def table(request):
-    """Rows of one of the types."""
-    return (10 * np.random.default_rng(0).standard_normal((N, D))).astype(request.param)
+def table_of(dtype):
+    return (10 * np.random.default_rng(0).standard_normal((N, D))).astype(dtype)
 
 
 @pytest.fixture
@@ -69,8 +66,9 @@ IN_MEMORY = {
 }
 
 
-@pytest.mark.parametrize("kind", IN_MEMORY)
-def test_lists_in_memory(table, kind):
+@pytest.mark.parametrize(("kind", "dtype"), in_turns([*IN_MEMORY], TYPES))
+def test_lists_in_memory(kind, dtype):
+    table = table_of(dtype)
     rows = open_rows(IN_MEMORY[kind](table))
     assert rows.shape == (N, D)
     assert rows.dtype == table.dtype
@@ -84,9 +82,11 @@ def test_lists_of_python_numbers():
     np.testing.assert_array_equal(read_all(rows), x)
 
 
-@pytest.mark.parametrize("kind", ["list", "large", "fixed"])
-@pytest.mark.parametrize("group", [1, 7, 100, 130, N])
-def test_parquet_in_place(table, kind, group, tmp_path, small_chunks):
+@pytest.mark.parametrize(
+    ("group", "dtype", "kind"), every_two([1, 7, 100, 130, N], TYPES, ["list", "large", "fixed"])
+)
+def test_parquet_in_place(group, dtype, kind, tmp_path, small_chunks):
+    table = table_of(dtype)
     path = write(table, tmp_path / "é x.parquet", kind, row_group_size=group)
     rows = open_rows(path)
     assert isinstance(rows, ArrowFileRows)
@@ -116,24 +116,6 @@ def test_a_large_row_group_is_decoded_once_by_reads_in_order(tmp_path, small_chu
     for _ in range(2):
         read_all(rows)
     assert len(begun) == 2
-
-
-def test_a_folder_a_pattern_and_a_list_of_files(tmp_path, small_chunks):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    folder = tmp_path / "parts"
-    folder.mkdir()
-    write(x[:230], folder / "0.parquet")
-    write(x[:0], folder / "1.parquet")
-    write(x[230:], folder / "2.parquet", "fixed", row_group_size=30)
-    paths = sorted(folder.iterdir())
-    for source in (folder, folder / "*.parquet", paths, f"file://{folder}"):
-        rows = open_rows(source)
-        assert rows.feature_names is None
-        np.testing.assert_array_equal(read_all(rows), x)
-    only_empty = open_rows(write(np.ones((3, D)), tmp_path / "full.parquet"))
-    assert only_empty.n_rows == 3
-    with pytest.raises(DataError, match="has no rows"):
-        open_rows(folder / "1.parquet")
 
 
 def test_columns_of_numbers_keep_their_names_and_types(tmp_path):
@@ -201,8 +183,7 @@ def fitted(rows, **how):
     return lk.KMeans(12, random_state=0, **how).fit(rows)
 
 
-@pytest.mark.parametrize("n_workers", [1, 2, 3])
-def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_workers):
+def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, worker_clients):
     path, store, x = clustered
     chunks = open_rows(path)
     assert chunks.n_chunks == 12
@@ -211,21 +192,9 @@ def test_the_digest_is_that_of_a_zarr_store_with_the_same_chunks(clustered, n_wo
     here = fitted(path)
     assert here.model_.digest() == expected.model_.digest()
     np.testing.assert_array_equal(here.predict(path), here.predict(x))
-    with ExitStack() as stack:
-        client = make_client(stack, n_workers, processes=False)
-        there = fitted(path, client=client)
-        assert there.model_.digest() == expected.model_.digest()
-        np.testing.assert_array_equal(there.labels_, here.labels_)
-
-
-def test_a_fit_of_parquet_resumes(clustered, tmp_path):
-    path, _, _ = clustered
-    whole = fitted(path, algorithm="lloyd", max_iter=9, tol=0.0)
-    part = fitted(path, algorithm="lloyd", max_iter=1, tol=0.0, checkpoint=tmp_path / "out")
-    assert part.n_iter_ == 1
-    again = fitted(path, algorithm="lloyd", max_iter=9, tol=0.0, checkpoint=tmp_path / "out")
-    assert again.n_iter_ == whole.n_iter_ > 1
-    assert again.model_.digest() == whole.model_.digest()
+    there = fitted(path, client=worker_clients(2))
+    assert there.model_.digest() == expected.model_.digest()
+    np.testing.assert_array_equal(there.labels_, here.labels_)
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -282,13 +251,6 @@ def test_missing_lists_and_a_name_with_a_dot(kind, tmp_path):
         assert rows.read_ids(0).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_files_with_lists_of_other_lengths(tmp_path):
-    write(np.ones((4, 3)), tmp_path / "0.parquet")
-    write(np.ones((4, 2)), tmp_path / "1.parquet")
-    with pytest.raises(DataError, match=r"1\.parquet has rows of 2 numbers.*0\.parquet have 3"):
-        open_rows(tmp_path / "*.parquet")
-
-
 @pytest.mark.parametrize("bad", [[1.0, None], None, [1.0, np.nan]], ids=["null", "no list", "NaN"])
 def test_a_missing_number_is_named_by_the_fit(bad, tmp_path):
     table = pa.table({"e": pa.array([[1.0, 2.0], [3.0, 4.0], bad, [0.0, 1.0]])})
@@ -307,32 +269,3 @@ def test_text_inside_lists_and_two_columns_of_lists(tmp_path):
         with pytest.raises(ParameterError, match=r"'a', 'b'.*column="):
             open_rows(source)
         assert open_rows(source, column="b").read(0) == [[2.0]]
-
-
-def test_a_file_that_changes_is_refused(tmp_path, small_chunks):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    path = write(x, tmp_path / "x.parquet", row_group_size=100)
-    rows = open_rows(path)
-    before = rows.fingerprint()
-    rows.read(0)
-    write(x + 1, path, row_group_size=100)
-    with pytest.raises(DataError, match=r"x\.parquet has changed since it was opened"):
-        rows.read(1)
-    assert open_rows(path).fingerprint()["stamps"] != before["stamps"]
-
-
-def test_damaged_and_missing_files(tmp_path):
-    x = np.random.default_rng(0).standard_normal((N, D)).astype(np.float32)
-    path = write(x, tmp_path / "x.parquet", row_group_size=50, compression="zstd")
-    whole = path.read_bytes()
-    for cut in (0, 3, 10, len(whole) // 2, len(whole) - 1):
-        path.write_bytes(whole[:cut])
-        with pytest.raises(DataError, match=r"x\.parquet"):
-            open_rows(path)
-    path.write_bytes(whole[:2_000] + bytes(len(whole) - 4_000) + whole[-2_000:])
-    with pytest.raises(LargekError, match=r"x\.parquet"):
-        read_all(open_rows(path))
-    with pytest.raises(DataError, match="does not exist"):
-        open_rows(tmp_path / "none.parquet")
-    with pytest.raises(DataError, match="no file matches"):
-        open_rows(tmp_path / "none*.parquet")

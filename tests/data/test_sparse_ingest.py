@@ -18,12 +18,11 @@ from sklearn.datasets import dump_svmlight_file
 from largek_dask.data import store_writer, svmlight
 from largek_dask.data.csr_blocks import block_of
 from largek_dask.data.csr_rows import CSRRows
-from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.data.zarr_rows import ZarrRows
 from largek_dask.errors import DataError, IncompleteStoreError
 from largek_dask.kernels.exact.statistics import RowScan
-from tests.data.helpers import read_all
+from tests.data.helpers import quiet, read_all
 
 
 @pytest.fixture
@@ -40,10 +39,6 @@ def small_pieces(monkeypatch):
     monkeypatch.setattr(svmlight, "BLOCK_BYTES", 5_000)
     with dask.config.set({"largek.data.read-chunk-bytes": 3_000}):
         yield
-
-
-def quiet(source, out, **options):
-    return ingest(source, out, progress=False, **options)
 
 
 def test_ingest__a_matrix_becomes_a_csr_group(matrix, tmp_path):

@@ -11,16 +11,11 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from largek_dask.data.ingest import ingest
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import DataError, DataWarning, ParameterError
-from tests.data.helpers import read_all
+from tests.data.helpers import quiet, read_all
 
 X = np.random.default_rng(3).standard_normal((400, 3))
-
-
-def quiet(source, out, **options):
-    return ingest(source, out, progress=False, **options)
 
 
 @pytest.fixture

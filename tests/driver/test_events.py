@@ -105,22 +105,3 @@ def test_a_warning_cannot_forge_lines_or_steer_the_terminal() -> None:
     out = io.StringIO()
     ProgressLine(out)({"event": "warning", "message": "a\nstopped: tol\x1b[2J"})
     assert out.getvalue() == "warning: a stopped: tol [2J\n"
-
-
-def test_several_starts_are_counted_and_summed_up_once() -> None:
-    out = io.StringIO()
-    line = ProgressLine(out, clock=lambda: 0.0)
-    line(started(20))
-    for start in range(2):
-        line({**step(3), "start": start, "starts": 2})
-        line({**STOPPED, "start": start, "starts": 2})
-    line(
-        {"event": "best", "start": 1, "starts": 2, "reason": "tol", "n_iter": 3, "value": 5.25,
-         "elapsed": 6.5}
-    )  # fmt: skip
-    lines = out.getvalue().splitlines()
-    assert lines[0].startswith("start 1 of 2, step 3, cost 1234.5678, ")
-    assert lines[1].startswith("start 2 of 2, step 3, cost 1234.5678, ")
-    assert lines[2:] == [
-        "stopped: tol after 6.5 s; the best of 2 starts is start 2, of 3 steps: inertia 5.25"
-    ]

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 from collections.abc import Callable
@@ -109,22 +108,6 @@ def test_no_time_for_the_last_pass(
         assert late.n_iter == 6, "1,000 s are kept back, not all there are"
         assert late.value == 123.0
         np.testing.assert_array_equal(late.labels, np.full(len(X), 2))
-
-
-@pytest.mark.parametrize(
-    ("max_time", "last_pass", "is_left_out"),
-    [(3600, 3779.0, False), (3600, 3781.0, True), (0.1, 0.149, False), (0.1, 0.151, True)],
-)
-def test_the_last_pass_may_end_a_little_late(
-    max_time: float, last_pass: float, is_left_out: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """At most a twentieth of the limit, or of a second, too late."""
-    monkeypatch.setattr("largek_dask.driver.starts.seconds_of_last_pass", lambda *_: last_pass)
-    monkeypatch.setattr("largek_dask.driver.run.Clock.seconds", lambda clock: 0.0)
-    result = cluster(max_time=max_time, algorithm=Searching())
-    assert result.n_iter == 6
-    assert result.stop_reason == ("max_time_without_last_pass" if is_left_out else "max_iter")
-    assert (result.value == 123.0) is is_left_out
 
 
 def test_empty_clusters_of_a_search_without_a_last_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,36 +348,6 @@ def test_ctrl_c_before_any_centre_says_so_and_not_where(monkeypatch: pytest.Monk
     assert caught.traceback[-1].path.name == "fit.py", "no frame of what it was about"
 
 
-def test_threads_that_wait_for_a_kernel_end_with_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pass that has been ended has nothing more compiled."""
-    from largek_dask.passes import engine
-
-    asked: list[str] = []
-    original = engine._raise_if_stopped
-
-    def may_go_on(ticket: Any, stop: Any) -> None:
-        ticket.source.stop()
-        try:
-            original(ticket, stop)
-        except engine._Ended:
-            asked.append("ended")
-            raise
-
-    monkeypatch.setattr(engine, "_raise_if_stopped", may_go_on)
-
-    def kernel(chunk: Any, total: Any) -> None:
-        from largek_dask.kernels import compiling
-
-        assert compiling._thread.check is not None
-        compiling._thread.check()
-        raise AssertionError("it was compiled")
-
-    with LocalPasses(open_rows(X), n_threads=1) as passes:
-        with contextlib.suppress(Exception):
-            passes.reduce(kernel, start=list, combine=list.__add__)
-        assert asked == ["ended"]
-
-
 def test_ctrl_c_in_a_later_start_keeps_the_best_before(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = [0]
     original = toy._extent
@@ -546,15 +499,6 @@ def test_labels_in_storage(
     assert stored.attrs["largek"]["complete"] is True
     assert result.value == expected.value
     assert not Folder(out + ".progress.json").exists()
-
-
-def test_labels_of_the_best_start_in_storage(tmp_path: Path) -> None:
-    out = str(tmp_path / "labels.zarr")
-    result = cluster(seed=4, n_init=3, labels=out)
-    assert result.provenance["start"] > 0
-    np.testing.assert_array_equal(
-        zarr.open_array(out, mode="r")[...], cluster(seed=4, n_init=3).labels
-    )
 
 
 def test_relocated_centres_have_their_labels_in_storage(tmp_path: Path) -> None:

@@ -257,35 +257,6 @@ def test_the_identity_is_what_it_was() -> None:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"n_clusters": 0}, "n_clusters must be an integer of at least 1, got 0"),
-        ({"n_init": True}, "n_init must be an integer of at least 1, got True"),
-        ({"max_iter": 1.5}, "max_iter must be an integer of at least 1, got 1.5"),
-        ({"tol": -1}, "tol must be a number of at least 0, got -1"),
-        ({"max_time": "soon"}, "max_time must be seconds or a text such as"),
-        ({"seed": -1}, "seed must be an integer of at least 0, got -1"),
-        ({"effort": "most"}, "effort must be one of 'fast', 'balanced', 'best', got 'most'"),
-        ({"empty_clusters": None}, "empty_clusters must be one of 'relocate', 'keep', got None"),
-        ({"on_bad_rows": 3}, "on_bad_rows must be one of 'raise', 'skip', got 3"),
-        ({"normalize": "l1"}, "normalize must be one of None, 'l2', got 'l1'"),
-        ({"scale": "minmax"}, "scale must be one of None, 'standard', got 'minmax'"),
-        ({"memory_limit": 0}, "memory_limit must be bytes or a text such as '2GiB', got 0"),
-        ({"memory_limit": float("inf")}, "memory_limit must be bytes"),
-        (
-            {"algorithm": "best"},
-            "algorithm must be one of 'auto', 'dcd-bundle', 'incremental', 'lloyd', 'minibatch', "
-            ".*'vc-gmm', 'vc-gmm-paper', 'vrkm', got",
-        ),
-        ({"algorithm": lk.Lloyd}, "algorithm must be one of .* or an object such as Lloyd"),
-    ],
-)
-def test_wrong_values_are_named(wrong: dict[str, Any], message: str) -> None:
-    with pytest.raises(ParameterError, match=message):
-        FitOptions(**{"n_clusters": 3, **wrong})
-
-
 def test_values_are_given_in_one_unit() -> None:
     options = FitOptions(
         n_clusters=np.int64(3),  # type: ignore[arg-type]

@@ -23,7 +23,7 @@ from largek_dask.errors import (
     RecoveryWarning,
 )
 from tests.helpers.checks import watched_passes
-from tests.helpers.covering import every_two
+from tests.helpers.covering import every_two, in_turns
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -81,13 +81,6 @@ def test_predict_transform_score(blobs):
     np.testing.assert_allclose(
         km.score(new, sample_weight=weight), -oracles_inertia(new, km.cluster_centers_, weight)
     )
-
-
-def test_predict__writes_labels(blobs, tmp_path):
-    x, _ = blobs
-    km = fitted(x)
-    assert km.predict(x, out=str(tmp_path / "labels.npy")) is None
-    np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), km.labels_)
 
 
 def test_sample_weight__number_zero_and_repeats(blobs):
@@ -168,19 +161,6 @@ def test_inputs_of_any_kind_give_the_same(blobs, tmp_path):
         np.testing.assert_array_equal(km.predict(source), km.labels_, err_msg=name)
         if name != "list":  # which is float64
             np.testing.assert_array_equal(km.cluster_centers_, wanted.cluster_centers_)
-
-
-def test_dask_array_is_not_computed_as_a_whole(blobs):
-    x, _ = blobs
-    largest = []
-
-    def piece(block):
-        largest.append(len(block))
-        return block
-
-    lazy = dask.array.from_array(x, chunks=(60, 3)).map_blocks(piece, dtype=x.dtype, meta=x[:0])
-    fitted(lazy, max_iter=2)
-    assert max(largest) <= 60
 
 
 # --- bad input ----------------------------------------------------------------------------------
@@ -281,30 +261,7 @@ def test_predict__wrong_width_and_unfitted():
                 method(wrong)
 
 
-def test_bad_rows_can_be_skipped(blobs):
-    x, _ = blobs
-    damaged = x.copy()
-    damaged[5, 1] = np.inf
-    km = fitted(damaged, on_bad_rows="skip")
-    assert km.labels_[5] == -1
-    assert (np.delete(km.labels_, 5) >= 0).all()
-    np.testing.assert_array_equal(km.predict(damaged), km.labels_)
-
-
 # --- while it runs ------------------------------------------------------------------------------
-
-
-def test_callbacks__see_every_step_and_may_stop(blobs):
-    x, _ = blobs
-    seen = []
-
-    def stop_after_two(snapshot):
-        seen.append(snapshot.record["step"])
-        return len(seen) == 2
-
-    km = fitted(x, init=x[:4], tol=0, callbacks=[stop_after_two])
-    assert seen == [1, 2]
-    assert km.stop_reason_ == "callback"
 
 
 def test_interrupt__gives_the_model_so_far(blobs):
@@ -356,8 +313,10 @@ def test_checkpoint__without_a_seed_goes_on_with_the_one_it_has_drawn(kind, tmp_
         kind(4, **asked, random_state=seed + 1, checkpoint=place).fit(x)
 
 
-@pytest.mark.parametrize("kind", [lk.KMeans, lk.Mixture])
-@pytest.mark.parametrize("there", ["report.docx", "model.zarr", "claims", "events", "results"])
+@pytest.mark.parametrize(
+    ("kind", "there"),
+    in_turns([lk.KMeans, lk.Mixture], ["report.docx", "model.zarr", "claims", "events", "results"]),
+)
 def test_checkpoint__writes_into_no_folder_of_others(kind, there, blobs, tmp_path):
     x, _ = blobs
     if there == "report.docx":
@@ -467,9 +426,9 @@ def test_rows_too_near_for_squares_are_refused_with_what_helps(d, size, kind, pa
     assert np.isfinite(model.score(near))
 
 
-@pytest.mark.parametrize("sparse", [False, True])
-@pytest.mark.parametrize("dtype", ["f4", "f8"])
-@pytest.mark.parametrize("d", [3, 9, 64])
+@pytest.mark.parametrize(
+    ("d", "dtype", "sparse"), every_two([3, 9, 64], ["f4", "f8"], [False, True])
+)
 def test_transform_is_right_to_the_rounding_of_each_distance(d, dtype, sparse):
     rng = np.random.default_rng(1)
     middles = rng.uniform(-10, 10, (20, d))

@@ -1,21 +1,19 @@
 """KMeans and the command line on a Dask cluster: the same bits as here."""
 
 import asyncio
-import json
 import time
 
 import dask
 import numpy as np
 import pytest
 import zarr
-from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.errors import NoModelError
 from largek_dask.passes.admission import Workers
 from tests.helpers.checks import computing_workers, fit_asked, watched_passes
+from tests.helpers.commands import run_json
 
 MEMORY_CHUNKS = {"largek.data.memory-chunk-bytes": 200 * 5 * 4}
 
@@ -71,12 +69,6 @@ def test_url__same_bits_as_here(client, x, url):
     assert there.inertia_ == here.inertia_
     assert there.model_.digest() == here.model_.digest()
     assert there.score(url) == -here.inertia_
-
-
-def run_json(*arguments, code=0):
-    done = CliRunner().invoke(main, [*map(str, arguments), "--json"])
-    assert done.exit_code == code, done.output
-    return json.loads(done.stdout)
 
 
 def test_command_line_with_a_scheduler(cluster, url, tmp_path, monkeypatch):

@@ -6,14 +6,12 @@ from dataclasses import fields
 import dask
 import numpy as np
 import pytest
-import zarr
-from scipy.sparse import csr_matrix
 from sklearn.mixture import GaussianMixture
 
 import largek_dask as lk
 from largek_dask.data.derived_rows import dithered
 from largek_dask.driver.options import OPTIONS
-from largek_dask.errors import CheckpointError, InterruptedFitWarning, OutputError, ParameterError
+from largek_dask.errors import CheckpointError, InterruptedFitWarning, ParameterError
 from largek_dask.model import MixtureModel
 from tests.helpers.covering import in_turns, slow
 from tests.helpers.mixtures import log_joints, log_sums
@@ -117,13 +115,6 @@ def test_it_is_a_mixture_of_scikit_learn(kind, dtype):
     assert other.sample(10)[0].shape == (10, D)
 
 
-def test_score_is_the_mean_over_the_weights():
-    mixture, weight = fitted(), np.linspace(0, 3, len(X))
-    expected = np.average(mixture.score_samples(X), weights=weight)
-    assert mixture.score(X, sample_weight=weight) == pytest.approx(expected, rel=1e-12)
-    assert mixture.score(X) * len(X) == pytest.approx(mixture.log_likelihood_, rel=1e-12)
-
-
 @pytest.mark.parametrize("kind", ["diag", *slow("iso", "isoflex")])
 def test_scikit_learn_agrees_far_from_the_origin_where_it_is_given_float64(kind):
     x = (X + 3_000).astype(np.float32)
@@ -142,50 +133,6 @@ def test_a_strange_row_has_the_lowest_density_or_a_component_alone(kind, k):
     lowest = mixture.score_samples(x).argmin()
     assert 17 in {lowest, *alone}
     assert len(alone) < 5
-
-
-def test_predict_proba__dense_or_sparse():
-    mixture = fitted()
-    dense = mixture.predict_proba(X)
-    assert isinstance(dense, np.ndarray)
-    sparse = mixture.predict_proba(X, dense=False)
-    assert sparse.shape == dense.shape
-    assert sparse.nnz < dense.size
-    np.testing.assert_allclose(sparse.toarray(), dense, atol=K * 2**-20)
-    np.testing.assert_allclose(np.asarray(sparse.sum(1)).ravel(), 1, rtol=1e-12)
-
-
-def test_what_is_found_of_rows_goes_from_zarr_to_zarr(tmp_path):
-    url, out = str(tmp_path / "x.zarr"), {name: str(tmp_path / name) for name in "abc"}
-    lk.ingest(X, url, chunk_rows=150, progress=False)
-    assert lk.open_rows(url).n_chunks == 4
-    mixture = fitted("diag", url)
-    assert mixture.predict(url, out=out["a"]) is None
-    assert mixture.score_samples(url, out=out["b"]) is None
-    assert mixture.predict_proba(url, out=out["c"]) is None
-    np.testing.assert_array_equal(zarr.open_array(out["a"])[...], mixture.labels_)
-    np.testing.assert_array_equal(zarr.open_array(out["b"])[...], mixture.score_samples(X))
-    group = zarr.open_group(out["c"], mode="r")
-    parts = tuple(group[name][...] for name in ("data", "indices", "indptr"))
-    shares = mixture.predict_proba(X, dense=False)
-    assert (csr_matrix(parts, shape=group.attrs["shape"]) != shares).nnz == 0
-    with pytest.raises(OutputError, match="already exists"):
-        mixture.predict(url, out=out["a"])
-
-
-def test_sample():
-    mixture = fitted("diag")
-    rows, components = mixture.sample(4_000, random_state=1)
-    assert rows.shape == (4_000, D)
-    for c in range(K):
-        own = rows[components == c]
-        assert len(own) / 4_000 == pytest.approx(mixture.weights_[c], abs=0.03)
-        np.testing.assert_allclose(own.mean(0), mixture.means_[c], atol=0.4)
-        np.testing.assert_allclose(own.var(0), mixture.covariances_[c], rtol=0.25)
-    np.testing.assert_array_equal(mixture.sample(5)[0], mixture.sample(5, random_state=0)[0])
-    assert not np.array_equal(mixture.sample(5)[0], mixture.sample(5, random_state=2)[0])
-    with pytest.raises(ParameterError, match="n_samples must be an integer of at least 1, got 0"):
-        mixture.sample(0)
 
 
 # --- what it is given -----------------------------------------------------------------------------

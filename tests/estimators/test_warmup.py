@@ -12,10 +12,8 @@ import dask.config
 import numba
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.errors import ClusterError
 from largek_dask.estimators import warmup as warmup_module
 from largek_dask.kernels.bounds.boxes import WIDTHS, Boxes
@@ -23,6 +21,7 @@ from largek_dask.kernels.bounds.pruned import BOXED_FEATURES, FEWEST_DIRECT
 from largek_dask.kernels.code_cache import cache_folder
 from largek_dask.kernels.distances import pack_centers
 from largek_dask.kernels.tile import DIRECT_FEATURES
+from tests.helpers.commands import run_json
 
 pytestmark = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 
@@ -75,12 +74,6 @@ for k in (6, 250):
         km = lk.KMeans(k, random_state=1, **options).fit(x)
     km.predict(x), km.transform(x[:77]), km.score(x)
 """
-
-
-def run_json(*arguments: str) -> Any:
-    result = CliRunner().invoke(main, [*arguments, "--json"])
-    assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)
 
 
 def names_used(program: str, *given: str) -> set[str]:

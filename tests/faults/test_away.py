@@ -247,33 +247,6 @@ def test_a_job_that_waits_takes_no_place_of_another(tmp_path, clean):
         assert ended(jobs, job_id)["state"] == "cancelled"
 
 
-def test_pauses_grow_up_to_a_limit_and_begin_anew_with_progress(tmp_path):
-    from largek_dask.service.job_state import JobState
-    from largek_dask.service.store import Record
-
-    spec = JobSpec.parse(document(str(tmp_path)))
-    record = Record("lk-1", spec, "me", 0.0)
-    job = JobState(record, {}, is_new=True)
-    settings = {"largek.service.beat-seconds": 3.0, "largek.service.retry-seconds": 300.0}
-
-    def pause():
-        before = time.monotonic()
-        job.postpone("storage", "it is away")
-        return round(job.not_before - before)
-
-    with dask.config.set(settings):
-        job.update_waiting({"event": "step", "step": 7})
-        assert [pause() for _ in range(9)] == [3, 6, 12, 24, 48, 96, 192, 300, 300]
-        # A step that is only done again is no progress.
-        job.update_waiting({"event": "step", "step": 7})
-        assert job.state == "queued"
-        assert pause() == 300
-        job.update_waiting({"event": "step", "step": 8})
-        assert [pause(), pause()] == [3, 6]
-        job.update_waiting({"event": "labels", "rows": 10})
-        assert pause() == 3
-
-
 # --- checkpoints ----------------------------------------------------------------------------------
 
 
@@ -365,8 +338,10 @@ def test_labels_that_cannot_be_read_are_not_begun_again():
     assert store.begin("model")[0] == 1
 
 
-@pytest.mark.parametrize("error", ["away", "slow", "forbidden"])
-@pytest.mark.parametrize("part", ["model.zarr/zarr.json", "model.zarr/centers"])
+@pytest.mark.parametrize(
+    ("error", "part"),
+    in_turns(["away", "slow", "forbidden"], ["model.zarr/zarr.json", "model.zarr/centers"]),
+)
 def test_a_model_out_of_reach_is_neither_damaged_nor_missing(tmp_path, error, part):
     folder = Folder("faulty://data/fit")
     model = Model.of(fitted(ingest(str(tmp_path / "x.zarr"))))

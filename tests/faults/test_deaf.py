@@ -246,27 +246,6 @@ def test_a_call_of_a_web_server_that_never_answers_ends(deaf, one_try, how):
     assert deaf.taken
 
 
-def test_limits_of_protocols_are_left_open_to_users():
-    import aiohttp
-
-    mine = aiohttp.ClientTimeout(total=1)
-    limit = aiohttp.ClientTimeout(**stores.HTTP_CALLS)
-    asked = stores.options_for
-    assert asked("https://x/y", {})["client_kwargs"] == {"timeout": limit}
-    assert asked("http://x/y", {"client_kwargs": {"trust_env": True, "timeout": mine}}) == {
-        "client_kwargs": {"trust_env": True, "timeout": mine}
-    }
-    slow = asked("http://x/y", {"client_kwargs": {"timeout": 60}})["client_kwargs"]["timeout"]
-    assert slow == aiohttp.ClientTimeout(**{**stores.HTTP_CALLS, "sock_read": 60})
-    longest = asked("gs://x/y", None)["requests_timeout"]
-    assert longest.sock_read == limit.sock_read
-    assert longest.total == stores.GCS_SECONDS
-    assert asked("gcs://x/y", {"requests_timeout": 5}) == {"requests_timeout": 5}
-    assert asked("abfs://x/y", {"read_timeout": 50}) == {**stores.AZURE_CALLS, "read_timeout": 50}
-    assert asked("memory://x/y", {"a": 1}) == {"a": 1}
-    assert asked("/x/y", None) == {}
-
-
 def test_a_user_says_how_long_a_call_may_take():
     fs = Folder("s3://x/y", {"key": "a", "secret": "b"}).fs
     assert fs.config_kwargs.items() >= stores.S3_CALLS.items()

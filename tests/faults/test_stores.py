@@ -17,7 +17,6 @@ from largek_dask import fault_injection
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import ClusterError
 from largek_dask.model import load_model
-from largek_dask.service.runner import Runner
 from tests.faults.inprocess import (
     ALGORITHMS,
     MAX_ITER,
@@ -76,10 +75,6 @@ def submit(jobs, small, **changes):
     return jobs.submit(small.document(**changes), {}, "somebody")
 
 
-def kinds_of(jobs, job_id):
-    return [event["event"] for event in jobs.events(job_id, 0, 10_000)]
-
-
 # --- crashes --------------------------------------------------------------------------------------
 
 
@@ -132,40 +127,6 @@ def test_a_crash_at_every_moment(jobs_of, made_of, when, point):
     crashed(jobs_of[name], plan)
     fault_injection.watch(None)
     assert resumed(jobs_of[name]) == made_of[name]
-
-
-def test_crashed__sees_a_crash_that_is_followed_by_the_end_at_once(jobs_of, made_of, monkeypatch):
-    """The poll looks for the crash just before it, and for the end just after that."""
-    plan, ended_too = Dies(), threading.Event()
-    keep = Runner._keep
-
-    def kept(self, result):
-        keep(self, result)
-        ended_too.set()
-
-    class Late(threading.Event):
-        waits = 0
-
-        def wait(self, timeout=None):
-            self.waits += 1
-            if self.waits > 1:
-                return super().wait(timeout)
-            assert super().wait(120)
-            assert ended_too.wait(120)
-            return False
-
-    plan.dead = Late()
-    monkeypatch.setattr(Runner, "_keep", kept)
-    fault_injection.watch(lambda *moment: plan.die() if moment == ("after", "publish") else None)
-    crashed(jobs_of["lloyd"], plan)
-    fault_injection.watch(None)
-    assert plan.dead.waits == 2
-    assert resumed(jobs_of["lloyd"]) == made_of["lloyd"]
-
-
-def test_crashed__does_not_pass_for_a_machine_that_was_not_lost(jobs_of):
-    with pytest.raises(AssertionError, match="not lost"):
-        crashed(jobs_of["lloyd"], Dies())
 
 
 # --- stores out of order --------------------------------------------------------------------------

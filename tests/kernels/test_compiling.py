@@ -59,10 +59,6 @@ def test_code_of_others_does_not_count(now: list[float]) -> None:
     assert compiled().since(before) == Compiled(0, 0.0)
 
 
-def test_expected_time_before_any_compilation() -> None:
-    assert Compiled().mean_seconds() == compiling.FIRST_SECONDS
-
-
 def test_a_check_may_refuse_a_compilation(now: list[float]) -> None:
     before = compiled()
     ahead: list[float] = []

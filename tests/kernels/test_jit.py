@@ -14,7 +14,6 @@ import pytest
 from numba import types
 
 from largek_dask.kernels import code_cache, jit
-from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.code_cache import cache_folder, is_cache_empty, unsaved
 from largek_dask.kernels.jit import njit, saves_code
 
@@ -70,14 +69,6 @@ def run(cache: Path, *arguments: str) -> list[list[object]]:
     return json.loads(done.stdout)
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty cache; kernels are compiled even with NUMBA_DISABLE_JIT=1."""
-    monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
-    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
-        yield cache_folder()
-
-
 processes_compile = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="its processes compile")
 
 
@@ -130,13 +121,6 @@ def test_folder_depends_on_sources_settings_and_version(tmp_path, monkeypatch):
             code_cache._version.cache_clear()
             assert cache_folder().name != here.name, name
     code_cache._version.cache_clear()
-
-
-def test_folder_is_in_the_user_cache_unless_configured(tmp_path):
-    with dask.config.set({"largek.kernels.cache-dir": None}):
-        assert "largek_dask" in cache_folder().parts
-    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
-        assert tmp_path in cache_folder().parents
 
 
 def doubled(x):
@@ -323,14 +307,6 @@ def test_arithmetic_is_neither_fused_nor_reordered(folder):
     x = np.random.default_rng(0).standard_normal(1000)
     assert total(x) == sum(x.tolist(), start=0.0)
     assert divided(1.0, 0.0) == np.inf
-
-
-def test_readonly_is_a_view():
-    x = np.zeros(3)
-    view = readonly(x)
-    assert view.base is x
-    assert x.flags.writeable
-    assert not view.flags.writeable
 
 
 def test_functions_of_one_factory_have_symbols_of_their_own(folder):

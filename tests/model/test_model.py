@@ -65,10 +65,6 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-def distances(x: NDArray[Any], centers: NDArray[Any]) -> NDArray[np.float64]:
-    return np.sqrt(((x[:, None].astype(float) - centers) ** 2).sum(-1))
-
-
 # --- using it
 
 
@@ -88,19 +84,6 @@ def test_predict_takes_what_open_rows_takes(model: Model, tmp_path: Path) -> Non
     np.testing.assert_array_equal(model.predict(str(tmp_path / "x.zarr")), expected)
     np.testing.assert_array_equal(model.predict(X.astype(np.float32)), expected)
     np.testing.assert_array_equal(model.predict(X.astype(np.int16)), expected)
-
-
-def test_transform_are_distances(model: Model, chunks: None) -> None:
-    found = model.transform(X)
-    assert found.shape == (200, 5)
-    np.testing.assert_allclose(found, distances(X, model.centers), rtol=1e-9)
-
-
-def test_score_is_minus_the_inertia(model: Model) -> None:
-    weight = np.arange(200.0)
-    squared = distances(X, model.centers).min(1) ** 2
-    assert model.score(X) == pytest.approx(-squared.sum(), rel=1e-12)
-    assert model.score(X, sample_weight=weight) == pytest.approx(-(weight * squared).sum())
 
 
 def test_rows_with_nan(model: Model) -> None:
@@ -540,12 +523,6 @@ def test_no_error_shows_what_python_says_of_a_key(
     assert "m.zarr is" in str(caught.value)
 
 
-def test_of_a_long_history_the_last_steps_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("largek_dask.driver.stopping.MOST_STEPS", 5)
-    model, _ = fitted(seed=1, max_iter=7, tol=0)
-    assert [record["step"] for record in model.history] == [3, 4, 5, 6, 7]
-
-
 # --- for ever
 
 
@@ -567,13 +544,6 @@ def test_a_model_of_the_first_version_is_read_for_ever() -> None:
 
 
 # --- showing it
-
-
-def test_repr(model: Model) -> None:
-    text = repr(model)
-    for part in ("clusters: 5", "features: 3 (float64)", "algorithm: Toy", "max_iter after 4"):
-        assert part in text
-    assert model.digest()[:16] in text
 
 
 def test_html_escapes(model: Model) -> None:

@@ -141,15 +141,6 @@ def test_nothing_to_compare(inertia):
     assert "nothing to compare" in found.words
 
 
-def test_what_is_said_where_halves_tell_nothing():
-    curve = np.array([100.0, 10, 9, 8])
-    unknown = np.array([1.0, np.nan, np.nan, np.nan])
-    assert "too few rows" in suggested(curve, unknown, weight=4.0, n_features=1).words
-    low = np.array([1.0, 0.3, 0.6, 0.2])
-    words = suggested(curve, low, weight=50.0, n_features=1).words
-    assert "(adjusted Rand index 0.60 at most, with 3)" in words
-
-
 def test_few_rows_must_show_more():
     """What is a little below a line is chance where rows are few."""
     curve = np.array([100.0, 18.75, 18.0, 17.0])

@@ -179,16 +179,6 @@ def test_chunks_of_one_worker_alone_are_everybodys(x, rows, cluster2):
         assert passes.last.rebuilt == 0
 
 
-def test_passes_over_a_few_chunks_do_not_move_the_others(x, rows, cluster2):
-    with ClusterPasses(rows, cluster2) as passes:
-        counted(passes, chunks=[0])
-        path_pass(passes, 1)
-        for chunk in range(3):
-            counted(passes, chunks=[chunk])
-        path_pass(passes, 2)
-        assert passes.last.rebuilt == 0
-
-
 @pytest.mark.parametrize("tree_bytes", [0, 40])
 def test_totals_stay_on_workers(tree_bytes, x, rows, worker_clients):
     """Above the limit they are combined there, and none changes on the way."""
@@ -625,17 +615,6 @@ def test_only_worker_killed(embed_bytes, rows, fresh_cluster, tmp_path, monkeypa
         assert killer.killed
         assert total[:2].tolist() == [50_000 * passes.n_chunks, N]
         assert passes.last.retries > 0
-
-
-def test_restarted_cluster(x, rows, fresh_cluster):
-    """All workers are new, and what had been sent to the old ones is gone."""
-    client = fresh_cluster(1)
-    with ClusterPasses(rows, client) as passes:
-        answers = [path_pass(passes, g, retain=True)[0] for g in (1, 2)]
-        client.restart()
-        answers.append(path_pass(passes, 3, retain=True)[0])
-        assert passes.last.rebuilt == passes.n_chunks
-        assert answers == path_answers(x, 3)
 
 
 def test_worker_that_loses_a_parked_total(x, rows, fresh_cluster, monkeypatch):

@@ -490,31 +490,6 @@ def test_damaged_chunk_is_named_and_the_pool_lives_on():
         assert counted(passes, chunks=range(6))[0] == 60
 
 
-def test_no_more_than_a_few_chunks_are_read_ahead():
-    """While a chunk function hangs, the reader stops after n_threads + 1 chunks."""
-    rows = StoredRows(integers(400), 40)
-    ahead = []
-    full = threading.Event()
-
-    def watch(chunk, total):
-        # The queue is full as soon as the reader waits; it says so by reading no further.
-        if chunk.index == 0:
-            source = passes._engine
-            assert source is not None
-            deadline = time.monotonic() + 120
-            while len(rows.reads) < 1 + 2 and time.monotonic() < deadline:
-                full.wait(0.001)
-            ahead.append(len(rows.reads))
-
-    with (
-        dask.config.set({"largek.passes.cache-bytes": 0}),
-        LocalPasses(rows, n_threads=1) as passes,
-    ):
-        passes.reduce(watch, start=start, combine=combine)
-    assert ahead == [3], "one being computed, two waiting"
-    assert rows.reads == list(range(40))
-
-
 def test_what_is_lacking_is_waited_for_only_after_a_pass_that_had_it():
     lacking, said = threading.Event(), []
 
@@ -664,18 +639,6 @@ def test_a_driver_takes_no_more_cores_than_it_was_given(monkeypatch):
         assert driver_cpus() == cores
     monkeypatch.setattr(os, "sched_getaffinity", {0: {7}}.get)
     assert driver_cpus() == 1
-
-
-def test_what_nobody_listens_to_goes_to_the_log(monkeypatch):
-    heard, logged = [], []
-    # not caplog: a cluster of another test may have silenced the handlers of the root logger
-    monkeypatch.setattr(base.logger, "warning", logged.append)
-    with LocalPasses(rows_of(integers(4), [2, 2])) as passes:
-        passes._say("waiting", "for a worker")
-        passes.log(lambda kind, message: heard.append((kind, message)))
-        passes._say("workers", "going on")
-    assert logged == ["for a worker"]
-    assert heard == [("workers", "going on")]
 
 
 def test_report_adds_up():

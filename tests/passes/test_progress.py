@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from types import SimpleNamespace
 
 import pytest
 
@@ -11,7 +10,6 @@ from largek_dask.passes import telemetry as module
 from largek_dask.passes import waiting
 from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
-from largek_dask.passes.telemetry import ProgressReporter
 from tests.passes.test_cluster import N, path, rows, x  # noqa: F401
 from tests.passes.toys import StoredRows, combine, count_chunk, integers, rows_of, start
 
@@ -75,21 +73,6 @@ def test_a_single_chunk_and_a_short_pass_are_not_told(often, monkeypatch):
     with LocalPasses(rows_of(integers(60), [10] * 6), n_threads=1, on_event=told) as passes:
         counted(passes)
     assert told.events == []
-
-
-def test_it_is_told_once_a_second_and_only_if_it_is_new(monkeypatch):
-    now, done, told = [50.0], [0], Told()
-    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    teller = ProgressReporter(lambda: (done[0], 9), told)
-    for seconds, chunks in ((0.9, 1), (0.2, 2), (0.5, 3), (0.6, 4), (5.0, 4), (0.1, 5)):
-        now[0] += seconds
-        done[0] = chunks
-        teller.look()
-    assert told.events == [(2, 9), (4, 9)]
-    teller.begin()
-    now[0] += 0.95
-    teller.look()
-    assert len(told.events) == 2, "another pass is not old enough"
 
 
 def test_cluster__is_told_by_the_slices_that_come_back_and_by_nothing_else(

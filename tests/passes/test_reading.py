@@ -117,7 +117,7 @@ def check(rows, found, x, weight, begin, end, of):
 sizes_of_chunks = st.lists(st.integers(1, 23), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sizes=sizes_of_chunks,
     steps=st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40), st.booleans()), max_size=8),
@@ -151,7 +151,7 @@ def test_shares_are_the_same_whatever_is_kept(
             assert passes.last.cache_bytes <= budget
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     sizes=st.one_of(sizes_of_chunks, st.integers(1, 40).map(lambda n: [1] * n)),
     ends=st.lists(st.integers(1, 99), min_size=1, max_size=5, unique=True),

@@ -54,16 +54,6 @@ def test_pace__is_measured(clock):
     assert pace.is_over() == "has not answered for 8 s, and the others needed 2.0 s"
 
 
-def test_pace__is_never_hasty(clock):
-    pace = Pace(2, clock)
-    clock.now += 0.01
-    pace.done()
-    clock.now += 2.9
-    assert pace.is_over() is None
-    clock.now += 0.2
-    assert pace.is_over() is not None
-
-
 def test_pace__alone_there_is_nothing_to_compare_with(clock):
     pace = Pace(1, clock)
     clock.now += 1e6

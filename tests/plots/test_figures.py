@@ -9,7 +9,7 @@ from bokeh.document import Document
 
 from largek_dask import KMeans
 from largek_dask.driver.job_view import JobView
-from largek_dask.errors import DataError, MissingDependencyError, ParameterError
+from largek_dask.errors import DataError, ParameterError
 from largek_dask.plots.figures import figure, item, key, to_json
 from largek_dask.plots.panels import make_panel, marks_of, panels
 from largek_dask.plots.pictures import draw
@@ -98,14 +98,6 @@ def test_what_happened_widens_no_axis():
         assert all(renderer.data_source is not marks for renderer in level.renderers)
 
 
-def test_lines_differ_in_more_than_colour():
-    glyphs = [renderer.glyph for renderer in figure(DRAWN["gain"]).renderers]
-    dashes = {tuple(glyph.line_dash) for glyph in glyphs if type(glyph).__name__ == "Line"}
-    markers = {glyph.marker for glyph in glyphs if type(glyph).__name__ == "Scatter"}
-    assert len(dashes) == len(DRAWN["gain"].series) == 3
-    assert len(markers) >= 3
-
-
 # --- plots of jobs and models ---------------------------------------------------------------------
 
 
@@ -152,12 +144,6 @@ def test_without_matplotlib_there_are_tables(plot):
     assert "<img" not in html
     assert "largek_dask[plots]" in html
     assert "<td" in html
-
-
-@pytest.mark.usefixtures("without_matplotlib")
-def test_without_matplotlib_a_plot_is_no_picture(plot):
-    with pytest.raises(MissingDependencyError, match=r"largek_dask\[plots\]"):
-        plot.figure()
 
 
 def test_of_nothing_it_says_so():

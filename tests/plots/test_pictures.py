@@ -10,7 +10,6 @@ from dataclasses import replace
 import numpy as np
 
 from largek_dask import KMeans
-from largek_dask.driver.final import sizes_of
 from largek_dask.driver.job_view import JobView
 from largek_dask.plots.panels import marks_of
 from largek_dask.plots.panels import panels as job_panels
@@ -44,12 +43,6 @@ def test_draw__cost_against_time():
     assert axes["Cost"].get_xlabel() == "elapsed time (seconds)"
 
 
-def test_draw__long_fits_are_drawn_in_hours():
-    axes = by_title(panels(step(1, 9.0, 3600.0), step(2, 8.0, 36_000.0)))["Cost"]
-    assert axes.get_xlabel() == "elapsed time (hours)"
-    np.testing.assert_allclose(curve(axes)[:, 0], [1, 10])
-
-
 def test_draw__breaks_between_a_sample_and_all_rows():
     """The cost on a sample is lower: with one line it would seem to rise."""
     sample = [step(1, 40.0, 0.1, 10, sample=10), step(2, 30.0, 0.2, 10, sample=10)]
@@ -60,23 +53,6 @@ def test_draw__breaks_between_a_sample_and_all_rows():
     texts = [text.get_text() for text in axes.get_legend().get_texts()]
     assert texts == ["on a sample", "on all rows"]
     assert by_title(panels(*STEPS))["Cost"].get_legend() is None
-
-
-def test_draw__marks_what_happened_but_no_checkpoints():
-    events = [STEPS[0], {"event": "checkpoint", "n_iter": 1},
-              {"event": "warning", "message": "slow"}, *STEPS[1:]]  # fmt: skip
-    axes = by_title(panels(*events))["Cost"]
-    assert [line.get_xdata()[0] for line in axes.lines[1:]] == [1.0]
-
-
-def test_draw__sizes_are_bars(tmp_path):
-    sizes = {"event": "sizes", **sizes_of(np.array([3.0, 0.0, 9.0, 0.0, 300.0]))}
-    figure = panels(*STEPS, sizes)
-    axes = by_title(figure)["Cluster sizes"]
-    assert axes.get_xscale() == "log"
-    (bars,) = axes.patches
-    assert sum(bars.get_data().values) == 3
-    figure.savefig(tmp_path / "fit.png")
 
 
 def path_model(k):

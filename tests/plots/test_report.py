@@ -15,18 +15,16 @@ import numpy as np
 import pandas as pd
 import pytest
 import zarr
-from click.testing import CliRunner
 from numpy.typing import NDArray
 
 import largek_dask as lk
 from largek_dask.algorithms.kmeans import CenterArrays
-from largek_dask.cli import main
 from largek_dask.driver.formatting import human_count, human_seconds
 from largek_dask.errors import OutputError, ParameterError
 from largek_dask.model import CentersModel
 from largek_dask.plots import render
 from largek_dask.plots.report import Report, make_report
-from largek_dask.plots.theme import THEMES
+from tests.helpers.commands import run as invoke
 from tests.plots.browser import Tab, browser, no_serious_finding
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
@@ -158,12 +156,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def invoke(*arguments: Any, code: int = 0) -> Any:
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
-
-
 # --- the figures are the model's ------------------------------------------------------------------
 
 
@@ -271,15 +263,6 @@ def test_a_model_of_nothing_but_arrays() -> None:
     assert "The model contains no history of its fit." in found.text
     assert "7 clusters in 5 columns" in found.text
     assert found.facts()["digest"] == bare.digest()
-
-
-def test_a_kind_without_centres() -> None:
-    class Other(CentersModel):
-        def _cluster_centers(self) -> Any:
-            return None
-
-    found = read(make_report(Other(fitted().model_.arrays)))
-    assert found.headings() == ["Cost against time", "Sizes", "Nearest rows", "Provenance"]
 
 
 # --- texts and large pages ----------------------------------------------------------------------
@@ -466,38 +449,6 @@ def test_a_folder_is_watched_until_the_fit_has_ended(
     assert " stopped " in shown
     assert "contains no events" in invoke("watch", tmp_path, code=1).stderr
     assert "--scheduler" in invoke("watch", "lk-0123456789", code=2).stderr
-
-
-def luminance(color: str) -> float:
-    digits = color.lstrip("#")
-    digits = "".join(c * 2 for c in digits) if len(digits) == 3 else digits
-    parts = [int(digits[i : i + 2], 16) / 255 for i in (0, 2, 4)]
-    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
-
-
-def test_words_can_be_read_on_light_and_on_dark_paper() -> None:
-    """WCAG 2: 4.5 for text, 3 for what is drawn."""
-    light, dark = re.split(r"prefers-color-scheme:dark", STYLE, maxsplit=1)
-    schemes = [dict(re.findall(r"--([a-z0-9-]+):(#[0-9a-f]+)", part)) for part in (light, dark)]
-    assert schemes[0].keys() == schemes[1].keys()
-    assert len(schemes[0]) >= 8
-    for theme, colors in zip(THEMES.values(), schemes, strict=True):
-        assert (theme.ink, theme.quiet) == (colors["ink"], colors["quiet"])
-        assert luminance(theme.paper) == luminance(colors["paper"])
-
-        def contrast(a: str, b: str, colors: dict[str, str] = colors) -> float:
-            low, high = sorted((luminance(colors[a]), luminance(colors[b])))
-            return (high + 0.05) / (low + 0.05)
-
-        for paper in ("paper", "panel"):
-            assert contrast("ink", paper) > 7
-            assert contrast("quiet", paper) > 4.5
-        assert contrast("ink", "warn") > 7
-        assert contrast("blue", "paper") > 4.5
-        for line in theme.lines:
-            low, high = sorted((luminance(line), luminance(theme.paper)))
-            assert (high + 0.05) / (low + 0.05) > 3
 
 
 def test_centres_are_compared_feature_by_feature() -> None:

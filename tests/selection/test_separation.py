@@ -350,13 +350,3 @@ def test_pairs_of_centres_are_compared_block_by_block(monkeypatch: pytest.Monkey
     exact = SCORES["davies_bouldin"](km, X)
     monkeypatch.setattr(module, "PAIRS", 350)
     assert SCORES["davies_bouldin"](km, X) == exact
-
-
-def test_a_kind_without_centres() -> None:
-    class Other(CentersModel):
-        def _cluster_centers(self) -> Any:
-            return None
-
-    model = Other(fitted().model_.arrays)
-    with pytest.raises(ParameterError, match="these scores need centres"):
-        SCORES["silhouette"](model, X)

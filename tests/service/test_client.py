@@ -297,13 +297,6 @@ def test_connect__other_versions_are_mentioned(cluster, monkeypatch):
         lk.connect(cluster.scheduler_address).close()
 
 
-def test_close__is_the_end_of_asking(cluster):
-    service = lk.connect(cluster.scheduler_address)
-    service.close()
-    with pytest.raises(ClusterError, match="closed"):
-        service.jobs()
-
-
 def test_errors__travel_by_name_and_text():
     for error in (NoModelError("none", "max_time"), BadRowsError("row 5"), KeyError("x")):
         found = error_of(type(error).__name__, str(error), "line 7")
@@ -485,23 +478,6 @@ def test_ask__a_scheduler_that_stays_away_is_said_to_be(
         job.wait(timeout=0)
     assert len(lost) == 999
     away(0)
-    job.wait("120s")
-
-
-def test_ask__who_waits_for_a_scheduler_that_is_away_is_told_so_once(
-    service, submit, cluster, away, monkeypatch, logged
-):
-    job = submit()
-    lost = away(5)
-    assert job.status()["id"] == job.id
-    assert not any("Waiting for it" in line for line in logged), "it was away for a moment only"
-    monkeypatch.setattr(module, "REPORT_SECONDS", 0.0)
-    lost = away(5)
-    assert job.status()["id"] == job.id
-    assert lost == []
-    [told] = [line for line in logged if "Waiting for it" in line]
-    assert told.startswith(f"the scheduler at {cluster.scheduler_address} does not answer: check")
-    assert told.endswith("with their store. Waiting for it, at most 15 min 00 s (away)")
     job.wait("120s")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import types
 from html.parser import HTMLParser
 
 import pytest
@@ -12,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from largek_dask.driver.job_view import JobView
-from largek_dask.plots.job_text import JOB_COLUMNS, card, card_of_jobs, facts, job_row, left_of
-from largek_dask.service import job as job_module
+from largek_dask.plots.job_text import card, card_of_jobs, facts, left_of
 from largek_dask.service.job import EventPrinter, Job, line_of
 from tests.helpers.checks import costs_of
 
@@ -174,54 +172,7 @@ def test_a_scheduler_that_is_back_knows_no_step_yet():
     assert "result" not in view.status
 
 
-def test_the_last_warnings_are_kept():
-    view = JobView(RUNNING)
-    for n in range(5):
-        view.update({"event": "warning", "message": f"{n}\n"})
-    assert view.warnings == ["2 ", "3 ", "4 "]
-
-
-def test_job_rows():
-    row = dict(zip(JOB_COLUMNS, job_row(RUNNING), strict=True))
-    assert row == {
-        "job": "lk-1", "name": "first", "state": "running", "k": "3,000", "step": "54",
-        "objective": "3.59313e+06", "left": "4 s",
-    }  # fmt: skip
-    row = dict(zip(JOB_COLUMNS, job_row(FINISHED | {"name": None}), strict=True))
-    assert (row["name"], row["step"], row["left"]) == ("", "60", "–")
-    assert row["objective"] == "3.59296e+06"
-
-
 # --- lines --------------------------------------------------------------------------------------
-
-
-LINES = (
-    ({"event": "queued", "run": 2, "owner": "me"}, "run=2", "me"),
-    ({"event": "started", "n_rows": 4000, "n_features": 8, "n_chunks": 2, "n_iter": 7},
-     "n_rows=4000", "n_iter=7"),
-    (step(9, 12.5, n_changed=1234, rows_per_second=2.5e6, eta_s=75.0, retries=0),
-     "9, cost 12.5", "1,234 rows changed", "2.5M rows/s", "1 min 15 s left"),
-    (step(9, retries=3, rebuilt=2, evictions=1), "3 chunks", "2 rebuilt", "1 evictions"),
-    ({"event": "worker", "address": "tcp://a:1", "change": "left", "chunks": 1200},
-     "address=tcp://a:1", "change=left", "chunks=1200"),
-    ({"event": "checkpoint", "n_iter": 8, "seconds": 0.5, "url": "/out/cp"},
-     "n_iter=8", "seconds=0.5", "/out/cp"),
-    ({"event": "warning", "message": "lost one", "topic": "RecoveryWarning"},
-     "lost one (RecoveryWarning)"),
-    ({"event": "report", "coreset_F": 1.5, "words": "it holds"}, "words=it holds"),
-    ({"event": "finished", **RESULT}, "tol after 60 steps", "3592964.5", "ab" * 32),
-    ({"event": "failed", "error": "DataError", "message": "bad\nchunk"}, "DataError: bad chunk"),
-    ({"event": "new kind", "job": "lk-1", "n": 3, "a": 1}, "a=1"),
-)  # fmt: skip
-
-
-def test_line_of_every_kind():
-    when = "2026-11-21T22:57:01.786+00:00"
-    for event, *told in LINES:
-        line = line_of({**event, "time": when})
-        assert line.startswith(f"2026-11-21 22:57:01.786  {event['event']}")
-        assert all(text in line for text in told), line
-        assert line_of({**event, "time": None}) == " " * 25 + line[25:]
 
 
 ANYTHING = st.one_of(
@@ -358,10 +309,6 @@ def test_cards_escape_every_text():
             assert not any("script" in (value or "") for _, value in page.attributes)
 
 
-def test_card_of_no_jobs():
-    assert "no jobs yet" in Page(card_of_jobs([], "largek")).text
-
-
 # --- what a watcher hears -----------------------------------------------------------------------
 
 
@@ -413,16 +360,6 @@ def test_a_new_scheduler_tells_everything_again_but_it_is_heard_once():
     ]  # fmt: skip
     asked = [arguments["n"] for operation, arguments in service.asked if operation == "news"]
     assert asked[:3] == [0, 4, 0]
-
-
-def test_wait_asks_less_and_less_often(monkeypatch):
-    pauses = []
-    clock = types.SimpleNamespace(sleep=pauses.append)
-    monkeypatch.setattr(job_module, "time", clock)
-    service = FakeService(statuses=[RUNNING] * 20 + [FINISHED])
-    assert Job(service, "lk-1").wait() == "finished"
-    assert pauses == sorted(pauses)
-    assert 0 < pauses[0] < pauses[-1] <= 1.0
 
 
 def test_watch_shows_history_then_the_end():

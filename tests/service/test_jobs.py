@@ -12,7 +12,6 @@ import dask
 import pytest
 
 import largek_dask as lk
-from largek_dask.driver.job_view import JobView
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     ClusterError,
@@ -23,7 +22,6 @@ from largek_dask.errors import (
     ParameterError,
 )
 from largek_dask.model import Model, load_model
-from largek_dask.plots.job_text import card, card_of_jobs, facts, job_row
 from largek_dask.service import queue as queue_module
 from largek_dask.service.job_state import JobState
 from largek_dask.service.jobs import Jobs
@@ -47,14 +45,6 @@ def expected(rows_url, algorithm=None, n_clusters=7, **options):
             **options,
         )
     ).digest()
-
-
-def test_submit__an_init_that_the_algorithm_lacks_is_refused(open_jobs, document, tmp_path):
-    jobs = open_jobs()
-    with pytest.raises(ParameterError, match=r"init.*'best'"):
-        jobs.submit(document(init="best"), {}, "me")
-    assert jobs.listed() == []
-    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("algorithm", [lk.Lloyd(), lk.MiniBatch()])
@@ -96,31 +86,6 @@ def test_submit__what_cannot_work_is_refused_and_leaves_nothing(open_jobs, docum
     assert jobs.listed() == []
     assert not (tmp_path / "store" / "jobs").exists()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["thesis.tex"]
-
-
-def test_submit__refuses_a_disk_that_is_too_full(open_jobs, document, tmp_path, monkeypatch):
-    from types import SimpleNamespace
-
-    jobs = open_jobs()
-    free = SimpleNamespace(free=1_000)
-    monkeypatch.setattr("shutil.disk_usage", lambda path: free)
-    with pytest.raises(
-        OutputError, match=r"take about 1\.\d+ MiB, but .*/out has only 0\.98 kiB free"
-    ):
-        jobs.submit(document(), {}, "me")
-    assert jobs.listed() == []
-    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
-    free.free = 1 << 30
-    job_id = jobs.submit(document(), {}, "me")
-    assert wait_until(jobs, job_id, *ENDED)["state"] == "finished"
-
-
-def test_submit__two_jobs_cannot_share_an_output(open_jobs, document, slow_steps):
-    jobs = open_jobs()
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        first = jobs.submit(document(), {}, "me")
-        with pytest.raises(OutputError, match=first):
-            jobs.submit(document(), {}, "me")
 
 
 def test_submit__the_workers_are_asked(tmp_path, document, quick_leases):
@@ -420,12 +385,6 @@ def test_records__one_that_cannot_be_read_for_a_moment_comes_back(open_jobs, doc
     wait_until(later, job_id, "finished")
 
 
-def lines_of(status):
-    """What is shown of it in a terminal, in a notebook and in a table."""
-    view = JobView(status)
-    return (facts(view), card(view), job_row(status), card_of_jobs([status], "title"))
-
-
 def test_events__file_has_all_and_no_line_is_forged(open_jobs, document, tmp_path):
     jobs = open_jobs()
     job_id = jobs.submit(document(name="quiet"), {}, "somebody")
@@ -488,21 +447,6 @@ def test_output__that_somebody_else_computes_into_is_asked_for_after_a_beat(
         assert 500.0 <= job.not_before - began <= 500.0 + time.monotonic() - began
         jobs.cancel(job_id)
     theirs.release()
-
-
-def test_output__out_of_reach_for_a_while_is_waited_for(open_jobs, document, tmp_path, rows_url):
-    jobs = open_jobs()
-    with dask.config.set({"largek.service.concurrent-jobs": 0}):
-        job_id = jobs.submit(document(), {}, "me")
-        (tmp_path / "out").rename(tmp_path / "aside")
-        (tmp_path / "out").write_text("no folder can be here")
-    status = wait_until(jobs, job_id, "waiting")
-    assert status["reason"] == "storage"
-    assert str(tmp_path / "out") in status["note"]
-    (tmp_path / "out").unlink()
-    (tmp_path / "aside").rename(tmp_path / "out")
-    wait_until(jobs, job_id, "finished")
-    assert jobs.model(job_id).digest() == expected(rows_url)
 
 
 def test_cancel__ends_a_job_though_the_store_cannot_be_written(

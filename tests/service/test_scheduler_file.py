@@ -11,11 +11,9 @@ from datetime import UTC, datetime, timedelta
 
 import dask
 import pytest
-from click.testing import CliRunner
 from distributed import Client
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.driver.storage import Folder
 from largek_dask.errors import (
     ClusterError,
@@ -30,6 +28,7 @@ from largek_dask.service.lease import STORE, Claimant
 from largek_dask.service.scheduler_file import MOST_BYTES, NAME, Finder, is_file, publish_address
 from largek_dask.service.store import Records
 from tests.helpers.checks import eventually
+from tests.helpers.commands import run
 from tests.service.conftest import preloaded
 
 NOBODY = "tcp://127.0.0.1:9"
@@ -317,12 +316,6 @@ def test_follow__one_that_does_not_answer_at_all(moved, cluster, monkeypatch):
 
 
 # --- from the shell -------------------------------------------------------------------------------
-
-
-def run(*arguments, code=0):
-    done = CliRunner().invoke(main, [str(argument) for argument in arguments])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def test_commands_take_the_file(cluster, rows_url, tmp_path):

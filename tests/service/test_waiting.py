@@ -38,21 +38,6 @@ def test_workers(tmp_path, document, rows_url, quick_leases, fresh_cluster):
         assert jobs.close(120.0) == []
 
 
-def test_workers__a_job_that_waits_for_them_can_be_cancelled(
-    tmp_path, document, quick_leases, fresh_cluster
-):
-    client = fresh_cluster(0, processes=False)
-    jobs = Jobs(Records(Folder(str(tmp_path / "store"))), lambda: client, "me")
-    jobs.start()
-    try:
-        job_id = jobs.submit(document(), {}, "me")
-        assert wait_until(jobs, job_id, "waiting", *ENDED)["reason"] == "workers"
-        jobs.cancel(job_id)
-        assert wait_until(jobs, job_id, *ENDED)["state"] == "cancelled"
-    finally:
-        assert jobs.close(120.0) == []
-
-
 def test_workers__a_time_limit_that_ends_while_they_are_away_keeps_the_last_model(
     open_jobs, document, slow_steps, rows_url, tmp_path, quick_leases, fresh_cluster, monkeypatch
 ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -14,12 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from click.testing import CliRunner
 
 import largek_dask as lk
 from largek_dask.algorithms.names import ALGORITHMS
-from largek_dask.cli import main
 from tests.conftest import make_client
+from tests.helpers.commands import run_json as run
 from tests.helpers.covering import slow
 
 K, SEED, N_ROWS = 40, 5, 1_000
@@ -59,13 +57,6 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         client = make_client(stack, 1, processes=False, memory_limit=0)
         store = str(tmp_path_factory.mktemp("jobs"))
         yield stack.enter_context(lk.connect(client, store=store))
-
-
-def run(*words: object) -> dict[str, Any]:
-    done = CliRunner().invoke(main, [*map(str, words), "--json"])
-    assert done.exit_code == 0, done.output
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
 
 
 @pytest.mark.parametrize("name", [*FEW, *slow(*(name for name in ALGORITHMS if name not in FEW))])

@@ -12,14 +12,13 @@ import polars as pl
 import pyarrow as pa
 import pytest
 import zarr
-from click.testing import CliRunner
 
 import largek_dask as lk
-from largek_dask.cli import main
 from largek_dask.data.derived_rows import ColumnRows
 from largek_dask.errors import DataWarning, ModelFormatError, ParameterError
 from largek_dask.model import Model
 from tests.helpers.checks import computing_workers, watched_passes
+from tests.helpers.commands import run
 
 pytestmark = pytest.mark.usefixtures("chunks_as_stored")
 
@@ -233,12 +232,6 @@ def test_on_a_cluster_columns_are_put_in_order_by_the_workers(
     np.testing.assert_array_equal(labels, local.labels_)
     with pytest.raises(ParameterError, match="Unknown: 'years'"):
         model.predict(FRAME.rename(columns={"age": "years"}), client=cluster2)
-
-
-def run(*arguments: Any, code: int = 0) -> Any:
-    done = CliRunner().invoke(main, [*map(str, arguments)])
-    assert done.exit_code == code, done.output
-    return done
 
 
 def test_from_the_shell(tmp_path: Path) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from largek_dask.algorithms.base import Rng, RowSlice
-from largek_dask.algorithms.parts.nested import NestedRows, worth_gathering
+from largek_dask.algorithms.parts.nested import NestedRows
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import integers, rows_of
 
@@ -30,23 +29,6 @@ class Asked:
 
 def first(rows, n=N):
     return RowSlice(RNG, 0, rows, n)
-
-
-@pytest.mark.parametrize(
-    ("rows", "row_values", "k", "n_threads", "worth"),
-    [
-        (1 << 22, 8, 64, 2, True),
-        (1 << 22, 8, 65, 2, False),
-        (1 << 22, 8, 65, None, False),
-        (1 << 22, 8, 65, 1, True),
-        ((1 << 22) + 1, 8, 1, 1, False),
-        ((1 << 22) + 1, 8, 1, 2, False),
-    ],
-)
-def test_little_work_is_gathered_and_on_one_thread_whatever_memory_holds(
-    rows, row_values, k, n_threads, worth
-):
-    assert worth_gathering(Asked(row_values, n_threads), rows, k) is worth
 
 
 def test_a_sample_takes_no_more_memory_than_there_is_unless_clusters_need_it():

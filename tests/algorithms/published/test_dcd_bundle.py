@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -24,7 +23,6 @@ from largek_dask.kernels.convex import (
     ClusteringFunction,
     Evaluation,
     MeasuredRows,
-    inner,
     multipliers,
 )
 from tests.oracles import dcd as oracles
@@ -112,32 +110,6 @@ def iterates(function, start, accuracy, most):
     return states, s.end
 
 
-def steps(function, states):
-    """Each state with its value at x + d, its kind of step, and the subgradient of null steps."""
-    for s, after in pairwise(states):
-        y = function.evaluate(s.x + s.d)
-        alpha = s.at.value - y.value + inner(y.gradient - y.subgradient, s.d)
-        kind = "serious" if after.null == 0 else "convex" if alpha >= 0 else "concave"
-        yield s, after, y, kind
-
-
-def run_all():
-    """Descents that meet all kinds of step."""
-    out, a = [], Accuracy(1e-12)
-    for seed in range(30):
-        function, start = valley(seed)
-        out.append((function, iterates(function, start, a, 80)[0]))
-        waves = Waves(seed)
-        out.append((waves, iterates(waves, start, a, 80)[0]))
-        bumpy = Bumpy([0.01, -0.02, 1.0], [1.0, 3, 0.5])
-        out.append((bumpy, iterates(bumpy, start / 10, a, 80)[0]))
-    assert {kind for run in out for *_, kind in steps(*run)} == {"serious", "convex", "concave"}
-    return out
-
-
-RUNS = run_all()
-
-
 @pytest.mark.parametrize("kind", ["valley", "waves", "bumpy", "rotated"])
 def test_trajectories_of_toys_are_as_printed(kind):
     """Every vector and number of Algorithm 5.1, with all kinds of step."""
@@ -198,73 +170,6 @@ def compare(function, start, n, parts=None, mu_max=1e10):
             np.testing.assert_allclose(np.ravel(mine), np.ravel(theirs), 1e-9, 1e-9 * most)
 
 
-def test_steps_are_the_algorithms_own():
-    """(26), and who moves: f falls at serious steps and stays at null steps."""
-    a = Accuracy()
-    for run in RUNS:
-        for s, after, y, kind in steps(*run):
-            falls = y.value - s.at.value <= -a.eps_L * s.w
-            assert falls == (kind == "serious")
-            np.testing.assert_array_equal(after.x, s.x + s.d if falls else s.x)
-            assert after.at.value == (y.value if falls else s.at.value)
-            assert after.k == s.k + 1
-            assert after.null == (0 if falls else s.null + 1)
-
-
-def test_desirable_descent():
-    """Lemma 6.1."""
-    a = Accuracy()
-    for _, states in RUNS:
-        for s in states:
-            assert s.w == inner(s.xi, s.D_1 * s.xi) + 2 * s.beta
-            assert s.beta >= 0
-            assert s.w >= 2 * s.beta
-            assert s.w >= a.mu_min * inner(s.xi, s.xi)
-            assert ((a.mu_min <= s.D_1) & (a.mu_max >= s.D_1)).all()
-
-
-def test_metric_does_not_grow_over_null_steps():
-    """(29), and w falls (37), from the second of consecutive null steps on."""
-    several = 0
-    for _, states in RUNS:
-        for before, after in pairwise(states):
-            if after.null > 1:
-                several += 1
-                xi = after.xi
-                now = inner(xi, before.D_1 * xi)
-                assert inner(xi, after.D_1 * xi) <= now * (1 + 1e-14)
-                assert after.w <= before.w * (1 + 1e-10)
-    assert several > 20
-
-
-def test_null_steps():
-    """(27), (28), (31), (32): the aggregate is the best of all mixtures (30)."""
-    a, r, n = Accuracy(), np.random.default_rng(0), 0
-    for function, states in RUNS:
-        for s, after, _, kind in steps(function, states):
-            if s.null == 0:
-                np.testing.assert_array_equal(s.xi, s.at.gradient - s.at.subgradient)
-                np.testing.assert_array_equal(s.xi, s.xi_m)
-                assert s.beta == 0
-            if kind == "serious":
-                continue
-            n += 1
-            at = function.evaluate(s.x + after.t * s.d)
-            assert 0 < after.t <= 1
-            new = at.gradient - at.subgradient
-            slope = inner(new, s.d)
-            error = s.at.value - at.value + after.t * slope
-            beta = max(abs(error), a.gamma * after.t**2 * inner(s.d, s.d))
-            assert -beta + slope >= -a.eps_R * s.w - 1e-12 * abs(slope)
-            vectors, b = np.stack([s.xi_m, new, s.xi]), np.array([0, beta, s.beta])
-            shares = r.dirichlet(np.full(3, 0.5), 1000)
-            psi = ((shares @ vectors) ** 2 * s.D_1).sum(axis=-1) + 2 * shares @ b
-            own = inner(after.xi, s.D_1 * after.xi) + 2 * after.beta
-            corners = (vectors**2 * s.D_1).sum(axis=-1) + 2 * b
-            assert own <= psi.min() + 1e-12 * corners.max()
-    assert n > 100
-
-
 def test_null_steps_from_any_state():
     """(25), (28), (30) to (33) where the aggregate is no longer a subgradient and has an error."""
     r, a, met = np.random.default_rng(1), Accuracy(mu_max=10.0), set()
@@ -316,15 +221,6 @@ def test_multipliers(case):
     np.testing.assert_allclose(found, expected, atol=1e-15)
 
 
-def test_metrics_of_the_corrections():
-    """(24): f_1 has the Hessian 2I, and a coordinate that never moves keeps its 1."""
-    for center, other in (([1.0, 0.3], 0.5), ([1.0, 0.0], 1)):
-        function = Bumpy(center, [4.0, 0.0])
-        (first, second, *_), _ = iterates(function, np.array([0.2, 0.0]), Accuracy(), 9)
-        np.testing.assert_array_equal(first.D_1, [1, 1])
-        np.testing.assert_allclose(second.D_1, [0.5, other], rtol=1e-15)
-
-
 @pytest.mark.parametrize("m_c", [1, 2, 7])
 def test_stored_corrections(m_c):
     """The diagonal of (24) fits the latest m_c of them, in the sense of least squares."""
@@ -345,23 +241,6 @@ def test_stored_corrections(m_c):
             np.testing.assert_allclose(states[i].D_1, expected, rtol=1e-12)
             compared += i > m_c
     assert compared > 20
-
-
-def test_concave_direction():
-    """``-(p D_1 - (1 - p) D_2)`` times the aggregate, semidefinite and singular."""
-    n = 0
-    for run in RUNS:
-        for _, after, _, kind in steps(*run):
-            if kind == "concave":
-                n += 1
-                metric = np.where(after.xi != 0, -after.d / after.xi, np.nan)
-                # p D_1 - (1 - p) D_2 = 0 somewhere, and nowhere above D_1
-                assert np.nanmin(metric) == pytest.approx(0, abs=1e-12)
-                known = ~np.isnan(metric)
-                assert (metric[known] <= after.D_1[known] * 2).all()
-            else:
-                np.testing.assert_array_equal(after.d, -after.D_1 * after.xi)
-    assert n > 10
 
 
 def test_ends(monkeypatch):

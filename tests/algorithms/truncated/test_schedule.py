@@ -17,7 +17,6 @@ from largek_dask.algorithms.truncated.schedule import (
     Task,
     first_schedule,
     next_step,
-    sample_sizes,
 )
 from tests.helpers.covering import in_turns
 
@@ -84,33 +83,6 @@ def round_over(schedule, cost, **about) -> tuple[Schedule, bool]:
     return schedule, back
 
 
-def test_a_sample_is_left_when_more_rows_gain_more_for_the_work():
-    # All rows would lower 100 by about 0.68, at some 136 distances each: 5e-9 a distance.
-    schedule, back = round_over(on_sample(), 99.9)
-    assert schedule.opens_round
-    assert not back
-    assert not schedule.everywhere
-    schedule, back = round_over(schedule, 99.889)
-    assert not back
-    assert schedule.task == Task("cells", keeps_centers=True), (
-        "0.01 for 3 million distances are less"
-    )
-    schedule, _ = round_over(on_sample(), 99.9, work=1e9)
-    assert schedule.task == Task("cells", keeps_centers=True)
-    assert schedule.everywhere
-
-
-def test_a_sample_is_left_sooner_if_centres_dominate_the_work():
-    """A pass over all rows is then hardly longer than one over the sample."""
-
-    def after_round(beside):
-        schedule = on_sample()
-        setting = replace(schedule.setting, center_work=beside)
-        return round_over(replace(schedule, setting=setting), 99.95)[0].everywhere
-
-    assert [after_round(beside) for beside in (0.0, 1e6, 1e10)] == [False, False, True]
-
-
 def test_a_sample_is_left_after_three_undone_rounds():
     schedule, places = on_sample(), []
     for _ in range(3):
@@ -163,32 +135,6 @@ def test_more_rows_meet_all_centres_if_cells_mislead(misled, kind, larger):
         "centres wait until rows are where they belong"
     )
     assert not stepped(schedule, done(100.0))[0].task.keeps_centers
-
-
-def test_sizes_of_samples():
-    """Sparse rows have together twenty times the numbers of a centre, which has all features.
-
-    All rows are taken where a pass over them is not twice the work of one over the sample.
-    """
-    for n, values, k, n_features, sizes in [
-        (200_000, 64, 1_000, None, (16_000, 32_000)),
-        (10_000_000, 16, 1_000, None, (16_000, 32_000, 128_000, 512_000, 2_048_000)),
-        (1_000_000, 1_000, 100_000, None, (333_333,)),
-        (10_000_000, 1_000, 10_000, None, (40_000,)),
-        (20_000, 64, 1_000, None, (20_000,)),
-        (80_000_000, 32, 32_000, None, (512_000, 1_024_000)),
-        (1, 1, 1, None, (1,)),
-        (14_980, 14, 10, None, (2_048,)),
-        (6_144, 14, 10, None, (6_144,)),
-        (1_000_000, 18, 33, None, (264, 1_056, 4_224, 16_896, 67_584, 270_336)),
-        (200_000, 20, 100, 300, (6_400, 25_600)),
-        (2_000_000, 24, 100, 30_000, (25_000, 100_000, 400_000)),
-        (400_000, 24, 1_000, 30_000, (64_000,)),
-        (20_000, 120, 50, 25_627, (4_271,)),
-        (19_043, 120, 50, 25_627, (19_043,)),
-        (6_000_000, 24, 10, 20_000_000, (2_048, 1_398_101)),
-    ]:
-        assert sample_sizes(n, values, k, n_features) == sizes
 
 
 @pytest.mark.parametrize("sizes", [(6_400,), ()])
@@ -264,31 +210,6 @@ def test_decisions_do_not_depend_on_the_unit_of_costs(seed, k):
     assert {stage for stage, *_ in ways[0]} > {"sample", "grow", "round"}
 
 
-@pytest.mark.parametrize(
-    ("costs", "goes_on"),
-    [
-        ((110, 95, 85), True),  # the third gains 10, the fourth about 7, and all so far 5 each
-        ((110, 95, 91), False),  # 4, 1, and 3 each
-        ((100, 98), False),  # 2, 1, and 1 each
-        ((101, 98), True),  # 3, 1.5, and 1 each
-        ((99, 98), False),
-        ((110,), True),
-        ((90,), True),
-    ],
-)
-def test_round_continues_while_passes_gain_more_than_average(costs, goes_on):
-    *before, last = map(float, costs)
-    schedule = in_round(100.0)
-    for cost in before:
-        schedule, _ = stepped(schedule, done(cost))
-        assert not schedule.task.probes
-    after, back = stepped(schedule, done(last))
-    assert after.task.probes is not goes_on
-    assert not back
-    settled, _ = stepped(schedule, done(last, changed=0))
-    assert settled.task.probes is (len(costs) > 1), "no row has changed"
-
-
 SHARES = [0.1, 0.3, 0.2, 0.05, 0.1, 0.15, 0.1]
 
 
@@ -310,19 +231,6 @@ def look_with(curve, *, length=None) -> Schedule:
     schedule = first_schedule(Setting(N, K, length=length))
     schedule, _ = stepped(schedule, done(100.0))
     return stepped(schedule, done(100.0, curve=curve))[0]
-
-
-def test_lists_are_as_long_as_pays():
-    # all that there is to gain is near
-    near = look_with((10.0,) * len(FLAT))
-    assert near.task == Task("lists", 32)
-    # every centre is as likely
-    length = np.array([*LENGTHS, K])
-    anywhere = look_with(tuple((1e4 * length / K).tolist()))
-    assert anywhere.task.kind == "unsettled"
-    # much that is stale, at a middle distance
-    middle = look_with((1.0, 1.0, 1.0, *(50.0,) * (len(FLAT) - 3)))
-    assert middle.task == Task("lists", 128)
 
 
 def test_given_length_is_kept():

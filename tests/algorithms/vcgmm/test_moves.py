@@ -16,7 +16,7 @@ from largek_dask.algorithms.parts.moves import Moves
 from largek_dask.algorithms.vcgmm import moves
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.algorithms.vcgmm.passes import NearComponents
-from largek_dask.algorithms.vcgmm.state import MOST_FAILED, MOST_RETIRED, PAUSE, Tried
+from largek_dask.algorithms.vcgmm.state import MOST_FAILED
 from largek_dask.errors import DegenerateDataWarning, ParameterError
 from largek_dask.kernels.log_likelihood import log_likelihoods
 from largek_dask.kernels.mixtures import pack_mixture
@@ -447,35 +447,6 @@ def test_halves_are_on_each_others_list():
     assert np.array_equal(found[0], plain[0])
     others = np.setdiff1d(np.arange(k), pairs)
     assert np.array_equal(found[others], plain[others])
-
-
-def test_what_has_failed_is_not_tried_again():
-    tried = Tried()
-    for n in (8, 4, 2):
-        tried = tried.after(np.arange(n), risen=False, paid=False)
-        assert tried.most == n // 2
-        assert not tried.failed
-        assert not tried.gave_up
-    tried = tried.after(np.array([5]), risen=False, paid=False)
-    assert tried.gave_up
-    assert tried.failed == (5,)
-    masses = np.array([1.0, 9.0, 0.0, 5.0, 4.0, 7.0])
-    none = np.zeros(6, bool)
-    assert moves.to_split(masses, none, tried.failed).tolist() == [0, 1, 3, 4]
-    assert moves.to_split(masses, masses > 8, ()).tolist() == [0, 3, 4, 5]
-    assert tried.after(np.array([1]), risen=True, paid=True) == Tried(pause=PAUSE)
-
-
-def test_components_are_retired_a_few_times_only():
-    tried = Tried()
-    for _ in range(MOST_RETIRED):
-        assert not tried.may_retire
-        tried = tried.without()
-        assert tried.gave_up
-        assert tried.may_retire
-        tried = tried.retired()
-        assert not tried.gave_up
-    assert not tried.without().may_retire
 
 
 @pytest.mark.parametrize("name", ["vcgmm-isoflex", "vcgmm-diag"])
