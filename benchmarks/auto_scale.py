@@ -5,7 +5,7 @@
 workers
     Rows of 32 features in a Zarr store, k = 4000, one and two local workers of one thread each:
     wall seconds until all rows have been processed ten times. Times include the first scan and
-    the search of samples in the driver.
+    the search of samples.
 storage
     4,000,000 × 32, k = 2000, in a Zarr store four times as large as the memory for chunks: how
     often all rows are read until the energy of 100,000 other rows is within 1 % and 0.5 % of the

@@ -167,6 +167,14 @@ class Passes(TableShape, Protocol):
     rows."""
 
     @property
+    def places(self) -> NDArray[np.int64] | None:
+        """(n,) positions among the rows of :meth:`take`, in the order in which passes visit them.
+
+        None if the orders are equal. Only passes with row state over a ``RowSample`` that allows
+        ``any_order`` have another order: workers visit its rows in the order of the table.
+        """
+
+    @property
     def threads(self) -> Threads:
         """Threads of the driver's process for work between passes; a stop interrupts them."""
 
@@ -233,6 +241,9 @@ class Passes(TableShape, Protocol):
         cuts: Sequence[int] = (),
     ) -> Passes:
         """Return passes over some rows, which are read once and held in the driver's process.
+
+        On a cluster, workers also read the rows of a large sample, and run its passes with row
+        state (see :attr:`places`).
 
         Unless ``rows`` gives an order, the order of the rows and the chunks may differ each time
         the same subset is made.

@@ -61,6 +61,9 @@ class RowSample:
     """Size of the largest sample that will be requested, if larger than ``n``."""
     ascending: bool = False
     """True to return rows in ascending order of index instead of random order."""
+    any_order: bool = False
+    """True if passes over the sample may visit its rows in another order; see
+    ``Passes.places``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from largek_dask.data.stores import read_statistics
 from largek_dask.errors import CancelledFit, DataError, ParameterError
 from largek_dask.kernels.blocks import Table, rows_at
 from largek_dask.kernels.exact.statistics import RowScan, Statistics
+from largek_dask.kernels.projection import Directions
 from largek_dask.kernels.rows import compute_dtype
 from largek_dask.kernels.threads import Threads
 from largek_dask.passes.chunks import Preparation, bad_row_error, name_bad_columns
@@ -88,6 +89,8 @@ class BasePasses(ABC):
     n_workers: int = 0
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None if unknown."""
+    places: NDArray[np.int64] | None = None
+    """See ``algorithms.base.Passes.places``."""
 
     def __init__(
         self,
@@ -205,8 +208,27 @@ class BasePasses(ABC):
         self._has_worked = True
         return found
 
-    def count_subset_seconds(self, seconds: float) -> None:
-        self.subset_seconds += seconds
+    def count_subset(self, report: PassReport, on_workers: bool) -> None:
+        """Add the cost of a pass over a subset."""
+        if on_workers:
+            self.total.add(report)
+        else:
+            self.subset_seconds += report.compute
+
+    def on_workers(
+        self,
+        rows: NDArray[np.int64],
+        weight: NDArray[np.float64] | None,
+        statistics: Statistics,
+        directions: Directions | None,
+        *,
+        any_order: bool,
+    ) -> BasePasses | None:
+        """Return passes that workers run over some rows; None if they are not worth it.
+
+        ``rows`` (n,) are distinct global indices; see :meth:`ClusterPasses.on_workers`.
+        """
+        return None
 
     def retry(self, call: Callable[[], T]) -> T:
         """Return the result of a call, retrying it while storage is unavailable.

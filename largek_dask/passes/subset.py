@@ -1,16 +1,17 @@
 """Passes over rows held in the driver's memory, such as samples and growing batches.
 
 These passes use the statistics of the whole table, so that all results have the same origin and
-grid.
+grid. On a cluster, workers read the rows of a large sample as well, and run the passes with row
+state; what is computed does not depend on where.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,8 @@ from largek_dask.algorithms.base import (
     TakenRows,
 )
 from largek_dask.kernels.blocks import readonly, rows_at
-from largek_dask.kernels.projection import project
+from largek_dask.kernels.exact.statistics import Statistics
+from largek_dask.kernels.projection import Directions, project
 from largek_dask.passes.base import BasePasses
 from largek_dask.passes.chunks import Preparation
 from largek_dask.passes.gather import (
@@ -41,6 +43,9 @@ from largek_dask.passes.local import LocalPasses
 from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.taken_rows import HeldRows
+from largek_dask.passes.telemetry import PassReport
+
+T = TypeVar("T")
 
 AS_HELD = Preparation()
 
@@ -51,7 +56,9 @@ class Subset(LocalPasses):
     """Passes over rows of a table that are held in memory; ``of`` are the passes over the table.
 
     With ``own_weights``, the weights and the grid of sums differ from those of the table. With
-    ``own_features``, all statistics differ.
+    ``directions``, the rows have been projected, and all statistics differ. ``any_order`` allows
+    workers to run passes with row state: None never, False if the rows are in the table's order,
+    True also if they are not (see ``Passes.places``).
     """
 
     lends = True  # Copying would cost as much as a small pass.
@@ -62,9 +69,10 @@ class Subset(LocalPasses):
         rows: HeldRows,
         *,
         own_weights: bool = False,
-        own_features: bool = False,
+        directions: Directions | None = None,
+        any_order: bool | None = None,
     ) -> None:
-        statistics = None if own_features else of.statistics
+        statistics = None if directions is not None else of.statistics
         if own_weights:
             assert statistics is not None
             weight = rows.together().weight
@@ -77,8 +85,9 @@ class Subset(LocalPasses):
             on_bad_rows="skip",
             statistics=statistics,
         )
-        self.row_values = rows.row_values if own_features else of.row_values
+        self.row_values = of.row_values if directions is None else rows.row_values
         self.held = rows
+        self.directions, self.any_order = directions, any_order
         self._of = weakref.ref(of)
         self._edges: dict[RowSlice, int] = {}
 
@@ -116,20 +125,71 @@ class Subset(LocalPasses):
             )
         return super().reduce(chunk_fn, *broadcast, **how)
 
+    @cached_property
+    def _on_workers(self) -> BasePasses | None:
+        """Passes that workers run over the same rows; None if this process runs all passes."""
+        of, any_order = self._of(), self.any_order
+        if of is None or any_order is None or not self.n_rows:
+            return None
+        (_, weight, rows), how = self.held.together(), {"any_order": any_order}
+        return of.retry(
+            lambda: of.on_workers(rows, weight, self.statistics, self.directions, **how)
+        )
+
+    def on_workers(
+        self,
+        rows: NDArray[np.int64],
+        weight: NDArray[np.float64] | None,
+        statistics: Statistics,
+        directions: Directions | None,
+        *,
+        any_order: bool,
+    ) -> BasePasses | None:
+        """See ``BasePasses.on_workers``; the rows of a subset are rows of the table."""
+        of = self._of()
+        if of is None or self.any_order is None:
+            return None
+        numbers = self.held.together().rows[rows]
+        directions = self.directions if directions is None else directions
+        return of.on_workers(numbers, weight, statistics, directions, any_order=any_order)
+
+    @property
+    def places(self) -> NDArray[np.int64] | None:  # type: ignore[override]  # made at first use
+        """See ``algorithms.base.Passes.places``."""
+        return None if self._on_workers is None else self._on_workers.places
+
+    def _run(
+        self,
+        spec: PassSpec,
+        replay: tuple[tuple[Any, ...], ...],
+        chunks: Sequence[int],
+        report: PassReport,
+    ) -> Any:
+        there = None if spec.state is None else self._on_workers
+        if there is None:
+            return super()._run(spec, replay, chunks, report)
+        spec = replace(spec, joined=False, preparation=there._preparation())
+        return there._run(spec, replay, range(there.n_chunks), report)
+
     def _timed(
         self, spec: PassSpec, replay: tuple[tuple[Any, ...], ...], chunks: Sequence[int]
     ) -> Any:
-        """Run one pass, and add its seconds to the total for the table's subsets."""
+        """Run one pass, and add its cost to that of the table's passes."""
         try:
             return super()._timed(spec, replay, chunks)
         finally:
-            if (of := self._of()) is not None:
-                of.count_subset_seconds(self.last.compute)
+            there = None if spec.state is None else self.__dict__.get("_on_workers")
+            self.count_subset(self.last, there is not None)
 
-    def count_subset_seconds(self, seconds: float) -> None:
-        """Add the computing time of a subset of this subset."""
+    def count_subset(self, report: PassReport, on_workers: bool) -> None:
+        """See ``BasePasses.count_subset``."""
         if (of := self._of()) is not None:
-            of.count_subset_seconds(seconds)
+            of.count_subset(report, on_workers)
+
+    def retry(self, call: Callable[[], T]) -> T:
+        """See ``BasePasses.retry``; messages are those of the table's passes."""
+        of = self._of()
+        return super().retry(call) if of is None else of.retry(call)
 
     def _written_for(self, state: RowState) -> tuple[RowSlice | None, int | None]:
         """Return the number of chunks of the last generation too; later rows form new chunks."""
@@ -151,8 +211,11 @@ class Subset(LocalPasses):
         return None if of is None else of._stop()
 
     def close(self) -> None:
-        """End the threads, and release the rows."""
+        """End the threads, and release the rows, here and on workers."""
         super().close()
+        self.any_order = None
+        if (there := self.__dict__.pop("_on_workers", None)) is not None:
+            there.close()
         if (of := self._of()) is not None:
             of.forget_subset(self)
 
@@ -220,8 +283,9 @@ class Subsets:
             return self._keep(asked, weights, self._projected(of, asked, known))
         if known is not None:
             known.passes.close()
+        any_order = None if own_weights or isinstance(asked, SpacedRows) else False
         if isinstance(asked, RowSample):
-            taken = self._sample(of, asked)
+            any_order, taken = asked.any_order, self._sample(of, asked)
         elif isinstance(asked, SpacedRows):
             taken = self._spaced(of, asked)
         else:
@@ -231,7 +295,8 @@ class Subsets:
                 own = weights if taken.weight is None else taken.weight * weights
                 taken = taken._replace(weight=own)
         rows = HeldRows(of.n_features, of.statistics.dtype, of.is_sparse, taken)
-        return self._keep(asked, weights, Subset(of, rows, own_weights=own_weights), own_weights)
+        passes = Subset(of, rows, own_weights=own_weights, any_order=any_order)
+        return self._keep(asked, weights, passes, own_weights)
 
     def _keep(
         self,
@@ -327,9 +392,10 @@ class Subsets:
             if known is not None:
                 known.passes.close()
             seen = of.take()
-            seen = seen._replace(x=readonly(project(seen.x, directions, of.threads.n)))
+            x = readonly(project(seen.x, directions, of.threads.n))
+            seen = TakenRows(x, seen.weight, np.arange(len(x)))
             rows = HeldRows(len(directions.vectors), directions.vectors.dtype, False, seen)
-            return Subset(of, rows, own_features=True)
+            return Subset(of, rows, directions=directions, any_order=of.any_order)
         wanted = None if asked.within is None else _numbers(of, asked.within)
         if known is not None:
             assert isinstance(known.asked, ProjectedRows)
@@ -352,7 +418,7 @@ class Subsets:
         if there is not None:
             x = np.concatenate([there, x], axis=1)
         rows = HeldRows(x.shape[1], dtype, False, TakenRows(x, weight, numbers))
-        return Subset(of, rows, own_features=True)
+        return Subset(of, rows, directions=asked.directions, any_order=False)
 
     def _sample(self, of: BasePasses, asked: RowSample) -> TakenRows:
         """Return a seeded sample; the largest sample is read once and contains smaller samples."""

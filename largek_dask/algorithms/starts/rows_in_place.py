@@ -46,6 +46,8 @@ class RowsInPlace:
         Factors on the rows' weights.
     """
 
+    places = None
+
     def __init__(
         self, passes: Passes, rows: NDArray[np.int64], factors: NDArray[np.float64]
     ) -> None:

@@ -398,12 +398,13 @@ def pass_over(
     ``retain`` keeps the totals for a search that continues from this pass; the other parameters are
     those of :func:`pass_chunk`. Returns the read-only total, and the labels of the requested rows.
     """
+    places = passes.places
     total = passes.reduce(
         pass_chunk,
         pass_,
         step,
         wanted,
-        origin,
+        origin if origin is None or places is None else origin[places],
         start=_empty_total(passes, pass_),
         combine=AssignmentTotal.combine,
         state=history.next_state(STATE, _broadcast, anchor=pass_.is_anchor, retain=retain),
@@ -416,8 +417,13 @@ def pass_over(
     if wanted is None:
         return total, None
     picked = total.tally.picked
-    labels = [picked[index] for index in sorted(picked)]
-    return total, labels[0] if len(labels) == 1 else np.concatenate(labels)
+    parts = [picked[index] for index in sorted(picked)]
+    labels = parts[0] if len(parts) == 1 else np.concatenate(parts)
+    if places is None:
+        return total, labels
+    ordered = np.empty_like(labels)
+    ordered[places] = labels
+    return total, ordered
 
 
 def stored_state(passes: Passes, history: History[Pass]) -> RowState:

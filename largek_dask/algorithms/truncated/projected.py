@@ -274,7 +274,8 @@ class ProjectedSearch:
         few = self._small_sample(passes, rng, state.search.schedule)
         view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
         if few is not None:
-            search, info, done = self.search.step_on(passes, rng, state.search, view)
+            begun = state.search
+            search, info, done = self.search.step_on(passes, rng, begun, view, labelled=True)
             assert done.labels is not None
             state = replace(state, search=search)
             state = self._with_sample_means(few, done.labels, state, done.scale)

@@ -114,11 +114,17 @@ class TruncatedSearch:
         return self.step_on(passes, rng, state, sample)[:2]
 
     def step_on(
-        self, passes: Passes, rng: Rng, state: TruncatedState, sample: Passes | None
+        self,
+        passes: Passes,
+        rng: Rng,
+        state: TruncatedState,
+        sample: Passes | None,
+        *,
+        labelled: bool = False,
     ) -> tuple[TruncatedState, Info, PassDone]:
         """Run a step on the sample or on all rows; also return the results of its pass.
 
-        Probes always use the sample.
+        Probes always use the sample. ``labelled`` is True if the labels of a sample are needed.
         """
         origin: Labels | None = None
         if state.schedule.task.kind == "start":
@@ -132,7 +138,7 @@ class TruncatedSearch:
             state = replace(state, centers=centers, coarse=coarse)
         n_threads = passes.threads.n
         state = with_neighbours(state, n_threads)
-        done = _run_pass(passes, state, sample, origin)
+        done = _run_pass(passes, state, sample, origin, labelled or state.schedule.task.probes)
         moves, curve, misled = probe_sample(passes, state, done, sample)
         far, restart_rows = _far_sample(passes, rng, state, done)
         tally, k = done.total.tally, len(done.centers)
@@ -217,7 +223,7 @@ class TruncatedSearch:
     def start_sample(self, passes: Passes, rng: Rng, n: int) -> Passes:
         """Return ``n`` rows in random order; a smaller sample is a prefix of a larger one."""
         largest = sample_sizes_of(passes, self.problem.n_clusters)[-1]
-        return passes.subset(RowSample(rng, "start", n, largest=largest))
+        return passes.subset(RowSample(rng, "start", n, largest, any_order=True))
 
     def model(self, state: TruncatedState) -> CenterArrays:
         """Return the centres, or the centres before moves that have not lowered the cost yet."""
@@ -260,11 +266,16 @@ def split_rows(row_values: int, k: int) -> int:
 
 
 def _run_pass(
-    passes: Passes, state: TruncatedState, sample: Passes | None, origin: Labels | None
+    passes: Passes,
+    state: TruncatedState,
+    sample: Passes | None,
+    origin: Labels | None,
+    labelled: bool,
 ) -> PassDone:
     """Run the next pass over all rows or over the sample; call ``with_neighbours`` first.
 
     ``origin`` (m,) are the initial labels of the sample, if this first pass is not an anchor.
+    ``labelled`` returns the labels of the sample.
     """
     schedule, step = state.schedule, state.step + 1
     task, pass_, history = schedule.task, next_pass(passes, state), state.history
@@ -272,13 +283,14 @@ def _run_pass(
         mean = schedule.cost / passes.statistics.total_weight
         pass_ = replace(pass_, far=FAR_DISTANCE * mean)
     if schedule.everywhere:
-        wanted = None if sample is None else sample.take().rows
+        rows = None if sample is None else sample.take().rows
         history = history if state.everywhere else History()
-        total, labels = pass_over(passes, history, pass_, step, wanted)
+        total, labels = pass_over(passes, history, pass_, step, rows)
         n_rows, scale = passes.n_rows, 1.0
     else:
         assert sample is not None
-        total, labels = pass_over(sample, history, pass_, step, "all", origin)
+        wanted: Literal["all"] | None = "all" if labelled else None
+        total, labels = pass_over(sample, history, pass_, step, wanted, origin)
         n_rows = sample.n_rows
         scale = passes.statistics.total_weight / sum(total.sums.counts.tolist())
     pass_.forget()
