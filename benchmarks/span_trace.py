@@ -49,6 +49,8 @@ STAGES: dict[str, tuple[str, ...]] = {
         "algorithms.truncated.passes.pack_centers",
     ),
     "pass": ("algorithms.truncated.search.pass_over",),
+    "order": ("algorithms.truncated.passes.order_by_label",),
+    "count": ("algorithms.truncated.passes.count_rows",),
     "means": ("algorithms.truncated.search.TruncatedSearch.step_on",),
     "probe": ("algorithms.truncated.search.probe_sample",),
     "labels": ("driver.starts.Starts._last_pass",),
