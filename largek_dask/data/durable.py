@@ -54,16 +54,15 @@ def sync_folder(path: str) -> None:
         os.close(number)
 
 
-def make_folders(path: str, mode: int = 0o777, *, is_durable: bool = True) -> None:
-    """Create a folder and its parents; if durable, sync the new directory entries to the disk."""
+def make_folders(path: str, mode: int = 0o777) -> None:
+    """Create a folder and its parents, and sync the new directory entries to the disk."""
     if os.path.isdir(path):
         return
     if (outer := os.path.dirname(path)) != path:
-        make_folders(outer, mode, is_durable=is_durable)
+        make_folders(outer, mode)
     with contextlib.suppress(FileExistsError):
         os.mkdir(path, mode)
-    if is_durable:
-        sync_folder(outer)
+    sync_folder(outer)
 
 
 def sync_tree(path: str) -> None:

@@ -236,10 +236,10 @@ class Folder:
             with contextlib.suppress(FileNotFoundError):
                 self.fs.rm_file(folder)
 
-    def _make_parent(self, target: str, *, is_durable: bool = True) -> None:
+    def _make_parent(self, target: str) -> None:
         parent = posixpath.dirname(target)
         if self.is_local:
-            make_folders(parent, 0o700 if self._is_private else 0o777, is_durable=is_durable)
+            make_folders(parent, 0o700 if self._is_private else 0o777)
         elif not self._has_no_folders:
             self.fs.makedirs(parent, exist_ok=True)
 
@@ -284,7 +284,7 @@ class Folder:
                 retry_io(lambda: self._put(target, data))
 
     def _replaced(self, target: str, write: Callable[[BinaryIO], object], is_durable: bool) -> None:
-        self._make_parent(target, is_durable=is_durable)
+        self._make_parent(target)
         with self._unfinished(target, write, is_durable=is_durable) as unfinished:
             os.replace(unfinished, target)
 

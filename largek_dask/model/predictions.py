@@ -166,6 +166,9 @@ def _write_part(folder: Folder, tables: Sequence[Any], part: int) -> None:
         label = int(labels[order[begin]])
         rows = ordered.slice(begin, end - begin)
         cluster = f"{label:05d}" if label >= 0 else label
+        if folder.is_local:
+            # Folders are synced once, when the whole table is complete.
+            os.makedirs(folder.path(f"cluster={cluster}"), exist_ok=True)
         name = f"cluster={cluster}/part-{part:05d}.parquet"
         folder.publish(name, partial(write_parquet, tables=[rows]), is_durable=False)
 

@@ -364,8 +364,7 @@ class Service:
             the job waits for :meth:`Job.supply`.
         name : str, optional
         resume : str or Job, optional
-            A job that has ended; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may
-            change.
+            An ended job; only ``max_iter``, ``tol``, ``max_time`` and ``workers`` may change.
         accept_version : bool
             With ``resume``, whether this version may continue a job of another version. The model's
             provenance lists all versions.
@@ -374,12 +373,11 @@ class Service:
             1) and maximum number, and required tags (``dask worker --resources bigmem=1``).
         options
             ``init`` (a name), ``n_init``, ``max_iter``, ``tol``, ``sample_weight`` (a URL),
-            ``column`` (that contains the rows) and ``ids`` (a column), as in ``open_rows``,
-            ``empty_clusters``, ``on_bad_rows``, ``normalize``, ``scale``, ``effort``,
-            ``memory_limit`` (of a worker), as in :class:`largek_dask.KMeans`; ``mixture`` (the
-            covariance type, to fit a mixture of Gaussians) and ``dither``, as in
-            :class:`largek_dask.Mixture`; ``include`` and ``partition_by``, as in
-            :meth:`Model.predict`, to write ``predictions.parquet`` in the output folder.
+            ``column`` and ``ids`` (as in ``open_rows``), ``empty_clusters``, ``on_bad_rows``,
+            ``normalize``, ``scale``, ``effort``, ``memory_limit`` (of a worker), as in
+            :class:`largek_dask.KMeans`; ``mixture`` (the covariance type, to fit a mixture of
+            Gaussians) and ``dither``, as in :class:`largek_dask.Mixture`; ``include`` and
+            ``partition_by``, as in :meth:`Model.predict`, to write ``predictions.parquet``.
 
         Returns
         -------

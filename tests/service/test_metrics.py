@@ -191,13 +191,13 @@ def test_every_alert_fires_and_does_not_fire_too_early():
 def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, monkeypatch):
     """What the alerts of a job that hangs, and of one that has failed, are made of."""
     go_on = threading.Event()
-    opened = runner.open_rows
+    opened = runner.without_equal_names
 
     def slow(*given, **options):
         assert go_on.wait(60)
         return opened(*given, **options)
 
-    monkeypatch.setattr(runner, "open_rows", slow)
+    monkeypatch.setattr(runner, "without_equal_names", slow)
     jobs = open_jobs()
     job_id = jobs.submit(document("a", max_iter=2), {}, "me")
     figure = of_job(job_id, "largek_job_before_first_step_seconds")
@@ -209,7 +209,7 @@ def test_jobs__before_the_first_step_after_it_and_failed(open_jobs, document, mo
     found = scraped(jobs)[1]
     assert figure not in found
     assert of_job(job_id, "largek_job_failed") not in found
-    monkeypatch.setattr(runner, "open_rows", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(runner, "without_equal_names", lambda *_, **__: 1 / 0)
     failed = jobs.submit(document("b"), {}, "me")
     wait_until(jobs, failed, "failed")
     assert scraped(jobs)[1][of_job(failed, "largek_job_failed")] == 1
