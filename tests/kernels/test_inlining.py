@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import os
 import pickle
@@ -7,12 +8,16 @@ import subprocess
 import sys
 from collections import Counter
 
+import dask.config
 import numba
 import numpy as np
 import pytest
 from numba.core import codegen
+from numba.core.compiler_lock import global_compiler_lock
 
 from largek_dask.driver.compile_watch import FUNCTIONS_MANY
+from largek_dask.kernels import inlining
+from largek_dask.kernels.code_cache import cache_folder
 from largek_dask.kernels.inlining import KIND, InternalLibrary
 from largek_dask.kernels.jit import njit
 
@@ -52,6 +57,14 @@ for k in (300, 8):
 parts.append(compiled.found)
 print(json.dumps(parts))
 """
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty cache; kernels are compiled even with NUMBA_DISABLE_JIT=1."""
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 0)
+    with dask.config.set({"largek.kernels.cache-dir": str(tmp_path)}):
+        yield cache_folder()
 
 
 @pytest.fixture
@@ -178,6 +191,38 @@ def test_items_are_taken_and_put_as_numpy_does(folder, order):
             np.testing.assert_array_equal(found, wanted)
 
 
+def test_resolved_calls_are_cached(folder, monkeypatch):
+    asked = []
+    real = numba.core.typing.context.BaseContext.resolve_function_type
+
+    def asking(context, function, args, kws):
+        asked.append((str(function), tuple(map(str, args))))
+        return real(context, function, args, kws)
+
+    monkeypatch.setattr(inlining, "_known_calls", {})
+    monkeypatch.setattr(numba.core.typing.context.BaseContext, "resolve_function_type", asking)
+
+    @njit
+    def kernel(a, b):
+        return (a * b) * (a * b) + b * a
+
+    assert kernel(1.5, 2.0) == 12.0
+    assert sum("mul" in name for name, _ in asked) == 1
+
+
+def test_a_function_that_calls_itself(folder):
+    @njit(internal=True)
+    def down(n):
+        return 0 if n == 0 else 1 + down(n - 1)
+
+    @njit
+    def kernel(n):
+        return down(n)
+
+    assert kernel(5) == 5
+    assert njit(kernel.py_func)(5) == 5
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(numba.config.DISABLE_JIT, reason="nothing is compiled")
 def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
@@ -205,3 +250,34 @@ def test_a_first_fit_compiles_each_function_for_few_types(tmp_path):
     assert sum(count - 1 for count in twice.values()) <= 6, twice.most_common(8)
     # the number that progress lines assume
     assert abs(len(ours) - FUNCTIONS_MANY) <= 6
+
+
+def test_the_garbage_collector_is_off_during_compilation(folder, monkeypatch):
+    collects = []
+    real = inlining.compiler.Compiler.compile_extra
+
+    def looking(compiler, function):
+        collects.append(gc.isenabled())
+        return real(compiler, function)
+
+    monkeypatch.setattr(inlining.compiler.Compiler, "compile_extra", looking)
+    # Threads of other tests may compile, too.
+    with global_compiler_lock:
+        assert gc.isenabled()
+        entered(internal(refuse))(4.0, 0.0)
+        assert collects == [False, False]
+        assert gc.isenabled()
+        with pytest.raises(numba.TypingError):
+            njit(lambda x: x + "a")(1.0)
+        assert gc.isenabled()
+        gc.disable()
+        try:
+            njit(lambda x: x + 1)(1.0)
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+
+
+def test_flags_differ_from_other_objects():
+    assert inlining.Flags() == inlining.Flags()
+    assert inlining.Flags() != "flags"

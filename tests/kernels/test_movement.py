@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from largek_dask.kernels.exact.movement import (
+    beyond,
     center_terms,
     squared_lengths,
     squared_movement,
@@ -55,3 +56,19 @@ def test_lengths__are_sums_in_the_order_of_the_features(dtype, shape):
     for f in range(shape[1]):
         expected += x[:, f].astype(np.float64) ** 2
     assert squared_lengths(x).tobytes() == expected.tobytes()
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_threads_give_the_same(dtype, monkeypatch):
+    monkeypatch.setattr("largek_dask.kernels.threads.SLICE_VALUES", 6)
+    new, old = np.random.default_rng(2).normal(size=(2, 11, 3)).astype(dtype)
+    sums, shift = np.arange(33).reshape(11, 3), np.ones(3, dtype)
+    expected = new + dtype(0.8) * (new - old)
+    for n_threads in (1, 2, 5):
+        assert beyond(old, new, 0.8, n_threads).tobytes() == expected.tobytes()
+        movements = squared_movements(new, old, n_threads)
+        assert movements.tobytes() == squared_movements(new, old).tobytes()
+        for found, one in zip(
+            center_terms(new, shift, sums, n_threads), center_terms(new, shift, sums), strict=True
+        ):
+            assert found.tobytes() == one.tobytes()

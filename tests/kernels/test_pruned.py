@@ -13,7 +13,12 @@ from largek_dask.kernels.blocks import SparseBlock
 from largek_dask.kernels.bounds import pruned
 from largek_dask.kernels.bounds.boxes import Boxes
 from largek_dask.kernels.bounds.prefix import Prefix, least_work
-from largek_dask.kernels.bounds.pruned import expect_rows, nearest_pruned, nearest_two_pruned
+from largek_dask.kernels.bounds.pruned import (
+    expect_rows,
+    nearest_pruned,
+    nearest_two_pruned,
+    prunes_most,
+)
 from largek_dask.kernels.distances import nearest, nearest_two, pack_centers
 from tests.helpers.covering import every_two, in_turns, slow
 
@@ -181,6 +186,34 @@ def test_equal_centres_have_no_directions(limits):
     assert label(x, pack_centers(np.repeat(x[:1], 30, axis=0), packed.shift)) == 20 * 30
 
 
+@searchers
+def test_where_pruning_fails_few_sets_are_searched(limits, searched, name):
+    kind, d = SEARCHERS[name]
+    x, packed = clusters(20, 60, d, seed=1)
+    calls, change = searched
+    change["found"] = lambda by, begin, found: (*found[:3], np.inf)
+    # (as if kernels were compiled after the first set)
+    limits(TRIED=4, PIECE=8, MOST_SKIPPED=5, LEAST_WORK=1.5 * 20 * 60 * d)
+
+    def is_searched(expected=0):
+        nonlocal packed
+        packed = again(packed)
+        if expected:
+            expect_rows(expected, packed)
+        calls.clear()
+        label(x, packed)
+        return any(isinstance(by, kind) for by, *_ in calls)
+
+    tried = [is_searched() for _ in range(16)]
+    change.clear()
+    tried += [is_searched() for _ in range(6)]
+    # After the first one set is skipped, then three, then five; all are searched once it pays.
+    assert np.flatnonzero(tried).tolist() == [1, 3, 7, 13, 19, 20, 21]
+    change["found"] = lambda by, begin, found: (*found[:3], np.inf)
+    # After the first of these the next would be skipped, but many rows are announced.
+    assert [is_searched(expected) for expected in (0, 40, 0)] == [True, True, False]
+
+
 # --- where it does not pay -----------------------------------------------------------------------
 
 
@@ -217,7 +250,64 @@ def test_rows_for_which_it_does_not_pay_cost_little_more(limits, searched, name,
     assert work < (0.9 if order == "good first" else 1.1)
 
 
+def test_most_is_pruned_where_both_features_and_centres_are_many():
+    assert prunes_most(4_000, 768)
+    assert prunes_most(1_000, 784)
+    assert not prunes_most(100_000, 32), "these are in boxes"
+    assert not prunes_most(1_000, 50)
+    assert not prunes_most(4, 768)
+
+
 # --- the number of directions --------------------------------------------------------------------
+
+
+SIZES = (2, 4, 8, 16, 32)
+
+
+@pytest.fixture
+def sizes_tried(limits, searched):
+    """Label rows with a set of centres whose work for each number of directions is given.
+
+    The numbers that are tried come back, and the one that is chosen or None.
+    """
+    limits(SIZES=SIZES, TRIED=4)
+    calls, change = searched
+    x, packed = clusters(20, 90, 64, seed=3)
+
+    def tried(work, expected=0):
+        change["found"] = lambda by, begin, found: (found[0], 0, found[2], work[by.p])
+        new = again(packed)
+        expect_rows(expected, new)
+        calls.clear()
+        label(x, new)
+        chosen = {by.p for by, begin, _ in calls if begin}
+        sizes = [by.p for by, begin, _ in calls if not begin]
+        # (the first rows are labelled after the trial)
+        return (set(sizes[:-1]), *chosen) if chosen else (set(sizes), None)
+
+    return tried
+
+
+@pytest.mark.parametrize(
+    ("best", "tried"),
+    [(2, {8, 4, 2}), (4, {8, 4, 2}), (8, {8, 4, 16}), (16, {8, 4, 16, 32}), (32, {8, 4, 16, 32})],
+)
+def test_the_number_with_the_least_work_is_chosen(sizes_tried, best, tried):
+    work = {size: 1.0 + abs(SIZES.index(size) - SIZES.index(best)) for size in SIZES}
+    assert sizes_tried(work) == (tried, best)
+
+
+def test_numbers_are_compared_again_when_the_work_has_doubled(sizes_tried):
+    work = {2: 1.0, 4: 2.0, 8: 3.0, 16: 4.0, 32: 5.0}
+    assert sizes_tried(work)[1] == 2
+    work[4] = 0.5
+    assert sizes_tried(work) == ({2, 4, 8}, 4), "the second set doubles the work"
+    work[2] = 0.1
+    assert sizes_tried(work) == ({4}, 4), "the third does not"
+    assert sizes_tried(work) == ({4, 2}, 2)
+    # a search that does not pay is not remembered
+    assert sizes_tried(dict.fromkeys(SIZES, np.inf)) == ({2}, None)
+    assert sizes_tried(work, expected=10**9) == ({8, 4, 2}, 2)
 
 
 def test_directions_of_other_rows_are_replaced(limits):

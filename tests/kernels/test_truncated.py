@@ -17,6 +17,7 @@ from largek_dask.errors import ParameterError
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
+    largest_of_lists,
     loss_scale,
     moved_rows,
     order_by_label,
@@ -114,6 +115,13 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
         shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
         for got, want in zip(shared, one, strict=True):
             np.testing.assert_array_equal(got, want)
+
+
+def test_largest_of_lists():
+    draws = np.random.default_rng(2)
+    values, (lists, parts) = draws.normal(size=12), random_lists(12, 7, draws)
+    found = largest_of_lists(values, lists)
+    assert found.tolist() == [max(values[list(part)], default=-np.inf) for part in parts]
 
 
 @pytest.mark.parametrize("n", [0, 1, 50])
