@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
+from pathlib import Path
 
 import dask
 import numpy as np
@@ -24,7 +25,7 @@ from largek_dask.passes.worker import WorkPlugin
 from tests.algorithms.conftest import bits, blobs
 from tests.algorithms.truncated.test_projected import planted
 from tests.faults.barrier import Killer, barrier_chunk
-from tests.helpers.checks import dense, watched_passes
+from tests.helpers.checks import dense, eventually, watched_passes
 from tests.passes.toys import combine, path_answers, path_chunk, path_pass, start
 
 N, D, K = 12_000, 10, 24
@@ -260,22 +261,28 @@ def test_workers_that_search_a_sample_are_those_of_the_fit(rows, worker_clients)
         assert held._on_workers._network.group == passes._network.group, "Dask shows one job"
 
 
-def slow_chunk(chunk, total):
-    time.sleep(3)
+def waiting_chunk(chunk, total, place):
+    """Wait until the test lets the chunk go on."""
+    (Path(place) / f"begun {chunk.index}").touch()
+    eventually((Path(place) / "go on").exists, "the end of the test")
 
 
 @pytest.mark.parametrize("way", ["cancel", "time limit"])
-def test_stop_in_a_pass_over_a_sample(way, rows, worker_clients):
+def test_stop_in_a_pass_over_a_sample(way, rows, worker_clients, tmp_path):
+    def is_in_flight():
+        return any(tmp_path.glob("begun *"))
+
     with ClusterPasses(rows, worker_clients(2)) as passes:
         held = passes.subset(ASKED["sample"])
         path_pass(held, 1)
-        begun = time.monotonic()
         if way == "cancel":
-            passes.cancelled = lambda: time.monotonic() > begun + 0.2
+            passes.cancelled = is_in_flight
         else:
-            passes.deadline = begun + 0.2
-        with pytest.raises(CancelledFit):
-            held.reduce(
-                slow_chunk, start=start, combine=combine, state=RowState("path", 2, ((1,),))
-            )
-        assert time.monotonic() < begun + 2
+            passes.deadline = time.monotonic() + 1
+        state = RowState("path", 2, ((1,),))
+        try:
+            with pytest.raises(CancelledFit):
+                held.reduce(waiting_chunk, str(tmp_path), start=start, combine=combine, state=state)
+            assert is_in_flight(), "the driver answers although chunks have not ended"
+        finally:
+            (tmp_path / "go on").touch()
