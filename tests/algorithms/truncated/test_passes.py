@@ -71,8 +71,14 @@ def test_saved_labels_are_restored(n_threads):
     again = lists(centers[::-1].copy(), restore=True, max_loss=1e3, loss_steps=1.0)
     expected = of_lists(first, centers[::-1])
     assert (expected != of_lists(between, centers[::-1])).sum() > 50
-    advance(x, None, rows, again, threads)
+    _, _, moved = advance(x, None, rows, again, threads)
     np.testing.assert_array_equal(rows.labels, expected)
+    # The search begins with the restored labels; bounds from another list do not hold.
+    changed = np.flatnonzero(expected != first)
+    assert 0 < len(changed) < 400
+    np.testing.assert_array_equal(np.sort(moved.rows), changed)
+    np.testing.assert_array_equal(moved.before, first[moved.rows])
+    np.testing.assert_array_equal(np.flatnonzero(rows.lower == 0), changed)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
