@@ -60,7 +60,7 @@ def calls_in_reverse(dtype: str, n_features: int, k: int) -> dict[str, Callable[
     def search_in_lists() -> None:
         lists = Lists(np.arange(k + 1, dtype=np.int64), np.arange(k, dtype=np.int32))
         upper, lower = np.zeros(_ROWS, dtype), np.zeros(_ROWS, dtype)
-        ListSearch(x, order, starts, lists, packed, (labels, upper, lower)).groups(0, k)
+        ListSearch(x, order, starts, lists, packed, (labels, upper, lower)).run((0, k))
         order_by_label(labels, k, upper, lower)
 
     begins, sizes = np.array((0, _ROWS)), np.array((k,))

@@ -140,7 +140,7 @@ def test_lists_of_the_truncated_search__rows_are_at_the_nearest(stored):
     order, starts = np.arange(N, dtype=np.int32), np.array([0, N])
     labels = np.full(N, -1, np.int32)
     upper, lower = np.zeros(N, np.float32), np.full(N, -1, np.float32)
-    ListSearch(x, order, starts, lists, packed, (labels, upper, lower), keep=True).groups(0, 1)
+    ListSearch(x, order, starts, lists, packed, (labels, upper, lower), keep=True).run([0, 1])
     squares = np.sort(oracles.squared_distances(x, centers), axis=1)
     near = squares[:, 1] < 1e-3 * (x.astype("f8") ** 2).sum(axis=1)  # another one in its group
     assert near.mean() > 0.3

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-from concurrent.futures import wait
 from itertools import count
 
 import pytest
@@ -39,20 +38,23 @@ def test_the_caller_works_too_and_does_not_wait_for_threads_that_have_not_begun(
     assert len(set(took_part)) == 2
     assert me in took_part
 
-    busy, end = threading.Event(), threading.Event()
+    # Occupy all threads of this process, from another thread.
+    n = 1 + threads._team().size
+    busy, end = threading.Barrier(n + 1, timeout=60), threading.Event()
 
-    def occupy():
-        busy.set()
+    def occupy(item):
+        busy.wait()
         assert end.wait(60)
 
-    other = threads._pool(1).submit(occupy)
-    assert busy.wait(60)
+    other = threading.Thread(target=on_threads, args=(n, occupy, range(n)))
+    other.start()
+    busy.wait()
     try:
-        assert on_threads(2, lambda item: threading.current_thread(), range(4)) == 4 * [me]
-        assert not other.done()
+        assert on_threads(n, lambda item: threading.current_thread(), range(4)) == 4 * [me]
+        assert other.is_alive()
     finally:
         end.set()
-    other.result(60)
+    other.join(60)
 
 
 def test_nested_calls_run_on_one_thread():
@@ -90,33 +92,16 @@ def test_the_error_of_the_first_item_is_raised():
 
 
 def test_remaining_items_are_dropped_if_a_thread_cannot_start(monkeypatch):
-    pool, begun, release, done = threads._pool(2), threading.Event(), threading.Event(), []
+    class Failing(threading.Thread):
+        def start(self):
+            raise RuntimeError("no more threads")
 
-    class Full:
-        asked = 0
-
-        def submit(self, call):
-            self.asked += 1
-            if self.asked == 2:
-                assert begun.wait(60)
-                raise RuntimeError("no more threads")
-            return pool.submit(call)
-
-    def work(item):
-        begun.set()
-        assert release.wait(60)
-        done.append(item)
-
-    def waiting(futures):
-        release.set()
-        return wait(futures)
-
-    monkeypatch.setattr(threads, "_pool", lambda n: full)
-    monkeypatch.setattr(threads, "wait", waiting)
-    full = Full()
+    monkeypatch.setattr(threads, "_teams", {})
+    monkeypatch.setattr(threading, "Thread", Failing)
+    done = []
     with pytest.raises(RuntimeError, match="no more threads"):
-        on_threads(3, work, range(50))
-    assert done == [0]
+        on_threads(3, done.append, range(50))
+    assert done == []
     assert not getattr(threads._here, "is_one", False)
 
 
@@ -135,11 +120,12 @@ def test_an_error_is_raised_after_all_threads_have_stopped(monkeypatch):
             assert release.wait(60)
         ended.append(item)
 
-    def waiting(futures):
-        release.set()
-        return wait(futures)
+    class Waiting(threads._Helper):
+        def cancel_or_wait(self):
+            release.set()
+            super().cancel_or_wait()
 
-    monkeypatch.setattr(threads, "wait", waiting)
+    monkeypatch.setattr(threads, "_Helper", Waiting)
     with pytest.raises(ValueError, match="the first"):
         on_threads(2, work, range(50))
     assert ended

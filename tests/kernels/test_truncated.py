@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
-from itertools import pairwise
 
 import dask.config
 import numba
@@ -19,14 +17,12 @@ from largek_dask.kernels.bounds.lists import (
     ListSearch,
     largest_of_lists,
     loss_scale,
-    moved_rows,
     order_by_label,
     removal_losses,
     search_all,
     widen_bounds,
 )
 from largek_dask.kernels.distances import nearest, pack_centers
-from largek_dask.kernels.threads import on_threads
 from tests.helpers.covering import in_turns, slow
 from tests.oracles import truncated as oracles
 
@@ -80,7 +76,12 @@ kernels_of = pytest.mark.parametrize(
 def search_lists(x, order, starts, lists, packed, state, keep=False, cuts=None):
     """Search groups between cuts, by default all at once; return the distances computed."""
     search = ListSearch(x, order, starts, lists, packed, state, keep=keep)
-    return sum(search.groups(*span) for span in pairwise(cuts or [0, len(starts) - 1]))
+    evaluated, moved, groups = search.run(cuts or [0, len(starts) - 1])
+    of = np.repeat(np.arange(len(starts) - 1), np.diff(starts))
+    is_moved = state[0][order] != of
+    np.testing.assert_array_equal(moved, order[is_moved])
+    np.testing.assert_array_equal(groups, of[is_moved])
+    return evaluated
 
 
 @settings(max_examples=60 if COMPILED else 20)
@@ -110,7 +111,7 @@ def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
     labels, upper, lower = start_state(n, 5, np.float32, np.random.default_rng(n))
     bounds = (upper, lower) if bounded else ()
     one = order_by_label(labels, 5, *bounds)
-    monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 7)
+    monkeypatch.setattr("largek_dask.kernels.bounds.lists._LEAST_SORTED", 7)
     for n_threads in (1, 2, 3, 50):
         shared = order_by_label(labels, 5, *bounds, n_threads=n_threads)
         for got, want in zip(shared, one, strict=True):
@@ -122,17 +123,6 @@ def test_largest_of_lists():
     values, (lists, parts) = draws.normal(size=12), random_lists(12, 7, draws)
     found = largest_of_lists(values, lists)
     assert found.tolist() == [max(values[list(part)], default=-np.inf) for part in parts]
-
-
-@pytest.mark.parametrize("n", [0, 1, 50])
-def test_moved_rows(n):
-    draws = np.random.default_rng(n)
-    before, labels = draws.integers(-1, 5, (2, n)).astype(np.int32)
-    order, starts = order_by_label(before, 5)
-    parts = [moved_rows(order, starts, labels, *span) for span in ((0, 2), (2, 2), (2, 5))]
-    rows, old = (np.concatenate(several) for several in zip(*parts, strict=True))
-    np.testing.assert_array_equal(np.sort(rows), np.flatnonzero((before >= 0) & (before != labels)))
-    np.testing.assert_array_equal(old, before[rows])
 
 
 @kernels_of
@@ -169,20 +159,11 @@ def test_a_search_of_lists_is_shared_by_threads(dtype):
     grouped = order_by_label(groups, k)
     evaluated = search_lists(x, *grouped, lists, packed, alone)
     search = ListSearch(x, *grouped, lists, packed, shared)
-    barrier, threads = threading.Barrier(2, timeout=60), set()
-
-    def look(span):
-        barrier.wait()
-        threads.add(threading.get_ident())
-        return search.groups(*span)
-
-    found = on_threads(2, look, [(0, 11), (11, 25), (25, 26), (26, k)])
-    assert len(threads) == 2
-    assert sum(found) == evaluated
+    assert search.run([0, 11, 25, 26, k], 2)[0] == evaluated
     for got, want in zip(shared, alone, strict=True):
         np.testing.assert_array_equal(got, want)
     empty = order_by_label(np.full(n, -1, np.int32), k)
-    assert ListSearch(x, *empty, lists, packed, shared).groups(0, k) == 0
+    assert ListSearch(x, *empty, lists, packed, shared).run([0, k])[0] == 0
 
 
 @pytest.mark.parametrize(
@@ -305,15 +286,18 @@ def test_removal_losses__do_not_depend_on_order(n, k, seed, weighted, double):
         lower[0] = np.inf
     weight = rng.exponential(size=n) if weighted else np.ones(n)
     scale = loss_scale(3.0, float(max(weight.sum(), 1.0)))
-    out = np.zeros(k, np.int64)
-    removal_losses(labels, upper, lower, weight if weighted else None, 3.0, scale, out)
+    given = weight if weighted else None
+    out, costs = removal_losses(labels, upper, lower, given, k, 3.0, scale)
     want = oracles.losses(labels, upper, lower, weight, 3.0, scale, k)
     # a term is rounded to float64 before it is rounded to the grid
     np.testing.assert_allclose(out, np.array(want, np.float64), rtol=1e-12, atol=2 * n)
-    again, back = np.zeros(k, np.int64), rng.permutation(n)
+    zeros = np.zeros_like(upper)
+    want = oracles.losses(labels, zeros, upper, weight, 3.0, scale, k)
+    np.testing.assert_allclose(costs, np.array(want, np.float64), rtol=1e-12, atol=2 * n)
+    back = rng.permutation(n)
     parts = (labels[back], upper[back], lower[back], weight[back] if weighted else None)
-    removal_losses(*parts, 3.0, scale, again)
-    np.testing.assert_array_equal(again, out)
+    again = removal_losses(*parts, k, 3.0, scale, 3)
+    np.testing.assert_array_equal(again, [out, costs])
 
 
 def test_loss_scale__leaves_room_for_the_total():

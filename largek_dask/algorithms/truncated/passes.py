@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +25,6 @@ from largek_dask.algorithms.truncated.lists import Indices, Labels, Recipe, list
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
-    moved_rows,
     order_by_label,
     removal_losses,
     search_all,
@@ -40,10 +38,10 @@ from largek_dask.kernels.threads import ALONE, Threads
 STATE = "truncated"
 PARTS_PER_THREAD = 8
 """Number of parts of a pass per thread; several parts let threads finish at about the same time."""
-LAST_PARTS = 16
+LAST_PARTS = 48
 """The smallest part of a search of lists is one thread's share divided by this number; parts become
-smaller towards the end. With small parts only, passes on two threads took 10 % longer, because
-every part begins with cold caches."""
+smaller towards the end. Small parts only would be slower, because every part begins with cold
+caches."""
 SHORT_WORK = 1 << 24
 """Maximum number of distances in a part of a short search; they take a few hundredths of a
 second."""
@@ -178,29 +176,15 @@ def advance(
             evaluated, moved = _search_unsettled(x, rows, pass_, threads)
     if weight is not None:
         rows.labels[weight == 0] = -1
-    losses = _losses(weight, rows, pass_, threads) if pass_.max_loss > 0 else None
+    losses: NDArray[np.int64] | None = None
+    if pass_.max_loss > 0:
+        limits = len(pass_.centers), pass_.max_loss, pass_.loss_steps
+        losses = removal_losses(rows.labels, rows.upper, rows.lower, weight, *limits, threads.n)
     if losses is not None and pass_.kind == "lists":
         # These bounds are from the list of the previous cluster; only the losses need them.
         assert moved is not None
         rows.lower[moved.rows] = 0
     return evaluated, losses, moved
-
-
-def _losses(
-    weight: Weights | None, rows: RowArrays, pass_: Pass, threads: Threads
-) -> NDArray[np.int64]:
-    limits = pass_.max_loss, pass_.loss_steps
-
-    def lose(span: slice) -> NDArray[np.int64]:
-        out = np.zeros((2, len(pass_.centers)), np.int64)
-        labels, upper, lower = rows.labels[span], rows.upper[span], rows.lower[span]
-        own = None if weight is None else weight[span]
-        removal_losses(labels, upper, lower, own, *limits, out[0])
-        removal_losses(labels, np.zeros_like(upper), upper, own, *limits, out[1])
-        return out
-
-    parts = threads.map(lose, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
-    return sum(parts, np.zeros((2, len(pass_.centers)), np.int64))
 
 
 def _search_cells(x: Array, rows: RowArrays, pass_: Pass, threads: Threads) -> int:
@@ -219,14 +203,10 @@ def _update_bounds(rows: RowArrays, pass_: Pass, threads: Threads) -> None:
         assert rows.saved is not None
         rows.labels[:] = rows.saved
     else:
-        drift, reach = pass_.drift, pass_.reach
-        assert drift is not None
-        assert reach is not None
-
-        def widen(span: slice) -> None:
-            widen_bounds(rows.labels[span], rows.upper[span], rows.lower[span], drift, reach)
-
-        threads.map(widen, row_slices(len(rows.labels), threads.n, 1, LEAST_ROWS))
+        assert pass_.drift is not None
+        assert pass_.reach is not None
+        known = rows.labels, rows.upper, rows.lower, pass_.drift, pass_.reach
+        widen_bounds(*known, threads.n)
     if pass_.save:
         rows.saved = copied(rows.labels, threads)
 
@@ -263,13 +243,9 @@ def _search_lists(
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
-    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
-
-    def run(part: tuple[int, int]) -> tuple[int, Labels, Labels]:
-        return search.groups(*part), *moved_rows(order, starts, rows.labels, *part)
-
-    evaluated, moved, before = zip(*threads.map(run, parts), strict=True)
-    return sum(evaluated), MovedRows(np.concatenate(moved).astype(np.int64), np.concatenate(before))
+    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    evaluated, moved, before = search.run(cuts, threads)
+    return evaluated, MovedRows(moved.astype(np.int64), before)
 
 
 def copied(labels: Labels, threads: Threads) -> Labels:
@@ -281,8 +257,8 @@ def copied(labels: Labels, threads: Threads) -> Labels:
     return out
 
 
-def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]]:
-    """Divide the groups into parts of decreasing work; return (begin, end) of each part.
+def group_cuts(work: NDArray[np.int64], n_threads: int) -> list[int]:
+    """Divide the groups into parts of decreasing work; return the boundaries of the parts.
 
     ``work`` (g,) is the cumulative work of the groups, in distances.
     """
@@ -293,8 +269,7 @@ def group_parts(work: NDArray[np.int64], n_threads: int) -> list[tuple[int, int]
     while done < total:
         done += min(most, max(least, (total - done) // (2 * n_threads)))
         ends.append(done)
-    cuts = sorted({0, *np.searchsorted(work, ends[:-1]).tolist(), len(work)})
-    return list(pairwise(cuts))
+    return sorted({0, *np.searchsorted(work, ends[:-1]).tolist(), len(work)})
 
 
 def row_slices(
@@ -352,9 +327,10 @@ def pass_chunk(
     if pass_.far > 0:
         # Usually no row is far, so distances are compared before they are squared.
         limit = rows.upper.dtype.type(np.sqrt(pass_.far))
-        far = np.flatnonzero((rows.upper > limit) & (rows.labels >= 0))
-        squares = rows.upper[far].astype(np.float64) ** 2
-        tally.far.add(squares, None if weight is None else weight[far])
+        if not rows.upper.max(initial=0) <= limit:
+            far = np.flatnonzero((rows.upper > limit) & (rows.labels >= 0))
+            squares = rows.upper[far].astype(np.float64) ** 2
+            tally.far.add(squares, None if weight is None else weight[far])
     count_rows(x, weight, old, rows.labels, total, chunk.counted, chunk.threads)
     if isinstance(wanted, np.ndarray):
         own = wanted[slice(*np.searchsorted(wanted, [chunk.start, end]))]

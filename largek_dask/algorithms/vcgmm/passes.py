@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +23,7 @@ from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
-from largek_dask.algorithms.truncated.passes import group_parts, row_slices
+from largek_dask.algorithms.truncated.passes import group_cuts, row_slices
 from largek_dask.algorithms.vcgmm.components import Components
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
@@ -237,8 +238,8 @@ def _search_lists(chunk: Chunk, pass_: EMPass, candidates: Labels, squares: Real
         known = x, order, starts, lists, pass_.packed, candidates, squares
         return search_candidates(*known, begin=part[0], end=part[1])
 
-    parts = group_parts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
-    return n_more + sum(threads.map(meet, parts))
+    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    return n_more + sum(threads.map(meet, pairwise(cuts)))
 
 
 def _count(

@@ -11,9 +11,9 @@ drifts), so a pass can be divided among any number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from threading import get_ident
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from largek_dask.kernels.dense import gathered, panels
 from largek_dask.kernels.distances import PackedCenters, nearest_two
 from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import NATIVE
-from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.threads import Threads, shared, split
 from largek_dask.kernels.tile import select_tile
 
 Array = NDArray[Any]
@@ -34,8 +34,8 @@ Places = NDArray[np.int64]
 
 _CONVERTED_VALUES = 1 << 16
 _SORTED = 1 << 12
-_SHARED = 1 << 18
-"""Minimum number of rows per sorting thread; starting a thread for fewer rows is slower."""
+_LEAST_SORTED = 1 << 14
+"""Minimum number of rows that a thread sorts."""
 _NONE = readonly(np.empty(0))
 
 
@@ -87,81 +87,59 @@ def order_by_label(
         ``order[starts[j] : starts[j + 1]]`` are the rows with label j.
     """
     n = len(labels)
-    step = max(_SHARED, -(-n // max(1, n_threads)))
-    begins = range(0, max(n, 1), step)
-    # Row counts by thread and label, which are later replaced by start positions.
-    places = np.zeros((len(begins), k), np.int64)
+    # Each part has its own row counts, so there are only as many parts as threads.
+    step = max(_LEAST_SORTED, k, -(-n // n_threads))
+    n_parts = max(1, -(-n // step))
+    # Row counts by part and label, which are later replaced by start positions.
+    places = np.zeros((n_parts, k), np.int64)
+    if upper is None or lower is None:
+        sort, bounds = _sort_all, list[Array]()
+    else:
+        loose = np.empty((n_parts, _SORTED), np.uint8)
+        chosen = np.empty((n_parts, _SORTED + 1), np.int32)
+        sort, bounds = _sort_loose, [readonly(upper), readonly(lower), loose, chosen]
     order = np.empty(0, np.int32)
-
-    def sort(begin: int, counts: bool) -> None:
-        given = readonly(labels), begin, min(begin + step, n), counts, places[begin // step], order
-        if upper is None or lower is None:
-            _sort_all(*given)
-        else:
-            scratch = np.empty(_SORTED, np.uint8), np.empty(_SORTED + 1, np.int32)
-            _sort_loose(*given, readonly(upper), readonly(lower), *scratch)
-
-    on_threads(n_threads, lambda begin: sort(begin, True), begins)
+    sort(n_threads, n_parts, readonly(labels), step, True, places, order, *bounds)
     starts = np.zeros(k + 1, np.int64)
     np.cumsum(places.sum(axis=0), out=starts[1:])
     places[:] = np.cumsum(places, axis=0) - places + starts[:-1]
     order = np.empty(starts[k], np.int32)
-    on_threads(n_threads, lambda begin: sort(begin, False), begins)
+    sort(n_threads, n_parts, readonly(labels), step, False, places, order, *bounds)
     return order, starts
 
 
-@njit
-def _sort_all(labels, first, last, counts, places, order):
+@shared
+def _sort_all(part, thread, labels, step, counts, places, order):
     """Count the rows per label if ``counts``, otherwise write their numbers to ``order``."""
-    for i in range(first, last):
+    own = places[part]
+    for i in range(part * step, min((part + 1) * step, labels.size)):
         j = labels[i]
         if j >= 0:
             if not counts:
-                order[places[j]] = i
-            places[j] += 1
+                order[own[j]] = i
+            own[j] += 1
 
 
-@njit
-def _sort_loose(labels, first, last, counts, places, order, upper, lower, loose, chosen):
+@shared
+def _sort_loose(part, thread, labels, step, counts, places, order, upper, lower, loose, chosen):
     """Like :func:`_sort_all`, but omit rows with ``upper < lower``."""
-    for begin in range(first, last, _SORTED):
+    own, is_loose, rows = places[part], loose[part], chosen[part]
+    last = min((part + 1) * step, labels.size)
+    for begin in range(part * step, last, _SORTED):
         end = min(begin + _SORTED, last)
-        own, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
+        of, above, below = labels[begin:end], upper[begin:end], lower[begin:end]
         # Two loops avoid an unpredictable branch, and the first loop is vectorized.
         for i in range(end - begin):
-            loose[i] = (own[i] >= 0) & (not above[i] < below[i])
+            is_loose[i] = (of[i] >= 0) & (not above[i] < below[i])
         found = 0
         for i in range(end - begin):
-            chosen[found] = begin + i
-            found += loose[i]
+            rows[found] = begin + i
+            found += is_loose[i]
         for p in range(found):
-            j = labels[chosen[p]]
+            j = labels[rows[p]]
             if not counts:
-                order[places[j]] = chosen[p]
-            places[j] += 1
-
-
-def moved_rows(
-    order: Labels, starts: Places, labels: Labels, begin: int, end: int
-) -> tuple[Labels, Labels]:
-    """Return the rows of groups ``begin .. end`` whose label is not that of their group.
-
-    Groups are clusters; the second array contains the label of each of these rows' groups.
-    """
-    room = np.empty((2, starts[end] - starts[begin]), np.int32)
-    n = _moved(readonly(order), readonly(starts), readonly(labels), begin, end, *room)
-    return room[0, :n].copy(), room[1, :n].copy()
-
-
-@njit
-def _moved(order, starts, labels, begin, end, rows, before):
-    n = 0
-    for j in range(begin, end):
-        for p in range(starts[j], starts[j + 1]):
-            if labels[order[p]] != j:
-                rows[n], before[n] = order[p], j
-                n += 1
-    return n
+                order[own[j]] = rows[p]
+            own[j] += 1
 
 
 class ListSearch:
@@ -187,10 +165,6 @@ class ListSearch:
         of the old cluster's list. Without `keep` it becomes 0.
     """
 
-    __slots__ = ("_fixed", "_keep", "_largest", "_new_scratch", "_rows", "_run", "_scratch",
-                 "_state")  # fmt: skip
-
-    # Prepare as much as possible here: Python is slower after a kernel has filled the caches.
     def __init__(
         self,
         x: Array,
@@ -203,40 +177,59 @@ class ListSearch:
         keep: bool = False,
     ) -> None:
         self._rows, self._state, self._keep = (x, order, starts, lists, packed), state, keep
-        self._largest = int(np.diff(starts).max(initial=0))
-        self._run: Callable[..., tuple[int, int]] | None = None
+
+    def run(self, cuts: Sequence[int], threads: int | Threads = 1) -> tuple[int, Labels, Labels]:
+        """Search the groups ``cuts[0] .. cuts[-1]``; threads share the parts between cuts.
+
+        Returns
+        -------
+        n_distances : int
+            Number of distances that were computed.
+        moved, groups : int32 array (m,)
+            Rows whose label is not the number of their group, and their groups.
+        """
+        x, order, starts, lists, packed = self._rows
+        bounds = np.asarray(cuts, np.int64)
+        threads = Threads(threads) if isinstance(threads, int) else threads
         if not (x.dtype in NATIVE and x.flags.c_contiguous):
-            return
-        form, dtype, d = packed.dense, packed.dtype, packed.n_features
+            return self._run_converted(bounds, threads)
+        form, dtype, d, n_parts = packed.dense, packed.dtype, packed.n_features, len(bounds) - 1
+        n_threads = max(1, min(threads.n, n_parts))
         tile = select_tile().for_form(packed.direct)
-        self._run = gathered.search_gathered(tile, dtype, x.dtype, packed.direct)
-        self._fixed = (
-            readonly(x), packed.centers, readonly(order), readonly(starts),
-            readonly(lists.offsets), readonly(lists.centers), form.offsets, form.factors,
-            form.starts,
-        )  # fmt: skip
         sizes = int(lists.lengths.max(initial=1)), 0
+        blocks = panels.Blocking(panels=1, tiles=1, features=d)
+        largest = int(np.diff(starts).max(initial=0))
+        evaluated, n_moved = np.zeros((2, n_parts), np.int64)
+        moved, groups = np.empty((2, len(order)), np.int32)
+        gathered.search_gathered(tile, dtype, x.dtype, packed.direct)(
+            threads, n_parts, readonly(x), packed.centers, readonly(order), readonly(starts),
+            readonly(lists.offsets), readonly(lists.centers), form.offsets, form.factors,
+            form.starts, self._keep, bounds,
+            panels.workspaces(n_threads, tile, dtype, True, d, blocks, sizes),
+            *gathered.scratch(tile, dtype, largest, lists.n_groups, n_threads), *self._state,
+            evaluated, n_moved, moved, groups,
+        )  # fmt: skip
+        found = [slice(at, at + n) for at, n in zip(starts[bounds[:-1]], n_moved, strict=True)]
+        return (
+            int(evaluated.sum()),
+            np.concatenate([moved[at] for at in found]),
+            np.concatenate([groups[at] for at in found]),
+        )
 
-        def new_scratch() -> tuple[Any, ...]:
-            blocks = panels.Blocking(panels=1, tiles=1, features=d)
-            space = panels.workspace(tile, dtype, True, d, blocks, sizes)
-            return space, *gathered.scratch(tile, dtype, self._largest, lists.n_groups)
+    def _run_converted(self, bounds: Places, threads: Threads) -> tuple[int, Labels, Labels]:
+        _, order, starts, *_ = self._rows
 
-        self._new_scratch, self._scratch = new_scratch, dict[int, tuple[Any, ...]]()
+        def search(part: tuple[int, int]) -> int:
+            return search_converted(self._convert, *self._rows, self._state, range(*part))
 
-    def groups(self, begin: int, end: int) -> int:
-        """Search groups ``begin .. end``; return the number of distances."""
-        if self._largest == 0:
-            return 0
-        if self._run is None:
-            return search_converted(self._convert, *self._rows, self._state, range(begin, end))
-        scratch = self._scratch.get(get_ident())
-        if scratch is None:
-            scratch = self._scratch[get_ident()] = self._new_scratch()
-        return self._run(*self._fixed, begin, end, self._keep, *scratch, *self._state)[1]
+        evaluated = sum(threads.map(search, pairwise(bounds.tolist())))
+        of = np.repeat(np.arange(len(starts) - 1, dtype=np.int32), np.diff(starts))
+        own = slice(starts[bounds[0]], starts[bounds[-1]])
+        is_moved = self._state[0][order[own]] != of[own]
+        return evaluated, order[own][is_moved], of[own][is_moved]
 
     def _convert(self, *block: Any) -> int:
-        return ListSearch(*block, keep=self._keep).groups(0, 1)
+        return ListSearch(*block, keep=self._keep).run((0, 1))[0]
 
 
 def search_converted(
@@ -285,6 +278,7 @@ def widen_bounds(
     lower: Array,
     drift: NDArray[np.float64],
     reach: NDArray[np.float64],
+    n_threads: int = 1,
 ) -> None:
     """Loosen the distance bounds of rows by the movement of centres, in place.
 
@@ -298,12 +292,14 @@ def widen_bounds(
         Largest movement of a centre in each cluster's list; infinity if the list has changed, which
         sets `lower` to 0.
     """
-    _widen_bounds(readonly(labels), upper, lower, readonly(drift), readonly(reach))
+    step, n_parts = split(n_threads, len(labels), 1)
+    given = readonly(labels), upper, lower, readonly(drift), readonly(reach)
+    _widen_bounds(n_threads, n_parts, step, *given)
 
 
-@njit
-def _widen_bounds(labels, upper, lower, drift, reach):
-    for i in range(labels.size):
+@shared
+def _widen_bounds(part, thread, step, labels, upper, lower, drift, reach):
+    for i in range(part * step, min((part + 1) * step, labels.size)):
         j = labels[i]
         if j < 0:
             continue
@@ -344,29 +340,38 @@ def removal_losses(
     upper: Array,
     lower: Array,
     weight: NDArray[np.float64] | None,
+    k: int,
     max_loss: float,
     scale: float,
-    out: NDArray[np.int64],
-) -> None:
-    """Add the cost of removing each cluster to the (k,) array `out`.
+    n_threads: int = 1,
+) -> NDArray[np.int64]:
+    """Return (2, k) sums: the cost of removing each cluster, and the current cost of its rows.
 
     A row whose cluster is removed moves to the second nearest centre, at a loss of ``w (lower² -
-    upper²)``; the difference is clipped to the range from 0 to `max_loss`. Losses are rounded to
-    multiples of 1 / scale (:func:`loss_scale`), so that sums do not depend on the order of
-    addition. Rows with label -1 are omitted.
+    upper²)``; its current cost is ``w upper²``. Both are clipped to the range from 0 to `max_loss`
+    before they are multiplied by w, and rounded to multiples of 1 / scale (:func:`loss_scale`), so
+    that sums do not depend on the order of addition. Rows with label -1 are omitted.
     """
     given = _NONE if weight is None else readonly(weight)
-    _losses(readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale, out)
+    step, n_parts = split(n_threads, len(labels), 1)
+    out = np.zeros((n_threads, 2, k), np.int64)
+    known = readonly(labels), readonly(upper), readonly(lower), given, max_loss, scale
+    _losses(n_threads, n_parts, step, *known, out)
+    total: NDArray[np.int64] = out.sum(axis=0)
+    return total
 
 
-@njit
-def _losses(labels, upper, lower, weight, max_loss, scale, out):
-    for i in range(labels.size):
+@shared
+def _losses(part, thread, step, labels, upper, lower, weight, max_loss, scale, out):
+    removal, current = out[thread, 0], out[thread, 1]
+    for i in range(part * step, min((part + 1) * step, labels.size)):
         j = labels[i]
         if j < 0:
             continue
         u, low = np.float64(upper[i]), np.float64(lower[i])
-        loss = min(max(low * low - u * u, 0.0), max_loss)
+        loss, cost = min(max(low * low - u * u, 0.0), max_loss), min(u * u, max_loss)
         if weight.size > 0:
             loss *= weight[i]
-        out[j] += np.int64(loss * scale + 0.5)
+            cost *= weight[i]
+        removal[j] += np.int64(loss * scale + 0.5)
+        current[j] += np.int64(cost * scale + 0.5)

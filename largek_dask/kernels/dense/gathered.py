@@ -16,21 +16,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import types
 
 from largek_dask.kernels.dense.doubts import choose
-from largek_dask.kernels.dense.panels import (
-    PAD,
-    Array,
-    Dtype,
-    Kernel,
-    inner,
-    outputs,
-    real_arrays,
-    workspace_type,
-)
+from largek_dask.kernels.dense.panels import PAD, Array, Dtype, Kernel, inner
 from largek_dask.kernels.emit import as_readonly, gather, prefetch, scan
-from largek_dask.kernels.jit import njit
+from largek_dask.kernels.threads import shared
 from largek_dask.kernels.tile import PAIR, Micro, Tile
 
 COLLECTED = 1 << 10
@@ -44,10 +34,16 @@ USUAL = 8
 the usual rounding error is smaller."""
 
 
-def scratch(tile: Tile, dtype: Dtype, largest: int, n_groups: int) -> tuple[Array, Array]:
-    """Return scratch arrays for row numbers and row counts of groups of up to `largest` rows."""
+def scratch(
+    tile: Tile, dtype: Dtype, largest: int, n_groups: int, n_threads: int
+) -> tuple[Array, Array]:
+    """Return scratch arrays for row numbers and row counts of groups of up to `largest` rows.
+
+    There is one row for each thread.
+    """
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
-    return np.empty(COLLECTED + largest + 2 * width, np.int32), np.empty(n_groups, np.int64)
+    chosen = np.empty((n_threads, COLLECTED + largest + 2 * width), np.int32)
+    return chosen, np.empty((n_threads, n_groups), np.int64)
 
 
 @cache
@@ -235,8 +231,7 @@ def _copy_listed(listed, first, length, centers, openings, d, copies, copied_ope
 def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
     """Compile the search of a group's list for the group's next panel of rows.
 
-    The function returns the number of rows in the panel, and the number of rows whose label
-    changes.
+    The function returns the number of rows in the panel.
     """
     lanes = tile.lanes_of(dtype.itemsize)
     # A panel is at least as wide as a transposed block.
@@ -277,7 +272,6 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                 rows, chosen, at, ahead, n_ahead, d, shift, block, openings, length, own, packed,
                 spare, norms, values, winners, sums,
             )  # fmt: skip
-        n_moved = 0
         for q in range(m):
             i = chosen[at + q]
             c = listed[first + winners[q]]
@@ -293,11 +287,10 @@ def _panel(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Kernel:
                         found = decide(rows, own_at, whole, d, listed, first, first + length)
                     c, upper[i], lower[i] = found
             if c != labels[i]:
-                n_moved += 1
                 labels[i] = c
                 if not keep:
                     lower[i] = 0
-        return m, n_moved
+        return m
 
     return panel
 
@@ -307,24 +300,17 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
     """Compile the search for each row's nearest centre in the list of the row's group.
 
     `stored` is the type of the rows, one of `rows.NATIVE`; `direct` is the number of features in
-    the direct form, otherwise 0. The kernel is ``run(x, given, order, starts, offsets, listed,
-    shift, centers, openings, begin, end, keep, space, chosen, counts, labels, upper, lower)``, with
-    the arguments of :class:`~.lists.ListSearch`; `given` are the original centres, and `chosen` and
-    `counts` come from :func:`scratch`.
+    the direct form, otherwise 0. Threads share the parts of the search, which consist of the groups
+    ``cuts[part]`` to ``cuts[part + 1]``. The arguments are those of :class:`~.lists.ListSearch`;
+    `given` are the original centres, and `chosen` and `counts` come from :func:`scratch`. The
+    search writes the number of distances of each part, and the rows whose label is not that of
+    their group: ``n_moved[part]`` rows, beginning at ``starts[cuts[part]]``, and their groups.
     """
     number, width = dtype.type, tile.vectors * tile.lanes_of(dtype.itemsize)
     panel = _panel(tile, dtype, stored, direct)
     usual = USUAL * float(np.finfo(dtype).eps) / 2
-    read, write = real_arrays, outputs
 
-    @njit(
-        (
-            *read(stored, 2), *read(dtype, 2), *read("i4", 1), *read("i8", 1, 1), *read("i4", 1),
-            *read(dtype, 1, 2, 1), types.int64, types.int64, types.boolean, workspace_type(dtype),
-            *write("i4", 1), *write("i8", 1), *write("i4", 1), *write(dtype, 1, 1),
-        ),
-        refcounts=False,
-    )  # fmt: skip
+    @inner
     def run(
         x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, keep, space,
         chosen, counts, labels, upper, lower,
@@ -336,7 +322,7 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
         own = chosen.size - width
         for q in range(width):
             chosen[own + q] = q
-        n_moved, n_evaluated, group = 0, 0, begin
+        n_evaluated, group = 0, begin
         while group < end:
             following, total = _collect(order, starts, offsets, group, end, chosen, counts)
             for q in range(total, total + width):
@@ -350,13 +336,39 @@ def search_gathered(tile: Tile, dtype: Dtype, stored: Dtype, direct: int) -> Cal
                 _copy_listed(listed, first, length, centers, openings, d, copies, copied_openings)
                 n_evaluated += (last - at) * length
                 while at < last:
-                    m, moved = panel(
+                    at += panel(
                         rows, chosen, at, last, total, d, shift, whole, listed, first, length, own,
                         keep, close, space, labels, upper, lower,
                     )  # fmt: skip
-                    n_moved += moved
-                    at += m
             group = following
-        return n_moved, n_evaluated
+        return n_evaluated
 
-    return run
+    def search(
+        part, thread, x, given, order, starts, offsets, listed, shift, centers, openings, keep,
+        cuts, spaces, chosen, counts, labels, upper, lower, evaluated, n_moved, moved, groups,
+    ):  # fmt: skip
+        begin, end = cuts[part], cuts[part + 1]
+        packed, spare, norms, values, winners, sums, copies, copied_openings, other = spaces
+        space = (
+            packed[thread], spare[thread], norms[thread], values[thread], winners[thread],
+            sums[thread], copies[thread], copied_openings[thread], other[thread],
+        )  # fmt: skip
+        evaluated[part] = run(
+            x, given, order, starts, offsets, listed, shift, centers, openings, begin, end, keep,
+            space, chosen[thread], counts[thread], labels, upper, lower,
+        )  # fmt: skip
+        n_moved[part] = find_moved(order, starts, labels, begin, end, moved, groups)
+
+    return shared(search)
+
+
+@inner
+def find_moved(order, starts, labels, begin, end, moved, groups):
+    """Write the rows whose label is not that of their group; return their number."""
+    first, n = starts[begin], 0
+    for j in range(begin, end):
+        for p in range(starts[j], starts[j + 1]):
+            if labels[order[p]] != j:
+                moved[first + n], groups[first + n] = order[p], j
+                n += 1
+    return n

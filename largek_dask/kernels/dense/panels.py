@@ -192,16 +192,27 @@ def workspace(
     ``sizes[1]`` transposed centres. Each thread keeps its last two sets of arrays, since fresh
     memory would cost a page fault per 4 KB: a third of the time for a chunk of 1 MB and 50 centres.
     """
-    key, kept = (tile, dtype, two, n_features, blocks, sizes), _workspaces.kept
-    space = kept.pop(key, None) or _new_workspace(*key)
+    return tuple(array[0] for array in workspaces(1, tile, dtype, two, n_features, blocks, sizes))
+
+
+def workspaces(n_threads: int, *given: Any) -> tuple[Any, ...]:
+    """Return the arrays of :func:`workspace` for several threads, one row for each thread."""
+    key, kept = (n_threads, *given), _workspaces.kept
+    space = kept.pop(key, None) or _new_workspaces(*key)
     kept[key] = space
     if len(kept) > 2:
         del kept[next(iter(kept))]
     return space
 
 
-def _new_workspace(
-    tile: Tile, dtype: Dtype, two: bool, n_features: int, blocks: Blocking, sizes: tuple[int, int]
+def _new_workspaces(
+    n_threads: int,
+    tile: Tile,
+    dtype: Dtype,
+    two: bool,
+    n_features: int,
+    blocks: Blocking,
+    sizes: tuple[int, int],
 ) -> tuple[Any, ...]:
     width = tile.vectors * tile.lanes_of(dtype.itemsize)
     side = 32 // dtype.itemsize
@@ -209,17 +220,28 @@ def _new_workspace(
     # Add one tile for the narrow tiles at the end.
     carried = blocks.panels * (blocks.tiles + 1) * tile.centres * width
     listed, transposed = (-(-size // PAD) * PAD for size in sizes)
-    return (
-        aligned(blocks.panels * width * n_features + side * width, dtype),
-        aligned(width * n_features + side, dtype),
-        aligned(blocks.panels * width, dtype),
-        aligned(winners, dtype),
-        aligned(winners, label_dtype(dtype)),
-        aligned(carried if n_features > blocks.features else 0, dtype),
-        aligned(listed * n_features, dtype),
-        aligned(listed, dtype),
-        aligned(transposed * n_features, dtype),
+    lengths = (
+        blocks.panels * width * n_features + side * width,
+        width * n_features + side,
+        blocks.panels * width,
+        winners,
+        winners,
+        carried if n_features > blocks.features else 0,
+        listed * n_features,
+        listed,
+        transposed * n_features,
     )
+    kinds = (*[dtype] * 4, label_dtype(dtype), *[dtype] * 4)
+    return tuple(
+        rows_of_lines(n_threads, length, kind) for length, kind in zip(lengths, kinds, strict=True)
+    )
+
+
+def rows_of_lines(n_rows: int, size: int, dtype: Dtype) -> Any:
+    """Return an (n_rows, at least ``size``) array, whose rows begin at cache lines."""
+    line = CACHE_LINE // dtype.itemsize
+    padded = -(-size // line) * line
+    return aligned(n_rows * padded, dtype).reshape(n_rows, padded)
 
 
 def label_dtype(dtype: Dtype) -> Dtype:

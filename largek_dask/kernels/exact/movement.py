@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.jit import njit
-from largek_dask.kernels.threads import on_slices
+from largek_dask.kernels.threads import shared, split
 
 
 def squared_movement(new: NDArray[Any], old: NDArray[Any]) -> float:
@@ -43,15 +43,18 @@ def squared_movements(
     """Return (k,) squared distances between the rows of two (k, d) arrays, in float64."""
     out = np.zeros(len(new))
     new, old = readonly(np.ascontiguousarray(new)), readonly(np.ascontiguousarray(old))
-    on_slices(n_threads, lambda at: _squared_movements(new[at], old[at], out[at]), *new.shape)
+    step, n_parts = split(n_threads, *new.shape)
+    _squared_movements(n_threads, n_parts, step, new, old, out)
     return out
 
 
-@njit
-def _squared_movements(new, old, out):
-    k, d = new.shape
-    for first in range(0, k, 4):
-        i, j, p, q = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+@shared
+def _squared_movements(part, thread, step, new, old, out):
+    d = new.shape[1]
+    end = min((part + 1) * step, new.shape[0])
+    for first in range(part * step, end, 4):
+        i, last = first, end - 1
+        j, p, q = min(first + 1, last), min(first + 2, last), min(first + 3, last)
         a, b, c, e = 0.0, 0.0, 0.0, 0.0
         for f in range(d):
             r, s = np.float64(new[i, f]) - old[i, f], np.float64(new[j, f]) - old[j, f]
@@ -64,15 +67,18 @@ def beyond(
     before: NDArray[Any], after: NDArray[Any], factor: float, n_threads: int = 1
 ) -> NDArray[Any]:
     """Return ``after + factor * (after - before)``, (k, d), in the type of ``after``."""
-    out = np.empty_like(after)
-
-    def extrapolate(at: slice) -> None:
-        np.subtract(after[at], before[at], out=out[at])
-        out[at] *= after.dtype.type(factor)
-        out[at] += after[at]
-
-    on_slices(n_threads, extrapolate, *out.shape)
+    out = np.empty(after.shape, after.dtype)
+    step, n_parts = split(n_threads, *out.shape)
+    given = readonly(np.ascontiguousarray(before)), readonly(np.ascontiguousarray(after))
+    _extrapolate(n_threads, n_parts, step, *given, after.dtype.type(factor), out)
     return out
+
+
+@shared
+def _extrapolate(part, thread, step, before, after, factor, out):
+    for i in range(part * step, min((part + 1) * step, out.shape[0])):
+        for f in range(out.shape[1]):
+            out[i, f] = after[i, f] + (after[i, f] - before[i, f]) * factor
 
 
 def squared_lengths(centers: NDArray[Any]) -> NDArray[np.float64]:
@@ -107,20 +113,18 @@ def center_terms(
     """
     dot, norm = np.empty(len(centers)), np.empty(len(centers))
     centers, shift = readonly(np.ascontiguousarray(centers)), shift.astype(np.float64)
-    sums = readonly(sums)
-    on_slices(
-        n_threads,
-        lambda at: _center_terms(centers[at], shift, sums[at], dot[at], norm[at]),
-        *centers.shape,
-    )
+    step, n_parts = split(n_threads, *centers.shape)
+    _center_terms(n_threads, n_parts, step, centers, readonly(shift), readonly(sums), dot, norm)
     return dot, norm
 
 
-@njit
-def _center_terms(centers, shift, sums, dot, norm):
-    k, d = centers.shape
-    for first in range(0, k, 4):
-        a, b, c, e = first, min(first + 1, k - 1), min(first + 2, k - 1), min(first + 3, k - 1)
+@shared
+def _center_terms(part, thread, step, centers, shift, sums, dot, norm):
+    d = centers.shape[1]
+    end = min((part + 1) * step, centers.shape[0])
+    for first in range(part * step, end, 4):
+        a, last = first, end - 1
+        b, c, e = min(first + 1, last), min(first + 2, last), min(first + 3, last)
         dot_a, dot_b, dot_c, dot_e = 0.0, 0.0, 0.0, 0.0
         norm_a, norm_b, norm_c, norm_e = 0.0, 0.0, 0.0, 0.0
         for f in range(d):

@@ -17,9 +17,8 @@ from largek_dask.kernels.exact.fixed_point import LOW_SCALE, FixedPoint
 from largek_dask.kernels.exact.movement import center_terms
 from largek_dask.kernels.exact.squares import check_origin
 from largek_dask.kernels.exact.sum_loops import changes, merge_low, refusal, weights_of
-from largek_dask.kernels.jit import njit
 from largek_dask.kernels.rows import native_blocks
-from largek_dask.kernels.threads import on_slices
+from largek_dask.kernels.threads import shared, split
 
 
 class ClusterSums:
@@ -162,11 +161,8 @@ class ClusterSums:
     ) -> NDArray[Any]:
         out, totals, weights = np.empty(self.sums.shape, dtype), self.totals, self.weights
         step, shift = 2.0 ** (self.grid.weight_bits - self.grid.bits), self.grid.shift.astype("f8")
-        on_slices(
-            n_threads,
-            lambda at: _write_means(totals[at], weights[at], step, shift, out[at]),
-            *out.shape,
-        )
+        rows, n_parts = split(n_threads, *out.shape)
+        _write_means(n_threads, n_parts, rows, totals, weights, step, shift, out)
         empty = weights <= 0
         out[empty] = fallback[empty]
         return out
@@ -198,9 +194,9 @@ def _joined(high: NDArray[np.int64], low: NDArray[np.int64]) -> NDArray[np.float
     return out
 
 
-@njit
-def _write_means(totals, weights, step, shift, out):
-    for j in range(out.shape[0]):
+@shared
+def _write_means(part, thread, rows, totals, weights, step, shift, out):
+    for j in range(part * rows, min((part + 1) * rows, out.shape[0])):
         if weights[j] > 0:
             weight = np.float64(weights[j])
             for f in range(out.shape[1]):

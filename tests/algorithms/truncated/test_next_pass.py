@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
@@ -29,7 +30,7 @@ from largek_dask.algorithms.truncated.lists import (
     lists_of_cells,
     reach_of,
 )
-from largek_dask.algorithms.truncated.passes import PARTS_PER_THREAD, SHORT_WORK, Pass, group_parts
+from largek_dask.algorithms.truncated.passes import PARTS_PER_THREAD, SHORT_WORK, Pass, group_cuts
 from largek_dask.algorithms.truncated.state import (
     BEYOND,
     OUTLIER,
@@ -210,12 +211,12 @@ def test_an_isolated_cell_meets_the_nearest_centre():
     st.integers(1, 20),
     st.sampled_from([1, 1 << 10, SHORT_WORK]),
 )
-def test_group_parts_are_all_groups_and_shrink(each, n_threads, short):
+def test_group_cuts_are_all_groups_and_shrink(each, n_threads, short):
     work = np.cumsum(each)
     with mock.patch.object(passes_module, "SHORT_WORK", short):
-        shares = group_parts(work, n_threads)
-    assert [begin for begin, _ in shares] == [0, *(end for _, end in shares[:-1])]
-    assert shares[-1][1] == len(each)
+        cuts = group_cuts(work, n_threads)
+    assert (cuts[0], cuts[-1]) == (0, len(each))
+    shares = list(pairwise(cuts))
     assert all(begin < end for begin, end in shares)
     # none is more than what is bearable, but for the group that goes across its end
     total = int(work[-1])

@@ -115,7 +115,7 @@ def test_every_pass_can_be_stopped():
         rows.lower[:] = 0
         with pytest.raises(CancelledFit):
             advance(x, None, rows, made, Threads(1, stop))
-    assert asked["cells"] == asked["lists"] > asked["all"] > 0
+    assert min(asked["cells"], asked["lists"]) > asked["all"] > 0
     assert asked["unsettled"] == 2
 
 
