@@ -42,7 +42,8 @@ from benchmarks.tables import against, publish, table_of
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
-from largek_dask.kernels.threads import on_threads
+from largek_dask.kernels.atomics import load, store
+from largek_dask.kernels.threads import SPIN_SECONDS, on_threads, shared
 from largek_dask.passes.local import available_cpus
 
 SMALL = {"A": 1_000, "B": 1_000, "C": 500, "mnist": 1_000, "glove100k": 1_000, "sift200k": 1_000}
@@ -89,11 +90,13 @@ def makespan(parts: Sequence[float], begin: Sequence[float]) -> float:
 def on_many_threads(found: Recorder, n: int, about: dict[str, Any]) -> dict[str, Any]:
     """Return work, predicted seconds on n threads, and the longest chain of parts."""
     known = {1: 0.0} | {int(n): seconds for n, seconds in about["hand_over"].items()}
-    begin = np.interp(range(1, n + 1), list(known), list(known.values())).tolist()
+    asleep = np.interp(range(1, n + 1), list(known), list(known.values())).tolist()
+    # Waiting threads join one after another.
+    awake = [about["join"] * i for i in range(n)]
     serial, shared = dict.fromkeys(STAGES, 0.0) | found.serial, dict.fromkeys(STAGES, 0.0)
     spans, longest = [], 0.0
-    for stage, parts in found.regions:
-        work = sum(parts)
+    for stage, parts, pause in found.regions:
+        work, begin = sum(parts), awake if pause < SPIN_SECONDS else asleep
         is_shared = work >= LEAST_SECONDS
         (shared if is_shared else serial)[stage] += work
         spans.append(makespan(parts, begin) if is_shared else 0.0)
@@ -135,10 +138,10 @@ def on_workers(found: Recorder, many: dict[str, Any]) -> dict[str, Any]:
     passes = [one for one in found.passes if one.of_table and one.begin < one.end]
     away = {i for one in passes for i in range(one.begin, one.end)}
     driver = dict.fromkeys(STAGES, 0.0) | found.serial
-    for i, (stage, parts) in enumerate(found.regions):
-        driver[stage] += 0.0 if i in away else sum(parts)
+    for i, region in enumerate(found.regions):
+        driver[region.stage] += 0.0 if i in away else sum(region.parts)
     chunks = [
-        [seconds for _, parts in found.regions[one.begin : one.end] for seconds in parts]
+        [seconds for region in found.regions[one.begin : one.end] for seconds in region.parts]
         for one in passes
     ]
     sent, returned = (sum(one[at] for one in passes) / MANY_BYTES for at in (-2, -1))
@@ -199,6 +202,26 @@ def hand_over(n: int) -> float:
     return float(np.quantile(seconds, 0.1))
 
 
+@shared
+def meet(part, thread, words, patience):  # type: ignore[no-untyped-def]
+    """Wait for the other of two parts."""
+    store(words, 8 * part, 1)
+    for _ in range(patience):
+        if load(words, 8 * (1 - part)) == 1:
+            return
+
+
+def join() -> float:
+    """Return the wall seconds until a thread that waits in compiled code has joined another."""
+    seconds = []
+    for _ in range(501):
+        words = np.zeros(16, np.int64)
+        begun = time.perf_counter()
+        meet(2, 2, words, 1_000_000)
+        seconds.append(time.perf_counter() - begun)
+    return float(np.quantile(seconds, 0.1))
+
+
 def wall_seconds(rows: Any, k: int, **where: Any) -> float:
     begun = time.perf_counter()
     fit(open_rows(rows), FitOptions(n_clusters=k, algorithm="truncated"), **where)
@@ -253,9 +276,10 @@ def of_threads(result: dict[str, Any]) -> str:
     note = (
         "The table shows CPU seconds on one thread (T₁), the longest chain of parts that follow "
         f"one another on {THREADS[-1]} threads (T∞), and predicted speedups by number of threads. "
-        f"Regions below {1e6 * LEAST_SECONDS:.0f} µs count as serial. In all other regions, the "
-        f"second thread begins after {1e6 * about['hand_over']['2']:.0f} µs, and the last of "
-        f"{THREADS[-1]} after {1e6 * about['hand_over']['64']:.0f} µs. Memory delivers "
+        f"Regions below {1e6 * LEAST_SECONDS:.0f} µs count as serial. A thread that waits in "
+        f"compiled code begins after {1e6 * about['join']:.1f} µs. Otherwise, the second thread "
+        f"begins after {1e6 * about['hand_over']['2']:.0f} µs, and the last of {THREADS[-1]} after "
+        f"{1e6 * about['hand_over']['64']:.0f} µs. Memory delivers "
         f"{1e-9 * about['bytes_per_second']:.0f} GB per second; with an asterisk, it takes more "
         f"than 1 % of the time. Processor: {result['cpu']}. This table was made by `python -m "
         "benchmarks.span --write`."
@@ -370,6 +394,7 @@ def main() -> None:
     about = {
         "bytes_per_second": max(bytes_per_second() for _ in range(3)),
         "hand_over": {str(n): hand_over(n) for n in THREADS},
+        "join": join(),
     }
     known = {record["set"]: record for record in read_result("span").get("records", [])}
     with tempfile.TemporaryDirectory() as folder:

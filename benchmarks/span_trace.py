@@ -7,6 +7,7 @@ is timed. Private names of the package are patched, all of them in :func:`record
 from __future__ import annotations
 
 import functools
+import math
 import pickle
 import sys
 import time
@@ -21,7 +22,7 @@ from unittest import mock
 from largek_dask.algorithms.truncated.passes import pass_chunk
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
-from largek_dask.kernels import threads
+from largek_dask.kernels import team, threads
 from largek_dask.passes.base import BasePasses, scan_chunk
 from largek_dask.passes.chunks import JOINED
 from largek_dask.passes.engine import Engine
@@ -64,6 +65,9 @@ class Region(NamedTuple):
 
     stage: str
     parts: list[float]
+    pause: float
+    """Seconds for which other threads have waited in compiled code; infinity if they begin in
+    Python."""
 
 
 class PassCost(NamedTuple):
@@ -91,10 +95,13 @@ class Recorder:
     """Parts of the current region; None outside regions."""
     stages: list[str] = field(default_factory=lambda: ["driver"])
     mark: float = field(default_factory=clock)
+    pause: float = 0.0
+    """Seconds since the last region."""
 
     def lap(self) -> float:
         """Return the seconds since the last call."""
         before, self.mark = self.mark, clock()
+        self.pause += self.mark - before
         return self.mark - before
 
     @contextmanager
@@ -111,15 +118,15 @@ class Recorder:
             self.serial[self.stages.pop()] += self.lap()
 
     @contextmanager
-    def region(self) -> Iterator[list[float]]:
+    def region(self, *, in_python: bool = True) -> Iterator[list[float]]:
         """Collect the seconds of parts, which the caller appends."""
         self.serial[self.stages[-1]] += self.lap()
-        self.parts = []
+        pause, self.parts = math.inf if in_python else self.pause, []
         try:
             yield self.parts
         finally:
-            self.regions.append(Region(self.stages[-1], self.parts))
-            self.parts = None
+            self.regions.append(Region(self.stages[-1], self.parts, pause))
+            self.parts, self.pause = None, 0.0
 
     def end_pass(self, passes: BasePasses, spec: Any, begin: int, total: Any) -> None:
         """Note a pass and its bytes."""
@@ -151,6 +158,7 @@ def recorded(rows: Any, k: int, n_threads: int, **options: Any) -> Recorder:
 def recording(to: Recorder) -> Iterator[None]:
     """Patch the package so that one thread computes and times all parts."""
     shared, timed, start = threads.on_threads, BasePasses._timed, ChunkSource.start
+    share = threads._share
     work, count, next_block = Engine._work, Engine._count, ChunkSource.next
 
     def on_threads(n: int, function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
@@ -162,6 +170,18 @@ def recording(to: Recorder) -> Iterator[None]:
                 found.append(function(item))
                 parts.append(to.lap())
         return found
+
+    def share_kernel(
+        memory: Any, begin: Any, n_parts: int, most: int, arguments: Any, check: Any
+    ) -> None:
+        if most == 0 or to.parts is not None:
+            share(memory, begin, n_parts, 0, arguments, check)
+            return
+        begin(memory.control, memory.address, n_parts, 0, *arguments)
+        with to.region(in_python=False) as parts:
+            while not team.work(memory.control, 1, 0):
+                parts.append(to.lap())
+        team.end(memory.control, 1)
 
     def time_pass(self: BasePasses, spec: Any, *given: Any) -> Any:
         begin = len(to.regions)
@@ -197,6 +217,7 @@ def recording(to: Recorder) -> Iterator[None]:
         return call
 
     changes = {
+        "kernels.threads._share": share_kernel,
         "passes.base.BasePasses._timed": time_pass,
         "passes.engine.Engine._work": work_here,
         "passes.engine.Engine._on_pool": on_pool,

@@ -36,15 +36,19 @@ def test_figures_of_many_workers_are_met_and_extrapolated():
 
 @pytest.fixture(scope="module")
 def record(tmp_path_factory):
-    x, before = mixture(10_000, 8, 2 * K), threads.on_threads
+    x, before = mixture(10_000, 8, 2 * K), (threads.on_threads, threads._share)
     store = str(tmp_path_factory.mktemp("span") / "rows.zarr")
     lk.ingest(x, store, progress=False)
-    about = {"bytes_per_second": 1e10, "hand_over": {str(n): 1e-5 * n for n in span.THREADS}}
+    about = {
+        "bytes_per_second": 1e10,
+        "hand_over": {str(n): 1e-5 * n for n in span.THREADS},
+        "join": span.join(),
+    }
     found = {
         str(n): span.on_many_threads(recorded(open_rows(x), K, n), n, about) for n in (2, 16, 64)
     }
     stored = recorded(open_rows(store), K, 1)
-    assert threads.on_threads is before
+    assert (threads.on_threads, threads._share) == before
     workers = span.on_workers(stored, read_result("many")["measured"])
     held_out = {"1": 2.0, "2": 1.0}
     return {

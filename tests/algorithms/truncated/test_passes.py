@@ -116,7 +116,7 @@ def test_every_pass_can_be_stopped():
         with pytest.raises(CancelledFit):
             advance(x, None, rows, made, Threads(1, stop))
     assert min(asked["cells"], asked["lists"]) > asked["all"] > 0
-    assert asked["unsettled"] == 2
+    assert asked["unsettled"] > 0
 
 
 def test_a_pickled_pass_leaves_out_packed_centres():
