@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -92,31 +93,35 @@ def test_a_stop_is_answered_between_two_stretches_of_a_chunk(
 
 
 PROCESS = """
-import json, sys, time
+import json, sys
 import numpy as np
+import zarr
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.fit import fit
 from largek_dask.driver.options import FitOptions
 
-n, d, k = map(int, sys.argv[1:])
+n, d, k = map(int, sys.argv[2:])
 x = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
+zarr.create_array(sys.argv[1], shape=x.shape, chunks=(n // 2, d), dtype=x.dtype)[:] = x
+rows = open_rows(sys.argv[1])
+assert rows.n_chunks == 2
 
 def tell(event):
     if event["event"] in ("step", "stopped"):
         print(json.dumps(event), flush=True)
 
 options = FitOptions(n_clusters=k, algorithm="lloyd", init="random", max_iter=9, tol=0)
-fit(open_rows(x), options, n_threads=2, events=[tell])
+fit(rows, options, n_threads=2, events=[tell])
 """
 
 
 @pytest.mark.slow
 @compiled_only
-def test_ctrl_c_in_a_process_interrupts_a_step_and_then_the_last_pass() -> None:
-    n, d, k = 300_000, 64, 4_000
-    assert n * d * k >= 2 * 16 * LONG_WORK, "a step is many stretches on each of two threads"
+def test_ctrl_c_in_a_process_interrupts_a_step_and_then_the_last_pass(tmp_path: Path) -> None:
+    n, d, k = 600_000, 32, 4_000  # too few features and clusters for pruned searches
+    assert n * d * k >= 2 * 16 * LONG_WORK, "a step is many stretches of one chunk per thread"
     process = subprocess.Popen(
-        [sys.executable, "-c", PROCESS, *map(str, (n, d, k))],
+        [sys.executable, "-c", PROCESS, *map(str, (tmp_path / "x.zarr", n, d, k))],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
@@ -217,19 +222,21 @@ def test_an_error_in_a_thread_reaches_the_caller_and_the_next_fit_works(
 FORKS = """
 import multiprocessing, os, sys, threading
 import numpy as np
+import zarr
 import largek_dask as lk
 
 x = np.random.default_rng(0).normal(size=(9_000, 8)).astype(np.float32)
 
-def digests(source=x):
+def digests():
     made = []
-    for algorithm in ("auto", "lloyd"):
+    for algorithm, source in (("auto", x), ("lloyd", sys.argv[1])):
         km = lk.KMeans(140, algorithm=algorithm, random_state=0, n_threads=2, max_iter=4)
         made.append(km.fit(source).model_.digest())
     names = {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
     return made, "largek-kernels" in names
 
 if __name__ == "__main__":
+    zarr.create_array(sys.argv[1], shape=x.shape, chunks=(1_500, 8), dtype=x.dtype)[:] = x
     first = digests()
     assert first[1], "there were threads"
     pid = os.fork()
@@ -244,9 +251,9 @@ if __name__ == "__main__":
 
 @compiled_only
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-def test_a_process_forked_after_a_fit_fits_with_the_same_bits() -> None:
+def test_a_process_forked_after_a_fit_fits_with_the_same_bits(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKS],
+        [sys.executable, "-W", "ignore", "-c", FORKS, str(tmp_path / "x.zarr")],
         capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
