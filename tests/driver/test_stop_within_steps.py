@@ -199,6 +199,7 @@ def test_work_between_passes_is_stopped_between_parts(
 # --- errors and forks
 
 
+@compiled_only
 def test_an_error_in_a_thread_reaches_the_caller_and_the_next_fit_works(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
