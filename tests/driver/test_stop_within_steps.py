@@ -23,12 +23,12 @@ from largek_dask.data.sources import open_rows
 from largek_dask.driver.run import Clock
 from largek_dask.kernels import arguments, distances, threads
 from largek_dask.kernels.arguments import LONG_WORK
-from largek_dask.kernels.blocks import rows_at
+from largek_dask.kernels.blocks import rows_at, sparse_rows
 from largek_dask.kernels.bounds.lists import ListSearch, order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.compiling import checked_by
 from largek_dask.kernels.dense.splits import split_clusters
-from largek_dask.kernels.distances import pack_centers
+from largek_dask.kernels.distances import nearest_two, pack_centers, scores
 from largek_dask.kernels.projection import Directions, project
 from largek_dask.passes.prefetch import ChunkSource
 from tests.helpers.checks import fit_asked
@@ -194,6 +194,21 @@ def test_work_between_passes_is_stopped_between_parts(
     with checked_by(check), pytest.raises(InterruptedError):
         work()
     assert asked[0] <= most + 2, "each of two threads asks once more"
+
+
+@pytest.mark.parametrize("rows", [X, X.astype(np.float16), sparse_rows(X)])
+@pytest.mark.parametrize("k", [1, 40])
+def test_stretches_do_not_change_what_is_found(
+    rows: Any, k: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, n_checks = pack_centers(X[:k], X[0]), [0]
+    expected = nearest_two(rows, packed), scores(X, packed)
+    monkeypatch.setattr(arguments, "LONG_WORK", 1)
+    monkeypatch.setattr(arguments, "_LEAST_ROWS", STRETCH - 1)
+    with checked_by(lambda: n_checks.__setitem__(0, n_checks[0] + 1)):
+        found = nearest_two(rows, packed), scores(X, packed)
+    assert n_checks[0] >= ROWS // STRETCH
+    np.testing.assert_equal(found, expected)
 
 
 # --- errors and forks
