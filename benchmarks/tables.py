@@ -71,6 +71,7 @@ TABLES = {
     "indexes": Table(_on("indexes"), "indexes"),
     "formats": Table("docs/howto/data.md", "formats"),
     "cores": Table(_on("scale"), "cores"),
+    "cores_worst": Table(_on("scale"), "cores", "worst_table"),
     "span_threads": Table(_on("scale"), "span", "of_threads"),
     "span_stages": Table(_on("scale"), "span", "of_stages"),
     "span_workers": Table(_on("scale"), "span", "of_workers"),

@@ -10,9 +10,14 @@ from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import Table, readonly
+from largek_dask.kernels.compiling import check_now
 
 _CONVERTED_VALUES = 1 << 16
 """Number of values per block of converted rows; a block fits the second-level cache."""
+LONG_WORK = 1 << 31
+"""Maximum number of multiply-adds between two checks for a stop, about a tenth of a second."""
+_LEAST_ROWS = 1_024
+"""Minimum number of rows between two checks, so that rows share each reading of the centres."""
 
 Array = NDArray[Any]
 Labels = NDArray[np.int32]
@@ -27,15 +32,26 @@ def check_rows(x: Table, n_features: int) -> int:
     return len(x)
 
 
-def converted(x: Array, dtype: np.dtype[Any]) -> Iterator[tuple[slice, Array]]:
-    """Yield slices of rows with their values as read-only C-ordered blocks of type ``dtype``."""
-    if len(x) == 0:
-        return
+def stretches(n: int, row_work: int) -> Iterator[slice]:
+    """Yield slices of n rows, and check for a stop before each; a row takes ``row_work``."""
+    step = max(_LEAST_ROWS, LONG_WORK // max(1, row_work))
+    for begin in range(0, n, step):
+        check_now()
+        yield slice(begin, min(begin + step, n))
+
+
+def converted(x: Array, dtype: np.dtype[Any], row_work: int = 0) -> Iterator[tuple[slice, Array]]:
+    """Yield slices of rows with their values as read-only C-ordered blocks of type ``dtype``.
+
+    Blocks are short enough for checks for a stop, if each row takes ``row_work`` multiply-adds.
+    """
     if x.dtype == dtype and x.flags.c_contiguous:
-        yield slice(0, len(x)), readonly(x)
+        for rows in stretches(len(x), row_work):
+            yield rows, readonly(x[rows])
         return
     step = max(64, _CONVERTED_VALUES // x.shape[1])
     for begin in range(0, len(x), step):
+        check_now()
         rows = slice(begin, min(begin + step, len(x)))
         yield rows, readonly(np.ascontiguousarray(x[rows], dtype))
 

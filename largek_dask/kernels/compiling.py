@@ -6,7 +6,7 @@ being compiled, and numba's lock allows one compilation at a time, so the counte
 time.
 
 A compilation cannot be interrupted, so work with a time limit may refuse to start one
-(:class:`checked_by`).
+(:class:`checked_by`). The same check ends long computations (:func:`check_now`).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Compiled:
 
 class _ThreadState(threading.local):
     check: Callable[[], object] | None = None
-    """Function to call before a function is compiled; it may raise."""
+    """Function to call before a function is compiled and during long work; it may raise."""
     seconds_ahead: float = 0.0
 
 
@@ -119,7 +119,7 @@ def call_after_each(hook: Callable[[], object]) -> Callable[[], None]:
 
 
 class checked_by:  # a class is faster than @contextmanager
-    """Call ``check`` whenever this thread is about to compile a function.
+    """Call ``check`` whenever this thread is about to compile a function, and in long computations.
 
     If ``check`` raises, the exception propagates from the kernel call and the function is not
     compiled; the next call may compile the function. Functions compiled earlier remain usable.
@@ -135,6 +135,17 @@ class checked_by:  # a class is faster than @contextmanager
 
     def __exit__(self, *_: object) -> None:
         _thread.check = self._before
+
+
+def check_now() -> None:
+    """Call the check of this thread, if there is one."""
+    if _thread.check is not None:
+        _thread.check()
+
+
+def current_check() -> Callable[[], object] | None:
+    """Return the check of this thread, to pass it on to other threads."""
+    return _thread.check
 
 
 def seconds_ahead() -> float:

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.errors import ParameterError
-from largek_dask.kernels.arguments import check_rows, converted, output, two_outputs
+from largek_dask.kernels.arguments import check_rows, converted, output, stretches, two_outputs
 from largek_dask.kernels.blocks import SparseBlock, Table, readonly
 from largek_dask.kernels.dense import doubts, panels
 from largek_dask.kernels.dense import search as dense
@@ -172,7 +172,7 @@ def scores(x: Table, packed: PackedCenters) -> Array:
         sparse_doubts.mend_scores(x, packed.centers, packed.cache, out)
         return out
     form = packed.cache.get(panels.direct_form)
-    for rows, block in converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype, packed.centers.size):
         _score(block, packed, packed.direct or SOME, form, out[rows])
     return out
 
@@ -215,12 +215,13 @@ def squared_distances(x: Table, packed: PackedCenters, labels: Labels) -> NDArra
 def _search(x: Table, packed: PackedCenters, out: tuple[Array, ...]) -> None:
     """Write labels only, or all four results of :func:`nearest_two`."""
     if isinstance(x, SparseBlock):
-        two = len(out) > 1
-        found = sparse_doubts.nearest_two_sparse(x, packed.centers, packed.cache, two)
-        for part, values in zip(out, found, strict=False):
-            part[:] = values
+        two, n_stored = len(out) > 1, x.stored.stop - x.stored.start
+        for rows in stretches(len(x), n_stored // max(1, len(x)) * packed.n_clusters):
+            found = sparse_doubts.nearest_two_sparse(x[rows], packed.centers, packed.cache, two)
+            for part, values in zip(out, found, strict=False):
+                part[rows] = values
         return
-    for rows, block in converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype, packed.centers.size):
         parts = out if len(block) == len(x) else tuple(part[rows] for part in out)
         doubtful, limits = _run(block, packed, parts)
         if len(doubtful):

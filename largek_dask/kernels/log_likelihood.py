@@ -69,7 +69,7 @@ def log_likelihoods(x: Array, packed: PackedMixture) -> tuple[Labels, Floats]:
     n = check_rows(x, packed.n_features)
     labels, found = np.empty(n, np.int32), np.empty(n)
     none = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0)
-    for rows, block in converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype, packed.means.size):
         _search_of(packed)(block, 0, NEAR, 1.0, labels[rows], found[rows], *none)
     return labels, found
 
@@ -88,7 +88,7 @@ def posteriors(
     near = min(FAR, max(NEAR, 1.0 - float(log(np.array([least]))[0])))
     counts = np.zeros(n, np.int64)
     parts: list[tuple[Labels, Floats]] = [(np.empty(0, np.int32), np.empty(0))]
-    for rows, block in converted(x, packed.dtype):
+    for rows, block in converted(x, packed.dtype, packed.means.size):
         search, begin, size = _search_of(packed), 0, len(block)
         labels, found = np.empty(size, np.int32), np.empty(size)
         room = max(packed.n_components, _KEPT * size)

@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
+from numpy.typing import NDArray
 
 from largek_dask.context import carried
 from largek_dask.kernels import team
 from largek_dask.kernels.atomics import DATA_BYTES
-from largek_dask.kernels.compiling import checked_by
+from largek_dask.kernels.compiling import check_now, checked_by, current_check
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -27,6 +28,8 @@ Result = TypeVar("Result")
 SLICE_VALUES = 1 << 17
 """Minimum number of values for another thread in :func:`on_slices`: work of a tenth of a
 millisecond, which is about the time to start the thread."""
+LONG_SLICE = 1 << 24
+"""Maximum number of values between two checks for a stop, about a tenth of a second of copying."""
 PART_VALUES = 1 << 13
 """Minimum number of values in a part: work of some microseconds, the time to begin a part."""
 PARTS_PER_THREAD = 4
@@ -177,8 +180,21 @@ def _share(
     finally:
         if not is_done:
             team.cancel(control)
-        while not team.end(control, END_SPINS):
+        _end(control)
+
+
+def _end(control: NDArray[np.int64]) -> None:
+    """Wait for threads that have joined, even after Ctrl-C, because they write to arrays."""
+    interrupt: KeyboardInterrupt | None = None
+    while True:
+        try:
+            if team.end(control, END_SPINS):
+                break
             time.sleep(SLEEP_SECONDS)
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
 
 
 def _own_memory() -> _Memory:
@@ -202,16 +218,24 @@ def on_threads(
     """Return ``[function(item) for item in items]``, using up to ``n_threads`` threads.
 
     The calling thread is one of these threads. Kernels release the GIL while they run. Results must
-    not depend on which thread processes an item. After an error, no further items are started, and
-    the error of the earliest item is raised once all threads have stopped. A nested call uses only
-    the thread that makes the call.
+    not depend on which thread processes an item. The check of the calling thread (``checked_by``)
+    is called before every item. After an error, no further items are started, checks in the other
+    threads raise, and the error of the earliest failed item is raised once all threads have
+    stopped. A nested call uses only the thread that makes the call.
     """
     items = list(items)
     if n_threads <= 1 or len(items) <= 1 or getattr(_here, "is_one", False):
-        return [function(item) for item in items]
+        return [_checked(function, item) for item in items]
+    asked = current_check()
     left = deque(enumerate(items))
     results: list[Any] = [None] * len(items)
     errors: list[tuple[int, BaseException]] = []
+
+    def check() -> None:
+        if errors:
+            raise _Stopped
+        if asked is not None:
+            asked()
 
     def work() -> None:
         while True:
@@ -220,7 +244,10 @@ def on_threads(
             except IndexError:
                 return
             try:
-                results[i] = function(item)
+                with checked_by(check):
+                    results[i] = _checked(function, item)
+            except _Stopped:
+                return
             except BaseException as error:
                 errors.append((i, error))
                 left.clear()
@@ -232,21 +259,42 @@ def on_threads(
         # Start on this thread at once: waking another thread may take longer than the call.
         _here.is_one = True
         work()
+    except BaseException as error:
+        errors.append((-1, error))
     finally:
         _here.is_one = False
         left.clear()
-        for helper in helpers:
-            helper.cancel_or_wait()
+        _await(helpers, errors)
     if errors:
         raise min(errors, key=lambda error: error[0])[1]
     return results
+
+
+class _Stopped(BaseException):
+    """Raised in the other threads after an error in one of them."""
+
+
+def _checked(function: Callable[[Item], Result], item: Item) -> Result:
+    check_now()
+    return function(item)
+
+
+def _await(helpers: list[_Helper], errors: list[tuple[int, BaseException]]) -> None:
+    """Wait for threads that have started, even after Ctrl-C, because they write to arrays."""
+    while helpers:
+        try:
+            helpers[-1].cancel_or_wait()
+            helpers.pop()
+        except KeyboardInterrupt as error:
+            errors.append((-1, error))
 
 
 def on_slices(
     n_threads: int, function: Callable[[slice], object], n_rows: int, row_values: int
 ) -> None:
     """Call ``function`` for slices of ``n_rows`` rows on threads, with enough values per slice."""
-    step = max(1, SLICE_VALUES // max(1, row_values), -(-n_rows // n_threads))
+    least, most = (max(1, size // max(1, row_values)) for size in (SLICE_VALUES, LONG_SLICE))
+    step = min(most, max(least, -(-n_rows // n_threads)))
     on_threads(
         n_threads, function, [slice(at, min(at + step, n_rows)) for at in range(0, n_rows, step)]
     )
@@ -260,11 +308,11 @@ class _Helper:
         self._done.acquire()
 
     def run(self) -> None:
-        if self._free.acquire(blocking=False):
-            try:
+        try:
+            if self._free.acquire(blocking=False):
                 self._work()
-            finally:
-                self._done.release()
+        finally:
+            self._done.release()
 
     def cancel_or_wait(self) -> None:
         """Cancel the work if no thread has started it; otherwise wait until it ends."""
@@ -283,19 +331,16 @@ class Threads:
     n: int = 1
     """Number of threads; results must not depend on it."""
     check: Callable[[], object] = _no_check
-    """Function to call before every item and every compilation. It may raise an error to cancel the
-    work."""
+    """Function to call before every item, before every compilation and in long computations. It may
+    raise an error to cancel the work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return ``[function(item) for item in items]``, calling ``check`` before every item."""
-
-        def checked(item: Item) -> Result:
-            self.check()
-            with checked_by(self.check):
-                return function(item)
-
-        return on_threads(self.n, checked, items)
+        if self.check is _no_check:
+            return on_threads(self.n, function, items)
+        with checked_by(self.check):
+            return on_threads(self.n, function, items)
 
 
 ALONE = Threads()
-"""Use only the calling thread, without checks for cancellation."""
+"""Use only the calling thread, and only the check that this thread already has."""

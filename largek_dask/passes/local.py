@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import weakref
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
-from dask.system import cpu_count
 from numpy.typing import NDArray
 
 from largek_dask import config
@@ -21,18 +22,49 @@ from largek_dask.passes.rowstate import process_memory
 from largek_dask.passes.spec import PassSpec
 from largek_dask.passes.telemetry import PassReport
 
+OWN_GROUPS, GROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+"""Names of this process's control groups, and the folder of all control groups."""
+
 
 def available_cpus() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return the number of cores that this process may use, by affinity and quota.
+
+    A quota of 1.5 cores allows two threads.
+    """
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return max(1, math.ceil(min(cores, _quota())))
+
+
+def _quota() -> float:
+    """Return the smallest quota of this process's control groups, in cores; infinity if none."""
+    quota = math.inf
+    for line in OWN_GROUPS.read_text().splitlines() if OWN_GROUPS.exists() else ():
+        _, controllers, name = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            # In a container, the name may be that on the host, and the group is the root.
+            group = Path(name.lstrip("/"))
+            folders = [GROUPS / controllers / part for part in (group, *group.parents)]
+            quota = min(quota, *map(_quota_of, folders))
+    return quota
+
+
+def _quota_of(group: Path) -> float:
+    """Return the quota of a control group of version 2, or else of version 1, in cores."""
+    for names in (("cpu.max",), ("cpu.cfs_quota_us", "cpu.cfs_period_us")):
+        try:
+            quota, period = map(float, " ".join((group / n).read_text() for n in names).split())
+        except (OSError, ValueError):  # "max" is no limit
+            continue
+        if quota > 0 < period:
+            return quota / period
+    return math.inf
 
 
 def driver_cpus() -> int:
     """Return the number of cores that the driver of a cluster's passes may use."""
     given = os.environ.get("SLURM_CPUS_PER_TASK", "")
-    limits = [available_cpus(), int(cpu_count()), *([int(given)] if given.isdecimal() else [])]
-    return max(1, min(limits))
+    return max(1, min([available_cpus(), *([int(given)] if given.isdecimal() else [])]))
 
 
 def state_budget(memory_limit: int | None, memory: int) -> int:

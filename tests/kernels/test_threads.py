@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from itertools import count
@@ -10,6 +11,7 @@ from itertools import count
 import pytest
 
 from largek_dask.kernels import threads
+from largek_dask.kernels.compiling import check_now, checked_by
 from largek_dask.kernels.threads import Threads, on_threads
 
 
@@ -103,6 +105,58 @@ def test_remaining_items_are_dropped_if_a_thread_cannot_start(monkeypatch):
         on_threads(3, done.append, range(50))
     assert done == []
     assert not getattr(threads._here, "is_one", False)
+
+
+def until_stopped():
+    """Work with checks until one of them raises."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        check_now()
+    raise AssertionError("no check has raised")
+
+
+def test_an_error_raises_in_the_checks_of_other_threads():
+    both = threading.Barrier(2, timeout=60)
+
+    def work(item):
+        both.wait()
+        if item == 1:
+            raise ValueError("of one thread")
+        until_stopped()
+
+    with pytest.raises(ValueError, match="of one thread"):
+        on_threads(2, work, range(2))
+
+
+def test_ctrl_c_waits_until_other_threads_have_stopped():
+    both, me, stopped = threading.Barrier(2, timeout=60), threading.main_thread(), []
+
+    def work(item):
+        both.wait()
+        if threading.current_thread() is not me:
+            signal.pthread_kill(me.ident, signal.SIGINT)
+            try:
+                until_stopped()
+            finally:
+                stopped.append(item)
+
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(2, work, range(2))
+    assert len(stopped) == 1
+    assert not threads._here.is_one
+    assert len(set(on_threads(2, lambda item: both.wait(), range(2)))) == 2
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_threads_take_over_the_check_of_the_caller(n_threads):
+    asked = []
+    with checked_by(lambda: asked.append(threading.current_thread())):
+        assert on_threads(n_threads, lambda item: check_now(), range(6)) == 6 * [None]
+        assert len(asked) == 12, "before and in every item"
+        assert Threads(n_threads).map(abs, [-1, -2]) == [1, 2]
+        assert len(asked) == 14
+    assert on_threads(n_threads, lambda item: check_now(), range(6)) == 6 * [None]
+    assert len(asked) == 14
 
 
 def test_an_error_is_raised_after_all_threads_have_stopped(monkeypatch):

@@ -629,9 +629,40 @@ def test_threads_are_as_many_as_the_cores_of_this_process(monkeypatch):
     assert available_cpus() == 1
 
 
+@pytest.mark.parametrize(
+    ("groups", "files", "cores"),
+    [
+        ("0::/a/b", {"a/b/cpu.max": "150000 100000"}, 2),
+        ("0::/a/b", {"a/b/cpu.max": "max 100000", "a/cpu.max": "300000 100000"}, 3),
+        ("0::/on/the/host", {"cpu.max": "50000 100000"}, 1),
+        ("0::/a", {"a/cpu.max": "9900000 100000"}, 12),
+        (
+            "4:memory:/a\n2:cpu,cpuacct:/a\n0::/",
+            {"cpu,cpuacct/a/cpu.cfs_quota_us": "400000", "cpu,cpuacct/a/cpu.cfs_period_us": "1e5"},
+            4,
+        ),
+        ("2:cpu:/", {"cpu/cpu.cfs_quota_us": "-1", "cpu/cpu.cfs_period_us": "100000"}, 12),
+        ("2:memory:/", {"memory/cpu.max": "50000 100000"}, 12),
+        ("0::/", {}, 12),
+        (None, {}, 12),
+    ],
+)
+def test_threads_respect_the_quota_of_a_control_group(groups, files, cores, tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", {0: set(range(12))}.get, raising=False)
+    monkeypatch.setattr(local, "OWN_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(local, "GROUPS", tmp_path / "groups")
+    if groups is not None:
+        (tmp_path / "own").write_text(groups + "\n")
+    for name, text in files.items():
+        path = tmp_path / "groups" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert available_cpus() == cores
+
+
 def test_a_driver_takes_no_more_cores_than_it_was_given(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", {0: set(range(12))}.get, raising=False)
-    monkeypatch.setattr(local, "cpu_count", lambda: 10)
+    monkeypatch.setattr(local, "_quota", lambda: 9.5)
     monkeypatch.delenv("SLURM_CPUS_PER_TASK", raising=False)
     assert driver_cpus() == 10, "a limit of a cgroup"
     for text, cores in (("4", 4), ("0", 1), ("64", 10), ("x", 10)):

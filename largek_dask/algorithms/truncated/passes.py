@@ -22,6 +22,7 @@ from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, MovedRows, Tally, count_rows
 from largek_dask.algorithms.truncated.lists import Indices, Labels, Recipe, lists_of_cells
+from largek_dask.kernels.arguments import LONG_WORK
 from largek_dask.kernels.bounds.lists import (
     Lists,
     ListSearch,
@@ -243,7 +244,7 @@ def _search_lists(
     order, starts = order_by_label(groups, lists.n_groups, upper, lower, threads.n)
     state = rows.labels, rows.upper, rows.lower
     search = ListSearch(x, order, starts, lists, pass_.packed, state, keep=pass_.max_loss > 0)
-    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n, x.shape[1])
     evaluated, moved, before = search.run(cuts, threads)
     return evaluated, MovedRows(moved.astype(np.int64), before)
 
@@ -257,14 +258,14 @@ def copied(labels: Labels, threads: Threads) -> Labels:
     return out
 
 
-def group_cuts(work: NDArray[np.int64], n_threads: int) -> list[int]:
+def group_cuts(work: NDArray[np.int64], n_threads: int, n_features: int) -> list[int]:
     """Divide the groups into parts of decreasing work; return the boundaries of the parts.
 
     ``work`` (g,) is the cumulative work of the groups, in distances.
     """
-    total = int(work[-1])
-    least = max(1, total // (LAST_PARTS * n_threads))
-    most = max(SHORT_WORK, total // (PARTS_PER_THREAD * n_threads))
+    total, longest = int(work[-1]), max(1, LONG_WORK // n_features)
+    least = max(1, min(longest, total // (LAST_PARTS * n_threads)))
+    most = min(longest, max(SHORT_WORK, total // (PARTS_PER_THREAD * n_threads)))
     ends, done = [], 0
     while done < total:
         done += min(most, max(least, (total - done) // (2 * n_threads)))

@@ -25,6 +25,7 @@ from largek_dask.algorithms.randomness import draws_of
 from largek_dask.algorithms.truncated.lists import lists_of_cells
 from largek_dask.algorithms.truncated.passes import group_cuts, row_slices
 from largek_dask.algorithms.vcgmm.components import Components
+from largek_dask.kernels.arguments import stretches
 from largek_dask.kernels.bounds.candidates import search_candidates, search_components
 from largek_dask.kernels.bounds.lists import Lists, order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_components
@@ -198,8 +199,11 @@ def _search(
     if pass_.kind == "all":
 
         def search(span: slice) -> int:
-            begin, end = span.start, span.stop
-            return search_components(x, pass_.packed, candidates, squares, begin, end, keep=False)
+            begin, known, found = span.start, (x, pass_.packed, candidates, squares), 0
+            for part in stretches(span.stop - begin, pass_.packed.means.size):
+                at = begin + part.start, begin + part.stop
+                found += search_components(*known, *at, keep=False)
+            return found
 
         total.n_evaluated += sum(chunk.threads.map(search, row_slices(len(x), chunk.threads.n)))
         if weight is not None:
@@ -238,7 +242,7 @@ def _search_lists(chunk: Chunk, pass_: EMPass, candidates: Labels, squares: Real
         known = x, order, starts, lists, pass_.packed, candidates, squares
         return search_candidates(*known, begin=part[0], end=part[1])
 
-    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n)
+    cuts = group_cuts(np.cumsum(np.diff(starts) * lists.lengths), threads.n, x.shape[1])
     return n_more + sum(threads.map(meet, pairwise(cuts)))
 
 

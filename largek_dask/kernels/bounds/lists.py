@@ -131,10 +131,10 @@ def _sort_loose(part, thread, labels, step, counts, places, order, upper, lower,
         # Two loops avoid an unpredictable branch, and the first loop is vectorized.
         for i in range(end - begin):
             is_loose[i] = (of[i] >= 0) & (not above[i] < below[i])
-        found = 0
+        found = np.int64(0)
         for i in range(end - begin):
             rows[found] = begin + i
-            found += is_loose[i]
+            found += np.int64(is_loose[i])
         for p in range(found):
             j = labels[rows[p]]
             if not counts:

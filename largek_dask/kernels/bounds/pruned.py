@@ -26,6 +26,7 @@ from largek_dask.kernels.bounds.prefix import (
     least_work,
     principal_directions,
 )
+from largek_dask.kernels.compiling import check_now
 from largek_dask.kernels.dense.panels import PAD
 from largek_dask.kernels.distances import PackedCenters, nearest, nearest_two
 from largek_dask.kernels.exact.squares import row_squares
@@ -287,6 +288,7 @@ def _label(
     n, at, size = len(x), 0, PIECE if state.pays else TRIED
     left, n_left, n_evaluated = np.empty(n, np.int64), 0, 0
     while at < n:
+        check_now()
         if state.resting > 0:
             rows = slice(at, min(at + state.resting, n))
             n_evaluated += _search_densely(x[rows], packed, _part(out, rows))

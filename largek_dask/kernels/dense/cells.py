@@ -10,6 +10,7 @@ from numba import types
 from numpy.typing import NDArray
 
 from largek_dask.kernels.blocks import readonly
+from largek_dask.kernels.compiling import check_now
 from largek_dask.kernels.dense import panels
 from largek_dask.kernels.dense.gathered import convert_rows
 from largek_dask.kernels.dense.panels import inner
@@ -96,6 +97,7 @@ def cell_means(
         block, found = np.empty(rows * d + 8, dtype), np.empty(rows, np.int32)
         sums, totals = np.empty((most, d), dtype), np.empty(most)
         for c in cells.tolist():
+            check_now()
             own = slice(offsets[c], offsets[c + 1])
             run(
                 readonly(x), readonly(order[starts[c] : starts[c + 1]]),

@@ -41,6 +41,7 @@ from largek_dask.algorithms.truncated.state import (
     overstep,
     with_neighbours,
 )
+from largek_dask.kernels.arguments import LONG_WORK
 from largek_dask.kernels.bounds.lists import loss_scale
 from largek_dask.kernels.exact.fixed_point import FixedPoint
 from largek_dask.kernels.threads import ALONE, Threads
@@ -210,17 +211,19 @@ def test_an_isolated_cell_meets_the_nearest_centre():
     st.lists(st.integers(0, 1 << 30), min_size=1, max_size=200),
     st.integers(1, 20),
     st.sampled_from([1, 1 << 10, SHORT_WORK]),
+    st.sampled_from([1, 64]),
 )
-def test_group_cuts_are_all_groups_and_shrink(each, n_threads, short):
+def test_group_cuts_are_all_groups_and_shrink(each, n_threads, short, n_features):
     work = np.cumsum(each)
     with mock.patch.object(passes_module, "SHORT_WORK", short):
-        cuts = group_cuts(work, n_threads)
+        cuts = group_cuts(work, n_threads, n_features)
     assert (cuts[0], cuts[-1]) == (0, len(each))
     shares = list(pairwise(cuts))
     assert all(begin < end for begin, end in shares)
     # none is more than what is bearable, but for the group that goes across its end
     total = int(work[-1])
     most = max(short, total // (PARTS_PER_THREAD * n_threads))
+    most = min(most, LONG_WORK // n_features)
     assert all(work[end - 1] - work[begin] <= most for begin, end in shares)
 
 
