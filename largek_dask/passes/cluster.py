@@ -233,7 +233,7 @@ class ClusterPasses(BasePasses):
 
     def _note_workers(self) -> None:
         self.workers = sorted(self._workers.seen)
-        self.n_workers = len(self.workers)
+        self.n_workers, self.worker_threads = len(self.workers), self._workers.n_threads
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
 
