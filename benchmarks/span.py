@@ -18,6 +18,7 @@ Without ``--sets``, only the small sets are measured; other sets keep their resu
 from __future__ import annotations
 
 import heapq
+import math
 import tempfile
 import threading
 import time
@@ -65,12 +66,17 @@ STEPS = {"mixture80M": 34}
 """Maximum numbers of steps that differ from the default; `benchmarks.large` has time for 34."""
 THREADS = (2, 4, 8, 16, 32, 64)
 WORKERS = (1, 2, 4, 16, 64, 256, 1_024)
+PER_WORKER = 16
+"""Number of threads per worker, besides one."""
 DRIVER_THREADS = 16
 """Maximum number of threads of the driver of more than two workers, which has at most as many
 threads as there are workers. With two workers or less, the driver has one thread, as when two
 workers are measured."""
 FEW = 1_000
 """Maximum number of clusters of the first short fit, which compiles and loads code."""
+LAYOUTS = [str(n) for n in WORKERS] + [
+    f"{n // PER_WORKER} x {PER_WORKER}" for n in WORKERS if n > PER_WORKER
+]
 SHOWN_THREADS, SHOWN_WORKERS = "16", "256"
 """Numbers of threads and workers for which stages are shown."""
 LEAST_SECONDS = 1e-4
@@ -166,7 +172,8 @@ def on_workers(
 ) -> dict[str, Any]:
     """Return work by stage of the driver, and predicted seconds by number of workers.
 
-    Each chunk counts ``copies`` times.
+    Each chunk counts ``copies`` times. Keys are the number of workers with one thread each, or the
+    numbers of workers and of threads per worker.
     """
     passes = [one for one in found.passes if one.of_table and one.begin < one.end]
     away = {i for one in passes for i in range(one.begin, one.end)}
@@ -178,9 +185,11 @@ def on_workers(
         (labels if stage == "labels" else chunks).append(seconds)
     steps = passes[: len(chunks)]
     gathered = sum(one.gathered for one in passes) / MANY_BYTES
-    on = {}
-    for n in WORKERS:
-        # With more workers, more chunks are labelled at a time (`driver.final`).
+    on: dict[str, Any] = {}
+    for layout in LAYOUTS:
+        processes, per = map(int, (layout + " x 1").split(" x ")[:2])
+        n = processes * per
+        # With more threads, more chunks are labelled at a time (`driver.final`).
         group = max(GROUP_CHUNKS * n, len(labels[0]) // copies)
         n_groups = -(-sum(map(len, labels)) // group)
         groups = [*chunks, *np.array_split(np.concatenate(labels), n_groups)]
@@ -188,13 +197,16 @@ def on_workers(
             (sum(one[at] for one in steps) + n_groups * passes[-1][at]) / MANY_BYTES
             for at in (-3, -2)
         )
-        empty, alone = of_many(many, "tasks", n), of_many(many, "tasks", 1)
-        on[str(n)] = {
+        empty, alone = of_many(many, "tasks", processes), of_many(many, "tasks", 1)
+        totals = max(0.0, of_many(many, "tree", processes) - empty)
+        # To add two totals, both are read and one is written.
+        totals += 3 * (per - 1) * MANY_BYTES / about["bytes_per_second"]
+        on[layout] = {
             "driver": sum(on_driver(found, away, n, about).values()),
-            "chunks": sum(max(map(sum, np.array_split(one, n))) for one in groups),
+            "chunks": float(sum(max(map(sum, np.array_split(one, n))) for one in groups)),
             "empty": empty * len(groups),
-            "broadcasts": of_many(many, "broadcast", n) * sent,
-            "totals": max(0.0, of_many(many, "tree", n) - empty) * returned,
+            "broadcasts": of_many(many, "broadcast", processes) * sent,
+            "totals": totals * returned,
             # All rows together are received once, as the total of one worker.
             "rows": max(0.0, of_many(many, "tree", 1) - alone) * gathered,
         }
@@ -332,12 +344,13 @@ def of_workers(result: dict[str, Any]) -> str:
             about = [
                 f"{found[name]:,.0f}" for name in ("n_chunks", "n_passes", "megabytes", "work")
             ]
-            efficiencies = [
-                f"{found['work'] / (int(n) * sum(one.values())):.2f}"
+            efficiencies = {
+                n: found["work"] / (math.prod(map(int, n.split(" x "))) * sum(one.values()))
                 for n, one in found["on"].items()
-            ]
-            rows.append([record["set"], *about, *efficiencies])
-    head = ["set", "chunks", "passes", "MB", "T₁", *(f"{n:,}" for n in WORKERS)]
+            }
+            cells = (f"{efficiencies[n]:.2f}" if n in efficiencies else "" for n in LAYOUTS)
+            rows.append([record["set"], *about, *cells])
+    head = ["set", "chunks", "passes", "MB", "T₁", *LAYOUTS]
     return "\n".join(table_of(head, rows))
 
 
