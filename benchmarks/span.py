@@ -350,7 +350,8 @@ def of_workers(result: dict[str, Any]) -> str:
             }
             cells = (f"{efficiencies[n]:.2f}" if n in efficiencies else "" for n in LAYOUTS)
             rows.append([record["set"], *about, *cells])
-    head = ["set", "chunks", "passes", "MB", "T₁", *LAYOUTS]
+    layouts = (f"{int(n):,}" if n.isdecimal() else n for n in LAYOUTS)
+    head = ["set", "chunks", "passes", "MB", "T₁", *layouts]
     return "\n".join(table_of(head, rows))
 
 
