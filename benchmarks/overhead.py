@@ -65,13 +65,15 @@ def empty_pass(passes: Any, repeats: int) -> float:
 
 
 def stored(x: np.ndarray, folder: Path, n_chunks: int) -> Any:
-    from largek_dask.data.numpy_files import NpyRows
-
+    from largek_dask.data.mapped_files import MappedRows
     from largek_dask.data.rows import regular_table
+    from largek_dask.data.table_files import TableFiles
 
     path = folder / f"{n_chunks}.npy"
     np.save(path, x)
-    return NpyRows(str(path), chunk_table=regular_table(len(x), -(-len(x) // n_chunks)))
+    table = regular_table(len(x), -(-len(x) // n_chunks))
+    where = str(path)
+    return MappedRows(TableFiles(where, where, (where,), ".npy"), chunk_table=table)
 
 
 def measure_empty(folder: Path) -> dict[str, float]:

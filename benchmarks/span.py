@@ -9,12 +9,16 @@ store also gives the seconds of each chunk, and the bytes of broadcasts and tota
 from the figures of `benchmarks.many`, the time on many workers is predicted. Fits on two threads
 and two workers are measured, and compared with the predictions.
 
+The fit of 80,000,000 rows is predicted from one of a tenth of them, with as many clusters: each
+chunk counts ten times.
+
 Without ``--sets``, only the small sets are measured; other sets keep their results.
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import tempfile
 import threading
 import time
@@ -41,6 +45,7 @@ from benchmarks.span_trace import STAGES, Recorder, recorded
 from benchmarks.tables import against, publish, table_of
 from largek_dask.data.sources import open_rows
 from largek_dask.driver.fit import fit
+from largek_dask.driver.labels import GROUP_CHUNKS
 from largek_dask.driver.options import FitOptions
 from largek_dask.kernels.atomics import load, store
 from largek_dask.kernels.threads import SPIN_SECONDS, on_threads, shared
@@ -53,11 +58,26 @@ SETS = SMALL | LARGE | ON_DISK
 """Numbers of clusters by set. Those on disk are recorded only as stores, without measurements."""
 STORED = ("B", *LARGE)
 """Sets that are recorded as stores too, for predictions on workers."""
-DISK_ROWS = {"mixture10M": 10_000_000, "mixture80M": 80_000_000}
+DISK_ROWS = {"mixture10M": 10_000_000, "mixture80M": 8_000_000}
+"""Numbers of recorded rows."""
+COPIES = {"mixture80M": 10}
+"""Numbers of times that each recorded chunk counts, if not 1. Samples are as large as of all
+rows."""
 STEPS = {"mixture80M": 34}
 """Maximum numbers of steps that differ from the default; `benchmarks.large` has time for 34."""
 THREADS = (2, 4, 8, 16, 32, 64)
 WORKERS = (1, 2, 4, 16, 64, 256, 1_024)
+PER_WORKER = 16
+"""Number of threads per worker, besides one."""
+DRIVER_THREADS = 16
+"""Maximum number of threads of the driver of more than two workers, which has at most as many
+threads as there are workers. With two workers or less, the driver has one thread, as when two
+workers are measured."""
+FEW = 1_000
+"""Maximum number of clusters of the first short fit, which compiles and loads code."""
+LAYOUTS = [str(n) for n in WORKERS] + [
+    f"{n // PER_WORKER} x {PER_WORKER}" for n in WORKERS if n > PER_WORKER
+]
 SHOWN_THREADS, SHOWN_WORKERS = "16", "256"
 """Numbers of threads and workers for which stages are shown."""
 LEAST_SECONDS = 1e-4
@@ -87,16 +107,25 @@ def makespan(parts: Sequence[float], begin: Sequence[float]) -> float:
     return end
 
 
+def begin_of(n: int, about: dict[str, Any], pause: float) -> list[float]:
+    """Return the times at which n threads begin with their parts.
+
+    ``pause`` is the time for which the other threads have waited in compiled code, where they join
+    one after another.
+    """
+    if pause < SPIN_SECONDS:
+        return [about["join"] * i for i in range(n)]
+    known = {1: 0.0} | {int(n): seconds for n, seconds in about["hand_over"].items()}
+    times: list[float] = np.interp(range(1, n + 1), list(known), list(known.values())).tolist()
+    return times
+
+
 def on_many_threads(found: Recorder, n: int, about: dict[str, Any]) -> dict[str, Any]:
     """Return work, predicted seconds on n threads, and the longest chain of parts."""
-    known = {1: 0.0} | {int(n): seconds for n, seconds in about["hand_over"].items()}
-    asleep = np.interp(range(1, n + 1), list(known), list(known.values())).tolist()
-    # Waiting threads join one after another.
-    awake = [about["join"] * i for i in range(n)]
     serial, shared = dict.fromkeys(STAGES, 0.0) | found.serial, dict.fromkeys(STAGES, 0.0)
     spans, longest = [], 0.0
     for stage, parts, pause in found.regions:
-        work, begin = sum(parts), awake if pause < SPIN_SECONDS else asleep
+        work, begin = sum(parts), begin_of(n, about, pause)
         is_shared = work >= LEAST_SECONDS
         (shared if is_shared else serial)[stage] += work
         spans.append(makespan(parts, begin) if is_shared else 0.0)
@@ -133,34 +162,67 @@ def of_many(many: dict[str, Any], kind: str, n: int) -> float:
     return float(np.exp(y[at] + slope * (np.log(n) - x[at])))
 
 
-def on_workers(found: Recorder, many: dict[str, Any]) -> dict[str, Any]:
-    """Return work by stage of the driver, and predicted seconds by number of workers."""
+def on_driver(found: Recorder, away: set[int], n: int, about: dict[str, Any]) -> dict[str, float]:
+    """Return the seconds of the driver by stage; regions ``away`` are computed by n workers."""
+    threads = 1 if n <= 2 else min(n, DRIVER_THREADS)
+    spent = dict.fromkeys(STAGES, 0.0) | found.serial
+    for i, (stage, parts, pause) in enumerate(found.regions):
+        if i not in away:
+            work, begin = sum(parts), begin_of(threads, about, pause)
+            spent[stage] += makespan(parts, begin) if work >= LEAST_SECONDS else work
+    return spent
+
+
+def on_workers(
+    found: Recorder, many: dict[str, Any], about: dict[str, Any], copies: int = 1
+) -> dict[str, Any]:
+    """Return work by stage of the driver, and predicted seconds by number of workers.
+
+    Each chunk counts ``copies`` times. Keys are the number of workers with one thread each, or the
+    numbers of workers and of threads per worker.
+    """
     passes = [one for one in found.passes if one.of_table and one.begin < one.end]
     away = {i for one in passes for i in range(one.begin, one.end)}
-    driver = dict.fromkeys(STAGES, 0.0) | found.serial
-    for i, region in enumerate(found.regions):
-        driver[region.stage] += 0.0 if i in away else sum(region.parts)
-    chunks = [
-        [seconds for region in found.regions[one.begin : one.end] for seconds in region.parts]
-        for one in passes
-    ]
-    sent, returned = (sum(one[at] for one in passes) / MANY_BYTES for at in (-2, -1))
-    on = {}
-    for n in WORKERS:
-        empty = of_many(many, "tasks", n)
-        on[str(n)] = {
-            "driver": sum(driver.values()),
-            "chunks": sum(max(map(sum, np.array_split(one, n))) for one in chunks),
-            "empty": empty * len(passes),
-            "broadcasts": of_many(many, "broadcast", n) * sent,
-            "totals": max(0.0, of_many(many, "tree", n) - empty) * returned,
+    chunks, labels = [], []
+    for one in passes:
+        stage, seconds = found.regions[one.begin].stage, []
+        for region in found.regions[one.begin : one.end]:
+            seconds += copies * region.parts
+        (labels if stage == "labels" else chunks).append(seconds)
+    steps = passes[: len(chunks)]
+    gathered = sum(one.gathered for one in passes) / MANY_BYTES
+    on: dict[str, Any] = {}
+    for layout in LAYOUTS:
+        processes, per = map(int, (layout + " x 1").split(" x ")[:2])
+        n = processes * per
+        # With more threads, more chunks are labelled at a time (`driver.final`).
+        group = max(GROUP_CHUNKS * n, len(labels[0]) // copies)
+        n_groups = -(-sum(map(len, labels)) // group)
+        groups = [*chunks, *np.array_split(np.concatenate(labels), n_groups)]
+        sent, returned = (
+            (sum(one[at] for one in steps) + n_groups * passes[-1][at]) / MANY_BYTES
+            for at in (-3, -2)
+        )
+        empty, alone = of_many(many, "tasks", processes), of_many(many, "tasks", 1)
+        totals = max(0.0, of_many(many, "tree", processes) - empty)
+        # To add two totals, both are read and one is written.
+        totals += 3 * (per - 1) * MANY_BYTES / about["bytes_per_second"]
+        on[layout] = {
+            "driver": sum(on_driver(found, away, n, about).values()),
+            "chunks": float(sum(max(map(sum, np.array_split(one, n))) for one in groups)),
+            "empty": empty * len(groups),
+            "broadcasts": of_many(many, "broadcast", processes) * sent,
+            "totals": totals * returned,
+            # All rows together are received once, as the total of one worker.
+            "rows": max(0.0, of_many(many, "tree", 1) - alone) * gathered,
         }
+    driver = on_driver(found, away, 1, about)
     return {
-        "work": sum(driver.values()) + sum(map(sum, chunks)),
+        "work": sum(driver.values()) + sum(map(sum, [*chunks, *labels])),
         "n_chunks": max(map(len, chunks)),
         "n_passes": len(passes),
-        "megabytes": (sent + returned) * MANY_BYTES / 1e6,
-        "driver": driver,
+        "megabytes": (sent + returned + gathered) * MANY_BYTES / 1e6,
+        "driver": on_driver(found, away, int(SHOWN_WORKERS), about),
         "on": on,
     }
 
@@ -230,26 +292,27 @@ def wall_seconds(rows: Any, k: int, **where: Any) -> float:
 
 def child(kind: str, path: str, k: int, *given: Any) -> dict[str, Any]:
     # A first short fit compiles and loads code.
-    few = np.asarray(open_rows(path).read(0))[: 40 * k]
+    few_k = min(k, FEW)
+    few = np.asarray(open_rows(path).read(0))[: 40 * few_k]
     if kind == "threads":
         [about], x = given, np.load(path)
-        recorded(open_rows(few), k, 2)
+        recorded(open_rows(few), few_k, 2)
         return {str(n): on_many_threads(recorded(open_rows(x), k, n), n, about) for n in THREADS}
     if kind == "workers":
-        [steps] = given
-        recorded(open_rows(few), k, 1)
-        found = recorded(open_rows(path), k, 1, max_iter=steps)
-        return on_workers(found, read_result("many")["measured"])
+        steps, copies, about = given
+        recorded(open_rows(few), few_k, 1, DRIVER_THREADS)
+        found = recorded(open_rows(path), k, 1, DRIVER_THREADS, max_iter=steps)
+        return on_workers(found, read_result("many")["measured"], about, copies)
     times: dict[str, list[float]] = {"1": [], "2": []}
     for _ in range(*given):
         for n, seconds in times.items():
             if kind == "two threads":
                 x = np.load(path)
-                wall_seconds(few, k, n_threads=int(n))
+                wall_seconds(few, few_k, n_threads=int(n))
                 seconds.append(wall_seconds(x, k, n_threads=int(n)))
             else:
                 with local_client(int(n)) as client:
-                    wall_seconds(few, k, client=client)
+                    wall_seconds(few, few_k, client=client)
                     seconds.append(wall_seconds(path, k, client=client))
     return {n: float(np.median(seconds)) for n, seconds in times.items()}
 
@@ -308,12 +371,14 @@ def of_workers(result: dict[str, Any]) -> str:
             about = [
                 f"{found[name]:,.0f}" for name in ("n_chunks", "n_passes", "megabytes", "work")
             ]
-            efficiencies = [
-                f"{found['work'] / (int(n) * sum(one.values())):.2f}"
+            efficiencies = {
+                n: found["work"] / (math.prod(map(int, n.split(" x "))) * sum(one.values()))
                 for n, one in found["on"].items()
-            ]
-            rows.append([record["set"], *about, *efficiencies])
-    head = ["set", "chunks", "passes", "MB", "T₁", *(f"{n:,}" for n in WORKERS)]
+            }
+            cells = (f"{efficiencies[n]:.2f}" if n in efficiencies else "" for n in LAYOUTS)
+            rows.append([record["set"], *about, *cells])
+    layouts = (f"{int(n):,}" if n.isdecimal() else n for n in LAYOUTS)
+    head = ["set", "chunks", "passes", "MB", "T₁", *layouts]
     return "\n".join(table_of(head, rows))
 
 
@@ -324,7 +389,7 @@ def of_driver(result: dict[str, Any]) -> str:
         if found := record.get("workers"):
             parts = [*found["driver"].values(), *found["on"][SHOWN_WORKERS].values()]
             rows.append([record["set"], *(f"{seconds:.2f}" for seconds in parts)])
-    others = ["driver, all stages", "chunks", "empty passes", "broadcasts", "totals"]
+    others = ["driver, all stages", "chunks", "empty passes", "broadcasts", "totals", "rows"]
     return "\n".join(table_of(["set", *STAGES, *others], rows))
 
 
@@ -375,14 +440,16 @@ def measured(name: str, folder: Path, about: dict[str, Any]) -> dict[str, Any]:
     one = peer_environments("largek_dask")[""] | {"SLURM_CPUS_PER_TASK": "1"}
     run: Callable[..., Any] = lambda *what: child_record("benchmarks.span", [*what], one)  # noqa: E731
     if name in ON_DISK:
-        return record | {"workers": run("workers", str(path), k, STEPS.get(name, 300))}
+        copies = COPIES.get(name, 1)
+        found = run("workers", str(path), k, STEPS.get(name, 300), copies, about)
+        return record | {"n": copies * n, "workers": found}
     rounds = ROUNDS if name in SMALL else 1
     record["threads"] = run("threads", str(path), k, about)
     record["two threads"] = run("two threads", str(path), k, rounds)
     if name in STORED:
         store = str(folder / f"{name}.zarr")
         lk.ingest(np.load(path, mmap_mode="r"), store, progress=False)
-        record["workers"] = run("workers", store, k, 300)
+        record["workers"] = run("workers", store, k, 300, 1, about)
         record["two workers"] = run("two workers", store, k, 1)
     return record
 

@@ -80,8 +80,11 @@ class PassCost(NamedTuple):
     of_table: bool
     """False for a pass over rows that the driver holds."""
     sent: int
-    """Bytes of the broadcast, and of the total."""
+    """Bytes of the broadcast."""
     returned: int
+    """Bytes of the total of each worker."""
+    gathered: int
+    """Bytes that workers add to their totals, all together, such as rows of a sample."""
 
 
 @dataclass
@@ -137,25 +140,31 @@ class Recorder:
             n_rows = total.tally.n_evaluated // (k if listed is None else max(1, len(listed) // k))
         moved = n_rows * passes.n_features * passes.rows.dtype.itemsize
         # Only passes over the table are sent to workers.
-        sizes = [len(pickle.dumps(v)) if of_table else 0 for v in (spec.broadcast, total)]
+        values = (spec.broadcast, spec.start(), total) if of_table else ()
+        sent, empty, full = [len(pickle.dumps(value)) for value in values] or (0, 0, 0)
         moved += passes.n_rows * STATE_BYTES
+        sizes = sent, min(empty, full), max(0, full - empty)
         self.passes.append(PassCost(begin, len(self.regions), moved, of_table, *sizes))
         self.lap()
 
 
-def recorded(rows: Any, k: int, n_threads: int, **options: Any) -> Recorder:
-    """Return the record of a fit whose work is divided as for ``n_threads`` threads."""
+def recorded(rows: Any, k: int, n_threads: int, driver: int = 0, **options: Any) -> Recorder:
+    """Return the record of a fit whose work is divided as for ``n_threads`` threads.
+
+    For predictions on workers, only work between passes is divided, for ``driver`` threads, and
+    labels are not returned.
+    """
     found = Recorder()
-    with recording(found):
+    with recording(found, driver):
         found.lap()
         with found.stage("driver"):
             chosen = FitOptions(n_clusters=k, algorithm="truncated", **options)
-            fit(rows, chosen, n_threads=n_threads)
+            fit(rows, chosen, n_threads=n_threads, labels=driver == 0)
     return found
 
 
 @contextmanager
-def recording(to: Recorder) -> Iterator[None]:
+def recording(to: Recorder, driver: int = 0) -> Iterator[None]:
     """Patch the package so that one thread computes and times all parts."""
     shared, timed, start = threads.on_threads, BasePasses._timed, ChunkSource.start
     share = threads._share
@@ -225,6 +234,9 @@ def recording(to: Recorder) -> Iterator[None]:
         "passes.prefetch.ChunkSource.start": lambda self, _: start(self, None),
         "passes.prefetch.ChunkSource.next": read_here,
     }
+    if driver:
+        own = property(lambda self: threads.Threads(driver, self.raise_if_stopped))
+        changes["passes.base.BasePasses.threads"] = own
     for stage, names in STAGES.items():
         changes |= {name: staged(resolve_name(f"largek_dask.{name}"), stage) for name in names}
     with ExitStack() as stack:

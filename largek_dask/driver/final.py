@@ -19,7 +19,7 @@ from largek_dask.algorithms.base import Chunk
 from largek_dask.algorithms.parts.totals import Additive
 from largek_dask.algorithms.problem import Labelled, Labelling
 from largek_dask.driver.formatting import short_number
-from largek_dask.driver.labels import LabelStore, LabelWriter, group_chunks
+from largek_dask.driver.labels import GROUP_CHUNKS, LabelStore, LabelWriter, group_chunks
 from largek_dask.driver.storage import sha256_of
 from largek_dask.kernels.exact.numbers import ExactSums
 from largek_dask.passes.base import BasePasses
@@ -90,7 +90,10 @@ def label_rows(
         done.sums.update(sums)
     in_memory = np.empty(passes.n_rows, labelling.values.dtype) if labels and out is None else None
     writer = None if out is None else out.writer
-    for group in group_chunks(table[first:]):
+    sent = labels and writer is None
+    # Small groups would leave many workers without a chunk.
+    least = 1 if sent else max(1, GROUP_CHUNKS * passes.worker_threads)
+    for group in group_chunks(table[first:], least=least):
         chunks = [first + i for i in group]
         total: LabelTotal = passes.reduce(
             label_chunk,

@@ -33,6 +33,9 @@ FORMAT = 1
 GROUP_ROWS = 1 << 22
 """Number of rows per group. A killed run loses at most one group, and the driver may hold one group
 in memory."""
+GROUP_CHUNKS = 8
+"""Minimum number of chunks per thread of a group that workers label without sending the labels to
+the driver. With fewer, workers wait for the worker that has one chunk more (not tuned)."""
 LABEL_BYTES = 4
 PIECE_ROWS = 1 << 20
 """Number of rows per stored chunk if the table's chunks are irregular, and per write to a file."""
@@ -42,13 +45,19 @@ TEXT_BYTES = {"i": 12, "f": 26}
 """Maximum bytes of a number in a CSV file, by the kind of the number's dtype."""
 
 
-def group_chunks(chunk_table: NDArray[np.int64], most: int | None = None) -> Iterator[range]:
-    """Yield ranges of chunks with about ``most`` rows (default ``GROUP_ROWS``) per range."""
+def group_chunks(
+    chunk_table: NDArray[np.int64], most: int | None = None, least: int = 1
+) -> Iterator[range]:
+    """Yield ranges of chunks with about ``most`` rows (default ``GROUP_ROWS``) per range.
+
+    Ranges have at least ``least`` chunks.
+    """
     most = GROUP_ROWS if most is None else most
     n_chunks, begin = len(chunk_table) - 1, 0
     while begin < n_chunks:
         limit = chunk_table[begin] + most
-        end = max(begin + 1, int(np.searchsorted(chunk_table, limit, side="right")) - 1)
+        end = max(begin + least, int(np.searchsorted(chunk_table, limit, side="right")) - 1)
+        end = min(end, n_chunks)
         yield range(begin, end)
         begin = end
 

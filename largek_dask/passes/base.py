@@ -87,6 +87,8 @@ class BasePasses(ABC):
     workers: Sequence[str] = ()
     """Addresses of the workers that compute; empty if this process computes."""
     n_workers: int = 0
+    worker_threads: int = 0
+    """Number of threads of all workers together."""
     state_limit: int | None = None
     """Bytes of row state that all processes together may keep; None if unknown."""
     places: NDArray[np.int64] | None = None

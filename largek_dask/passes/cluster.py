@@ -56,11 +56,10 @@ from largek_dask.passes.worker import (
 )
 from largek_dask.passes.worker_selection import current_selection
 
-FAN_IN = 8
-"""Number of totals that one task of a reduction tree adds up."""
-LARGE_FAN_IN, LARGE_TOTAL = 4, 32 << 20
-"""Number of large totals that one task adds up, and the size in bytes from which totals are large.
-A worker keeps all of these totals in memory."""
+FAN_IN = 4
+"""Number of totals that one task of a reduction tree adds up. A worker keeps all of them in memory.
+With 8, the busiest of 64 workers took three times as much CPU time for totals of 8 MB as with 4
+(``benchmarks.many``)."""
 SLICED = 200
 """Number of workers above which slices become proportionally longer. Each slice costs the scheduler
 about 5 ms, so two-second slices on twice this number of workers would fully occupy the
@@ -233,7 +232,7 @@ class ClusterPasses(BasePasses):
 
     def _note_workers(self) -> None:
         self.workers = sorted(self._workers.seen)
-        self.n_workers = len(self.workers)
+        self.n_workers, self.worker_threads = len(self.workers), self._workers.n_threads
         self.state_limit = self._workers.state_limit
         self.threads_here = max(1, min(driver_cpus(), self._workers.n_threads))
 
@@ -540,10 +539,8 @@ class ClusterPasses(BasePasses):
         layer += await asyncio.gather(
             *(submit(collect_total, one.share, payload, worker=one.worker) for one in parked)
         )
-        largest = max((one.size for one in parked), default=0)
-        fan_in = FAN_IN if largest <= LARGE_TOTAL else LARGE_FAN_IN
-        while len(layer) > fan_in:
-            groups = [layer[i : i + fan_in] for i in range(0, len(layer), fan_in)]
+        while len(layer) > FAN_IN:
+            groups = [layer[i : i + FAN_IN] for i in range(0, len(layer), FAN_IN)]
             layer = await asyncio.gather(
                 *(submit(combine_totals, payload, *group) for group in groups)
             )

@@ -47,9 +47,9 @@ def record(tmp_path_factory):
     found = {
         str(n): span.on_many_threads(recorded(open_rows(x), K, n), n, about) for n in (2, 16, 64)
     }
-    stored = recorded(open_rows(store), K, 1)
+    stored = recorded(open_rows(store), K, 1, driver=4)
     assert (threads.on_threads, threads._share) == before
-    workers = span.on_workers(stored, read_result("many")["measured"])
+    workers = span.on_workers(stored, read_result("many")["measured"], about, copies=10)
     held_out = {"1": 2.0, "2": 1.0}
     return {
         "set": "tiny", "n": len(x), "d": 8, "k": K, "threads": found, "workers": workers,

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
+import zarr
 
 from largek_dask.algorithms.choices import EmptyClusters
 from largek_dask.algorithms.kmeans import CenterArrays, KMeansProblem
 from largek_dask.algorithms.problem import Final
+from largek_dask.driver import labels as labels_module
 from largek_dask.driver.final import label_rows
+from largek_dask.driver.labels import GROUP_CHUNKS, LabelStore, group_chunks
+from largek_dask.passes.cluster import ClusterPasses
 from largek_dask.passes.local import LocalPasses
 from tests.passes.toys import rows_of
 
@@ -53,3 +60,42 @@ def test_centres_without_rows_stay_where_they_are_if_they_may() -> None:
     assert (final.n_empty, final.value) == (1, 2.0)
     np.testing.assert_array_equal(final.arrays.centers, arrays.centers)
     np.testing.assert_array_equal(final.arrays.counts, [3, 0])
+
+
+def test_groups_have_a_minimum_number_of_chunks() -> None:
+    table = np.arange(0, 101, 10)
+    assert list(group_chunks(table, 20, 4)) == [range(4), range(4, 8), range(8, 10)]
+    assert list(group_chunks(table, 50, 4)) == [range(5), range(5, 10)]
+    assert list(group_chunks(table, 20, 1_000)) == [range(10)]
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3])
+def test_many_workers_label_more_chunks_at_a_time(
+    n_workers: int, worker_clients: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only if workers write the labels: otherwise the driver would hold more of them at a time."""
+    monkeypatch.setattr(labels_module, "GROUP_ROWS", 20)
+    x = np.random.default_rng(0).normal(size=(500, 2)).astype(np.float32)
+    rows = rows_of(x, [10] * 50)
+    problem = KMeansProblem(3)
+    labelling = problem.labelling(CenterArrays(x[:3], np.zeros(3), np.zeros(2)))
+    ends: list[int] = []
+    with LocalPasses(rows) as passes:
+        expected = label_rows(passes, labelling, report=ends.append)
+    assert ends == list(range(20, 501, 20))
+    ends.clear()
+    out = LabelStore(str(tmp_path / "labels.zarr"), rows.chunk_table, {})
+    assert out.writer is not None
+    with ClusterPasses(rows, worker_clients(n_workers)) as passes:
+        found = label_rows(passes, labelling, out=out, report=ends.append)
+        step = 10 * GROUP_CHUNKS * n_workers
+        assert ends == [*range(step, 500, step), 500]
+        ends.clear()
+        here = label_rows(passes, labelling, report=ends.append)
+    assert ends == list(range(20, 501, 20))
+    assert expected.labels is not None
+    np.testing.assert_array_equal(zarr.open_array(out.url, mode="r")[...], expected.labels)
+    np.testing.assert_array_equal(here.labels, expected.labels)
+    for name, sums in expected.sums.items():
+        np.testing.assert_array_equal(found.sums[name].values, sums.values)
+        np.testing.assert_array_equal(here.sums[name].values, sums.values)

@@ -106,7 +106,9 @@ def test_order_by_label__is_a_stable_counting_sort(shape, seed):
         assert got.dtype == want.dtype
 
 
-@pytest.mark.parametrize(("n", "bounded"), in_turns([1, 7, 8, 100, 300], [False, True, True, False]))
+@pytest.mark.parametrize(
+    ("n", "bounded"), in_turns([1, 7, 8, 100, 300], [False, True, True, False])
+)
 def test_order_by_label__threads_give_the_same(n, bounded, monkeypatch):
     labels, upper, lower = start_state(n, 5, np.float32, np.random.default_rng(n))
     bounds = (upper, lower) if bounded else ()

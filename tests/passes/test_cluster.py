@@ -233,10 +233,9 @@ def test_a_pass_leaves_no_group_of_tasks(embed_bytes, rows, cluster2, monkeypatc
     eventually(lambda: new_groups() == (before, []), "the last group to go")
 
 
-def test_large_totals_are_added_up_few_at_a_time(rows, worker_clients, monkeypatch):
+def test_totals_are_added_up_few_at_a_time(rows, worker_clients, monkeypatch):
     """Their worker holds all of them at once."""
-    monkeypatch.setattr(cluster_module, "LARGE_TOTAL", 0)
-    monkeypatch.setattr(cluster_module, "LARGE_FAN_IN", 2)
+    monkeypatch.setattr(cluster_module, "FAN_IN", 2)
     submit, added = Network.submit, []
 
     async def noted(self, function, *args, worker=None):

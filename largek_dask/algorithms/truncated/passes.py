@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import Chunk, Passes, RowState
+from largek_dask.algorithms.parts.ascending import Ascending
 from largek_dask.algorithms.parts.cached import Recomputable
 from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, MovedRows, Tally, count_rows
@@ -60,7 +61,8 @@ Weights = NDArray[np.float64]
 class Pass(Recomputable):
     """One pass: the centres that rows are compared with, and changes of row state before it.
 
-    Pickles omit the packed centres, which are recomputed when they are needed.
+    Pickles omit the packed centres, which are recomputed when they are needed. Lists are pickled in
+    as few bytes as the number of centres allows.
     """
 
     kind: Kind
@@ -116,7 +118,15 @@ class Pass(Recomputable):
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
-        return state if self.listed is None else {**state, "recipe": None}
+        if self.listed is None:
+            return state
+        narrow = np.min_scalar_type(len(self.centers) - 1)
+        return {**state, "listed": self.listed.astype(narrow), "recipe": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if (listed := state["listed"]) is not None:
+            state = {**state, "listed": listed.astype(np.int32)}
+        self.__dict__.update(state)
 
     def to_keep(self) -> Pass:
         """Return the same pass without arrays that can be recomputed."""
@@ -299,12 +309,12 @@ def pass_chunk(
     total: PassTotal,
     pass_: Pass,
     step: int,
-    wanted: Indices | Literal["all"] | None,
+    wanted: Ascending | Literal["all"] | None,
     origin: Labels | None = None,
 ) -> None:
     """Run one pass over a chunk.
 
-    ``wanted`` (m,) are the ascending global indices of rows whose labels are requested, or "all".
+    ``wanted`` (m,) are the global indices of rows whose labels are requested, or "all".
     ``origin`` (n_rows,) are the labels before the first pass, if that pass is not an anchor.
     """
     old: Labels | MovedRows | None = None
@@ -333,8 +343,9 @@ def pass_chunk(
             squares = rows.upper[far].astype(np.float64) ** 2
             tally.far.add(squares, None if weight is None else weight[far])
     count_rows(x, weight, old, rows.labels, total, chunk.counted, chunk.threads)
-    if isinstance(wanted, np.ndarray):
-        own = wanted[slice(*np.searchsorted(wanted, [chunk.start, end]))]
+    if isinstance(wanted, Ascending):
+        rows_wanted = wanted.values
+        own = rows_wanted[slice(*np.searchsorted(rows_wanted, [chunk.start, end]))]
         tally.picked[chunk.index] = rows.labels[own - chunk.start]
     elif wanted == "all":
         tally.picked[chunk.index] = rows.labels
@@ -370,7 +381,7 @@ def pass_over(
     *,
     retain: bool = True,
 ) -> tuple[PassTotal, Labels | None]:
-    """Run one pass after the passes of ``history``.
+    """Run one pass after the passes of ``history``; ``wanted`` (m,) are ascending indices or "all".
 
     ``retain`` keeps the totals for a search that continues from this pass; the other parameters are
     those of :func:`pass_chunk`. Returns the read-only total, and the labels of the requested rows.
@@ -380,7 +391,7 @@ def pass_over(
         pass_chunk,
         pass_,
         step,
-        wanted,
+        Ascending(wanted) if isinstance(wanted, np.ndarray) else wanted,
         origin if origin is None or places is None else origin[places],
         start=_empty_total(passes, pass_),
         combine=AssignmentTotal.combine,

@@ -14,7 +14,9 @@ from scipy.sparse import csr_matrix
 
 import largek_dask as lk
 from largek_dask.algorithms.base import ProjectedRows, Rng, RowSample, RowState
+from largek_dask.algorithms.parts.ascending import Ascending
 from largek_dask.algorithms.truncated import schedule
+from largek_dask.algorithms.truncated.passes import Pass
 from largek_dask.data.sources import open_rows
 from largek_dask.errors import CancelledFit
 from largek_dask.kernels.projection import Directions
@@ -151,6 +153,31 @@ def test_same_bits(case, n_workers, clean, searched, worker_clients, tmp_path):
     assert any(workers == n_workers for _, workers in searched)
     assert all(not jobs for jobs in client.run(known_jobs).values())
     assert seen[0].total.passes > len(searched), "they count as passes on workers"
+
+
+def test_lists_and_indices_are_broadcast_in_few_bytes(worker_clients, tmp_path, monkeypatch):
+    sizes = {"listed": set(), "wanted": set()}
+    of_pass, of_indices = Pass.__getstate__, Ascending.__getstate__
+
+    def listed(self):
+        state = of_pass(self)
+        if state["listed"] is not None:
+            sizes["listed"].add((state["listed"].itemsize, self.listed.itemsize))
+        return state
+
+    def wanted(self):
+        steps = of_indices(self)
+        sizes["wanted"].add((steps.itemsize, self.values.itemsize, len(steps) > K))
+        return steps
+
+    monkeypatch.setattr(Pass, "__getstate__", listed)
+    monkeypatch.setattr(Ascending, "__getstate__", wanted)
+    x, how = plain()
+    here = bits(fit(x, **how))
+    assert not any(sizes.values())
+    lk.ingest(x, str(tmp_path / "x.zarr"), chunk_rows=1_000, progress=False)
+    assert bits(fit(str(tmp_path / "x.zarr"), worker_clients(2), **how)) == here
+    assert sizes == {"listed": {(1, 4)}, "wanted": {(1, 8, True)}}
 
 
 # --- the rows -------------------------------------------------------------------------------------

@@ -129,6 +129,16 @@ def test_a_pickled_pass_leaves_out_packed_centres():
     assert other.lists.lengths.tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(("k", "itemsize"), [(2, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4)])
+def test_lists_are_pickled_in_few_bytes(k, itemsize):
+    centers, listed = np.zeros((k, 1), np.float32), np.arange(k, dtype=np.int32)
+    made = Pass("lists", centers, centers[0], listed)
+    assert made.__getstate__()["listed"].itemsize == itemsize
+    other = pickle.loads(pickle.dumps(pickle.loads(pickle.dumps(made))))
+    np.testing.assert_array_equal(other.listed, listed, strict=True)
+    assert pickle.loads(pickle.dumps(Pass("all", centers, centers[0]))).listed is None
+
+
 def test_a_stored_pass_makes_its_lists_again():
     r = np.random.default_rng(0)
     before = Neighbours(r.normal(size=(60, 3)).astype("f4"), np.zeros(3, np.float32), 40)
