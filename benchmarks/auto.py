@@ -272,7 +272,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, default=1.0, help="factor for all time limits")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--threads", type=int, choices=range(1, available_cpus() + 1), default=1)
-    parser.add_argument("--commit", default="HEAD", help="source of the sets drawn0 to drawn5")
+    parser.add_argument("--commit", default="HEAD", help="its hash generates drawn0 to drawn5")
     args = parse(parser)
     os.environ[THREADS] = str(args.threads)
     name, cases = ("auto", CASES) if args.threads == 1 else ("auto_threads", list(SHOWN))

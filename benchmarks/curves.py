@@ -18,15 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import (
-    child_record,
-    clock,
-    new_parser,
-    parse,
-    peak_bytes,
-    peer_environments,
-    thread_count,
-)
+from benchmarks.common import child_record, clock, new_parser, parse, peak_bytes, thread_count
 from benchmarks.sets import load, starting_centers
 
 AUTO = "auto"
@@ -273,9 +265,7 @@ def run(task: Task, x: Any) -> Run:
 
 def measure(tasks: list[Task]) -> list[Run]:
     """Run tasks on the same rows, one after another in a new process."""
-    scikit_learn = any(task.method == MINIBATCH for task in tasks)
-    environment = peer_environments("scikit-learn" if scikit_learn else "largek_dask")[""]
-    runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks], environment)
+    runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks])
     return runs
 
 

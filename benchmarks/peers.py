@@ -23,19 +23,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import (
-    child_record,
-    clock,
-    new_parser,
-    parse,
-    peer_environments,
-    thread_count,
-)
+from benchmarks.common import child_record, clock, fastest_record, new_parser, parse, thread_count
 from benchmarks.sets import starting_centers
 
 EXACT = ("scikit-learn", "faiss")
@@ -168,21 +162,17 @@ def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str
 def measure_exact(library: str, path: str, k: int) -> Line:
     """Return set-up and seconds per pass of exact k-means, from common starting centres."""
     task = {"library": library, "path": path, "k": k}
-    found: list[Line] = [
-        child_record("benchmarks.peers", [task], environment)
-        for environment in peer_environments(library).values()
-    ]
-    return min(found, key=lambda line: line["pass"])
+    line: Line = fastest_record(library, "benchmarks.peers", [task], itemgetter("pass"))
+    return line
 
 
 def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
     """Return ``passes``, ``seconds`` and ``energy`` of one call of about ``longest`` seconds."""
     task = {"library": "faiss", "path": path, "k": k, "longest": longest}
-    found: list[list[dict[str, float]]] = [
-        child_record("benchmarks.peers", [task], environment)
-        for environment in peer_environments("faiss").values()
-    ]
-    return min(found, key=lambda points: points[0]["seconds"])
+    points: list[dict[str, float]] = fastest_record(
+        "faiss", "benchmarks.peers", [task], lambda points: points[0]["seconds"]
+    )
+    return points
 
 
 def measure_super(
@@ -191,8 +181,7 @@ def measure_super(
     """Return ``passes``, ``seconds`` and ``energy`` of calls of at most ``longest`` seconds."""
     calls = list(calls or SUPER[kind])
     task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
-    environment = peer_environments("SuperKMeans")[""]
-    result: list[dict[str, float]] = child_record("benchmarks.peers", [task], environment)
+    result: list[dict[str, float]] = child_record("benchmarks.peers", [task])
     return result
 
 
