@@ -1,23 +1,27 @@
-"""Compare `KMeans` with default parameters with other libraries, at every energy, on one thread.
+"""Compare `KMeans` with default parameters with other libraries, at every energy.
 
     python -m benchmarks.auto [--cases A-1000 ...] [--scale 0.5] [--seeds 3] [--write]
+    python -m benchmarks.auto --threads 2 [--commit d9e1e56] [--write]
 
-With `--cases`, only these cases of the last result are replaced. `--scale` shortens all time
-limits, for a trial.
+With `--cases`, only these cases of the last result are replaced. `--scale` multiplies all time
+limits. By default, times are CPU seconds on one thread. With more threads, every library uses as
+many, times are wall seconds, so nothing else should run, and the cases are those in README.
 
 Every other library runs in separate processes with its best settings. A point of its curve
-consists of the CPU seconds of a whole call and the final energy over all rows. The default runs
+consists of the seconds of a whole call and the final energy over all rows. The default runs
 with several seeds; times are read after every step, and the table uses the median over seeds of
 the time to each energy. The target is a speedup of 2 at all energies for which a library needs at
 least 50 ms, and of 5 for SuperKMeans with 10 and 25 refinements. Exact libraries share one
 trajectory (see `peers.py`), which starts from random rows; all others choose their own start.
 
-`sets.py` defines the data sets. "drawn0" to "drawn5" are generated from the hash of the commit, so
-the code cannot have been tuned to them.
+`sets.py` defines the data sets. "drawn0" to "drawn5" are generated from the hash of a commit, by
+default the newest, so the code cannot have been tuned to them.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,12 +29,22 @@ from typing import Any
 import numpy as np
 
 from benchmarks import peers
-from benchmarks.common import RESULTS, cpu_description, new_parser, parse, read_result, rounded
+from benchmarks.common import (
+    RESULTS,
+    THREADS,
+    commit,
+    cpu_description,
+    new_parser,
+    parse,
+    read_result,
+    rounded,
+)
 from benchmarks.curves import AUTO, LLOYD, MINIBATCH, Run, Task, measure
 from benchmarks.levels import median_time
 from benchmarks.pictures import RIVALS, new_figure
 from benchmarks.sets import at_hand, drawn, prepare
 from benchmarks.tables import publish, table_of
+from largek_dask.passes.local import available_cpus
 
 CASES = [
     "A-1000", "B-1000", "C-500", "gaussian-1000", "cube-1000", "plane-1000", "space-1000",
@@ -39,26 +53,25 @@ CASES = [
 ]  # fmt: skip
 EXACT_PASSES = (2, 4, 8, 16, 32, 64, 128, 256)
 LIMITS = {AUTO: 40.0, LLOYD: 60.0, MINIBATCH: 4.0}
-"""Time limits of runs, in CPU seconds."""
+"""Time limits of runs, in seconds."""
 LONGEST_CALL = 45.0
-"""Maximum expected duration of a call of SuperKMeans, in CPU seconds."""
+"""Maximum expected duration of a call of SuperKMeans, in seconds."""
 LEAST_SECONDS = 0.05
-"""Calls of other libraries that take less time are ignored, in CPU seconds."""
+"""Calls of other libraries that take less time are ignored, in seconds."""
 AIM, REFINED_AIM = 2.0, 5.0
 LONG, LONG_AIM = 0.5, 5.0
-"""Minimum duration of a long call, in CPU seconds, and the target speedup for long calls."""
+"""Minimum duration of a long call, in seconds, and the target speedup for long calls."""
 REFINED = ("10", "25")
 """Numbers of refinements of SuperKMeans to which the higher target applies."""
 NAMES = [*peers.SUPER, *peers.EXACT, MINIBATCH]
 """Other libraries, in the order of the tables."""
-MADE = "This table was made by `python -m benchmarks.auto --write`."
 Record = dict[str, Any]
 Point = dict[str, Any]
 
 
-def prepare_case(case: str, folder: Path) -> tuple[str, int]:
+def prepare_case(case: str, folder: Path, seed: str) -> tuple[str, int]:
     if case.startswith("drawn"):
-        x, k = drawn(int(case[5:]))
+        x, k = drawn(int(case[5:]), seed)
         np.save(folder / f"{case}.npy", x)
         return str(folder / f"{case}.npy"), k
     name, clusters = case.rsplit("-", 1)
@@ -76,8 +89,8 @@ def exact_points(library: str, path: str, k: int, lloyd: Run) -> list[Point]:
     ]
 
 
-def compare(case: str, folder: Path, scale: float, n_seeds: int) -> Record:
-    path, k = prepare_case(case, folder)
+def compare(case: str, folder: Path, args: argparse.Namespace) -> Record:
+    (path, k), scale = prepare_case(case, folder, args.commit), args.scale
     n, d = np.load(path, mmap_mode="r").shape
     rivals: dict[str, list[Point]] = {}
     if peers.there("SuperKMeans"):
@@ -98,7 +111,7 @@ def compare(case: str, folder: Path, scale: float, n_seeds: int) -> Record:
     ]
     levels = tuple(point["energy"] for points in rivals.values() for point in points)
     limit = scale * LIMITS[AUTO]
-    runs = measure([Task(AUTO, path, k, seed, limit, levels) for seed in range(n_seeds)])
+    runs = measure([Task(AUTO, path, k, seed, limit, levels) for seed in range(args.seeds)])
     for run in runs:
         run.pop("clock")
         print(f"{case} {AUTO}: {run['total']:.2f} s, ends at {run['energies'][-1]:.6g}", flush=True)
@@ -135,25 +148,6 @@ def end_of(record: Record) -> tuple[float, float]:
     return end, lowest / end - 1
 
 
-def full_table(result: dict[str, Any]) -> str:
-    """Return a table with the median and minimum speedup over every library, by set."""
-    rows = []
-    for record in result["records"]:
-        cells = [record["case"].split("-")[0], f"{record['n']:,} × {record['d']}"]
-        rows.append([*cells, f"{record['k']:,}", *_factor_cells(record, NAMES)])
-        rows[-1].append(f"{100 * end_of(record)[1]:+.2f} %")
-    head = ["set", "rows × features", "k", *NAMES, "lowest inertia of the others"]
-    note = (
-        "The table shows how many times faster the default reaches the final inertia of a call of "
-        "another library: the median over calls of different lengths (at least 50 ms), and in "
-        "brackets the minimum. The last column is the lowest inertia of the other libraries, "
-        f"relative to the final inertia of the default. Times are CPU seconds on one thread. "
-        f"Processor: {result['cpu']}. "
-        f"{MADE}"
-    )
-    return "\n".join([*table_of(head, rows), "", note])
-
-
 SHOWN = {
     "mnist-500": "MNIST digits",
     "sift200k-1000": "SIFT descriptors",
@@ -167,31 +161,47 @@ SHOWN = {
 SHOWN_RIVALS = ["scikit-learn", "faiss", "SuperKMeans, hierarchical", MINIBATCH]
 
 
-def readme_table(result: dict[str, Any]) -> str:
-    """Return the table in README, which shows some of the sets."""
+def made_by(result: dict[str, Any]) -> str:
+    options = result.get("options", "")
+    return f"This table was made by `python -m benchmarks.auto {options}--write`."
+
+
+def speed_table(result: dict[str, Any], titles: dict[str, str], rivals: list[str]) -> str:
+    """Return a table with the median and minimum speedup over some libraries, by set."""
+    rows, every = [], []
     records = {record["case"]: record for record in result["records"]}
-    rows = []
-    for case, title in SHOWN.items():
-        record = records[case]
-        cells = [title, f"{record['n']:,} × {record['d']}", f"{record['k']:,}"]
-        rows.append([*cells, *_factor_cells(record, SHOWN_RIVALS)])
-    every = [(rival, f) for r in result["records"] for rival in NAMES for _, f in factors(r, rival)]
+    for case, title in titles.items():
+        if record := records.get(case):
+            found = {rival: factors(record, rival) for rival in rivals}
+            least = [least_and_median(several) for several in found.values()]
+            cells = [title, f"{record['n']:,} × {record['d']}", f"{record['k']:,}"]
+            cells += [f"{each[1]:.1f}x ({each[0]:.1f}x)" if each else "–" for each in least]
+            rows.append([*cells, f"{100 * end_of(record)[1]:+.2f} %"])
+            every += [(rival, factor) for rival in rivals for _, factor in found[rival]]
     later = [rival for rival, factor in every if factor < 1]
+    times = "CPU seconds on one thread"
+    if (threads := result.get("threads", 1)) > 1:
+        times = f"wall seconds with {threads} threads on {result['cpu'].rpartition(', ')[2]}"
     note = (
         "The table shows how many times faster `KMeans` reaches the final inertia of a call of "
-        "another library: the median over calls of different lengths, and in brackets the minimum. "
-        "Times are CPU seconds on one thread. `KMeans` is slower at "
-        f"{len(later)} of all {len(every)} measured points, of which {later.count(MINIBATCH)} are "
+        "another library: the median over calls of different lengths (at least 50 ms), and in "
+        "brackets the minimum. The last column is the lowest inertia of the other libraries, "
+        f"relative to the final inertia of `KMeans`. Times are {times}. `KMeans` is slower at "
+        f"{len(later)} of {len(every)} measured points, of which {later.count(MINIBATCH)} are "
         f"short calls of {MINIBATCH} with a higher inertia. `KMeans` is at least twice as fast at "
-        f"{sum(factor >= 2 for _, factor in every)} points. Processor: {result['cpu']}. {MADE}"
+        f"{sum(factor >= 2 for _, factor in every)} points. Processor: {result['cpu']}. "
+        f"{made_by(result)}"
     )
-    head = ["data", "rows × features", "clusters", *SHOWN_RIVALS]
+    head = ["data", "rows × features", "clusters", *rivals, "lowest inertia of the others"]
     return "\n".join([*table_of(head, rows), "", note])
 
 
-def _factor_cells(record: Record, rivals: list[str]) -> list[str]:
-    found = [least_and_median(factors(record, rival)) for rival in rivals]
-    return ["–" if f is None else f"{f[1]:.1f}x ({f[0]:.1f}x)" for f in found]
+def full_table(result: dict[str, Any]) -> str:
+    return speed_table(result, {case: case.split("-")[0] for case in CASES}, NAMES)
+
+
+def readme_table(result: dict[str, Any]) -> str:
+    return speed_table(result, SHOWN, SHOWN_RIVALS)
 
 
 def geometric_mean(several: list[float]) -> float:
@@ -222,7 +232,8 @@ def behind_table(result: dict[str, Any]) -> str:
         f"{geometric_mean([factor for _, factor in every]):.1f}. Over the {len(long)} calls that "
         f"take {LONG:g} s or more, the geometric mean is {geometric_mean(long):.1f}. For "
         f"{sum(factor >= LONG_AIM for factor in long)} of these calls the speedup is at least "
-        f"{LONG_AIM:g}, and {later_long} of these calls are faster than the default. {MADE}"
+        f"{LONG_AIM:g}, and {later_long} of these calls are faster than the default. "
+        f"{made_by(result)}"
     )
     head = ["other library", "points", "points that miss the target",
             "points where the library is faster", "geometric mean"]  # fmt: skip
@@ -260,16 +271,27 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", choices=CASES, metavar="CASE")
     parser.add_argument("--scale", type=float, default=1.0, help="factor for all time limits")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--threads", type=int, choices=range(1, available_cpus() + 1), default=1)
+    parser.add_argument("--commit", default="HEAD", help="its hash generates drawn0 to drawn5")
     args = parse(parser)
-    known = read_result("auto").get("records", []) if args.cases and args.write else []
-    records = {record["case"]: record for record in known}
+    os.environ[THREADS] = str(args.threads)
+    name, cases = ("auto", CASES) if args.threads == 1 else ("auto_threads", list(SHOWN))
+    last = read_result(name) if args.cases and args.write else {}
+    same = last.get("threads", 1) == args.threads
+    records = {record["case"]: record for record in last.get("records", []) if same}
+    result = {
+        "cpu": cpu_description(),
+        "threads": args.threads,
+        "options": f"--threads {args.threads} --scale {args.scale:g} "
+        f"--commit {commit(args.commit)[:7]} ",
+    }
     with tempfile.TemporaryDirectory() as folder:
-        for case in at_hand(args.cases or CASES):
-            records[case] = rounded(compare(case, Path(folder), args.scale, args.seeds))
-            if args.write:
+        for case in at_hand(args.cases or cases):
+            records[case] = rounded(compare(case, Path(folder), args))
+            if args.write and args.threads == 1:
                 draw(records[case], RESULTS / f"auto-{case}.png")
-            ordered = [records[name] for name in CASES if name in records]
-            publish("auto", {"cpu": cpu_description(), "records": ordered}, write=args.write)
+            ordered = [records[known] for known in CASES if known in records]
+            publish(name, result | {"records": ordered}, write=args.write)
 
 
 if __name__ == "__main__":

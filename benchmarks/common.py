@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,8 @@ import numpy as np
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+THREADS = "BENCHMARK_THREADS"
+"""Environment variable with the number of threads of every measured library; 1 by default."""
 
 
 # --- the machine ----------------------------------------------------------------------------------
@@ -42,29 +45,39 @@ def peak_bytes(pid: int | str = "self") -> int:
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
 
-def commit() -> str:
+def commit(name: str = "HEAD") -> str:
     done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True
+        ["git", "rev-parse", name], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return done.stdout.strip()
 
 
-def generator_of_commit(*numbers: int) -> np.random.Generator:
-    """Return a random generator seeded by the hash of the commit."""
-    return np.random.default_rng([int(commit()[:16], 16), *numbers])
+def generator_of_commit(name: str, *numbers: int) -> np.random.Generator:
+    """Return a random generator seeded by the hash of a commit."""
+    return np.random.default_rng([int(commit(name)[:16], 16), *numbers])
 
 
 # --- processes ------------------------------------------------------------------------------------
 
 
+def thread_count() -> int:
+    return int(os.environ.get(THREADS, "1"))
+
+
+def clock() -> float:
+    """Return CPU seconds of this process, or wall seconds if libraries use several threads."""
+    return time.process_time() if thread_count() == 1 else time.perf_counter()
+
+
 def peer_environments(library: str) -> dict[str, dict[str, str]]:
     """Return the environments in which a library is tried, by label; the fastest counts.
 
-    All environments use one thread. The bundled OpenBLAS of faiss misdetects some processors with
-    AVX-512, so faiss is tried with two explicit core types.
+    Libraries use :func:`thread_count` threads. The bundled OpenBLAS of faiss misdetects some
+    processors with AVX-512, so faiss is tried with two explicit core types.
     """
     base = {key: value for key, value in os.environ.items() if not key.startswith("OPENBLAS_")}
-    base |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    pools = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    base |= dict.fromkeys(pools, str(thread_count()))
     if library != "faiss" or "avx512f" not in cpu_description():
         return {"": base}
     return {kind: base | {"OPENBLAS_CORETYPE": kind} for kind in ("Haswell", "SkylakeX")}
@@ -73,7 +86,7 @@ def peer_environments(library: str) -> dict[str, dict[str, str]]:
 def child_record(
     module: str, arguments: list[Any], environment: dict[str, str] | None = None
 ) -> Any:
-    """Return the result of ``python -m module --child arguments`` in a new process with one thread.
+    """Return the result of ``python -m module --child arguments`` in a new process.
 
     :func:`parse` handles these arguments in the new process.
     """
@@ -86,6 +99,14 @@ def child_record(
         check=True,
     )
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def fastest_record(
+    library: str, module: str, arguments: list[Any], seconds: Callable[[Any], float]
+) -> Any:
+    """Return the result of :func:`child_record` in the fastest environment of a library."""
+    environments = peer_environments(library).values()
+    return min((child_record(module, arguments, each) for each in environments), key=seconds)
 
 
 def in_turn(methods: Sequence[str], seed: int) -> list[str]:

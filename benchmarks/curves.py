@@ -1,15 +1,14 @@
-"""Measure energy against CPU seconds after each step of our algorithms and of scikit-learn.
+"""Measure energy against seconds after each step of our algorithms and of scikit-learn.
 
-The CPU seconds of each step are recorded, including the first scan of the rows and the starting
-centres, but not the computation of energies. If the next step's cost is the energy, no computation
-is necessary. Otherwise an energy requires an assignment of all rows, which takes as long as a step.
-Therefore energies are computed for some steps, and then by bisection for the first step at each
-required level of energy.
+The seconds of each step are recorded (``common.clock``), including the first scan of the rows and
+the starting centres, but not the computation of energies. If the next step's cost is the energy,
+no computation is necessary. Otherwise an energy requires an assignment of all rows, which takes as
+long as a step. Therefore energies are computed for some steps, and then by bisection for the first
+step at each required level of energy.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import child_record, new_parser, parse, peak_bytes, peer_environments
+from benchmarks.common import child_record, clock, new_parser, parse, peak_bytes, thread_count
 from benchmarks.sets import load, starting_centers
 
 AUTO = "auto"
@@ -53,7 +52,7 @@ class Task:
     k: int
     seed: int = 0
     limit: float = 60.0
-    """Time limit in CPU seconds."""
+    """Time limit in seconds."""
     levels: tuple[float, ...] = ()
     """Energies for which the first step is determined."""
     excesses: tuple[float, ...] = ()
@@ -86,7 +85,7 @@ def steps_of(method: str, x: Any, centers: NDArray[np.float32], seed: int) -> St
         algorithm = Auto().choose(rows, k).algorithm
     algorithm = algorithm.bind(KMeansProblem(k, init))
     rng = Rng(seed)
-    with LocalPasses(rows, n_threads=1) as passes:
+    with LocalPasses(rows, n_threads=thread_count()) as passes:
         state = algorithm.init(passes, rng)
         while True:
             state, info = algorithm.step(passes, rng, state)
@@ -109,7 +108,7 @@ def _steps_of_scikit_learn(x: Any, centers: NDArray[np.float32], seed: int) -> S
     size = max(10 * k, 4096)
     km = MiniBatchKMeans(k, init=centers, n_init=1, batch_size=size, random_state=seed)
     r = np.random.default_rng(seed)
-    with threadpool_limits(1):
+    with threadpool_limits(thread_count()):
         while True:
             order = r.permutation(n)
             for begin in range(0, n, size):
@@ -184,7 +183,7 @@ def warm_up(method: str, x: Any, k: int) -> None:
 
 @dataclass
 class Trace:
-    """Passes, CPU seconds, centres and statistics after every step of a run."""
+    """Passes, seconds, centres and statistics after every step of a run."""
 
     passes: list[float] = field(default_factory=list)
     clock: list[float] = field(default_factory=list)
@@ -195,9 +194,9 @@ class Trace:
 def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
     """Run until the end, or until a limit of the task."""
     found, spent, passes = Trace(), 0.0, 0.0
-    begun = time.process_time()
+    begun = clock()
     for now, about in steps_of(task.method, x, centers, task.seed):
-        spent += time.process_time() - begun
+        spent += clock() - begun
         passes += about["rows"] / x.shape[0]
         found.passes.append(passes)
         found.clock.append(spent)
@@ -205,7 +204,7 @@ def follow(task: Task, x: Any, centers: NDArray[np.float32]) -> Trace:
         found.said.append(about)
         if spent > task.limit:
             break
-        begun = time.process_time()
+        begun = clock()
     return found
 
 
@@ -266,9 +265,7 @@ def run(task: Task, x: Any) -> Run:
 
 def measure(tasks: list[Task]) -> list[Run]:
     """Run tasks on the same rows, one after another in a new process."""
-    scikit_learn = any(task.method == MINIBATCH for task in tasks)
-    environment = peer_environments("scikit-learn" if scikit_learn else "largek_dask")[""]
-    runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks], environment)
+    runs: list[Run] = child_record("benchmarks.curves", [asdict(t) for t in tasks])
     return runs
 
 

@@ -14,20 +14,22 @@ SuperKMeans chooses its own starting centres. It is called with an increasing nu
 all rows (its default is a sample), without early stopping; each call is one point. With very many
 clusters, faiss is called once, with as many passes as the time limit allows; it reports all
 energies.
+
+Every library uses as many threads as ours; ``common.clock`` reads the time.
 """
 
 from __future__ import annotations
 
-import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import child_record, new_parser, parse, peer_environments
+from benchmarks.common import child_record, clock, fastest_record, new_parser, parse, thread_count
 from benchmarks.sets import starting_centers
 
 EXACT = ("scikit-learn", "faiss")
@@ -35,10 +37,10 @@ SUPER = {"SuperKMeans, flat": (1, 3, 6, 12, 25), "SuperKMeans, hierarchical": (0
 """Numbers of passes of the calls, or of refinements for the hierarchical method."""
 MODULES = {"scikit-learn": "sklearn", "faiss": "faiss", "SuperKMeans": "superkmeans"}
 DEAR = 1.0
-"""If the short fit takes longer, in CPU seconds, the long fit has only 3 passes."""
+"""If the short fit takes longer, in seconds, the long fit has only 3 passes."""
 
 Line = dict[str, float]
-"""Set-up and seconds per pass: ``setup`` and ``pass``, in CPU seconds."""
+"""Set-up and seconds per pass: ``setup`` and ``pass``, in seconds."""
 
 
 def there(library: str) -> bool:
@@ -52,17 +54,17 @@ def line_through(short: tuple[int, float], long: tuple[int, float], labelling: f
 
 
 def seconds_of(line: Line, passes: int) -> float:
-    """Return CPU seconds until the centres after ``passes`` passes."""
+    """Return seconds until the centres after ``passes`` passes."""
     return line["setup"] + passes * line["pass"]
 
 
 def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int], Any]:
-    """Return ``fit(rows, passes)`` of a library, from given centres and on one thread."""
+    """Return ``fit(rows, passes)`` of a library, from given centres."""
     k, d = centers.shape
     if library == "faiss":
         import faiss
 
-        faiss.omp_set_num_threads(1)
+        faiss.omp_set_num_threads(thread_count())
 
         def fit_faiss(rows: Any, passes: int) -> Any:
             km = faiss.Kmeans(d, k, niter=passes, max_points_per_centroid=len(rows))
@@ -82,13 +84,13 @@ def exact_fit(library: str, centers: NDArray[np.float32]) -> Callable[[Any, int]
 
 
 def timed(what: Callable[..., Any], *args: Any) -> tuple[Any, float]:
-    begun = time.process_time()
+    begun = clock()
     result = what(*args)
-    return result, time.process_time() - begun
+    return result, clock() - begun
 
 
 def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -> Line:
-    """Return CPU seconds of two fits and of labelling, in this process."""
+    """Return seconds of two fits and of labelling, in this process."""
     fit = exact_fit(library, centers)
     # The first call loads code.
     _, short = timed(fit, x, 1)
@@ -102,7 +104,7 @@ def _exact(library: str, x: NDArray[np.float32], centers: NDArray[np.float32]) -
 def _super(
     kind: str, x: NDArray[np.float32], k: int, longest: float, calls: Sequence[int]
 ) -> Iterator[dict[str, float]]:
-    """Return CPU seconds and energies of calls with an increasing number of passes."""
+    """Return seconds and energies of calls with an increasing number of passes."""
     from superkmeans import SuperKMeans
 
     from benchmarks.curves import Energies
@@ -116,7 +118,7 @@ def _super(
             hierarchical=hierarchical,
             sampling_fraction=1.0,
             max_points_per_cluster=len(x),
-            n_threads=1,
+            n_threads=thread_count(),
             early_termination=False,
             **{"iters_refinement" if hierarchical else "iters": passes},
         )
@@ -134,12 +136,12 @@ def _super(
 
 
 def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str, float]]:
-    """Return CPU seconds and energies after 1, 2, 4, … passes of one call."""
+    """Return seconds and energies after 1, 2, 4, … passes of one call."""
     import faiss
 
     from benchmarks.curves import Energies
 
-    faiss.omp_set_num_threads(1)
+    faiss.omp_set_num_threads(thread_count())
 
     def fit(rows: NDArray[np.float32], passes: int) -> tuple[Any, float]:
         km = faiss.Kmeans(x.shape[1], k, niter=passes, max_points_per_centroid=len(x), seed=1)
@@ -160,21 +162,17 @@ def _faiss_call(x: NDArray[np.float32], k: int, longest: float) -> list[dict[str
 def measure_exact(library: str, path: str, k: int) -> Line:
     """Return set-up and seconds per pass of exact k-means, from common starting centres."""
     task = {"library": library, "path": path, "k": k}
-    found: list[Line] = [
-        child_record("benchmarks.peers", [task], environment)
-        for environment in peer_environments(library).values()
-    ]
-    return min(found, key=lambda line: line["pass"])
+    line: Line = fastest_record(library, "benchmarks.peers", [task], itemgetter("pass"))
+    return line
 
 
 def measure_faiss(path: str, k: int, longest: float) -> list[dict[str, float]]:
     """Return ``passes``, ``seconds`` and ``energy`` of one call of about ``longest`` seconds."""
     task = {"library": "faiss", "path": path, "k": k, "longest": longest}
-    found: list[list[dict[str, float]]] = [
-        child_record("benchmarks.peers", [task], environment)
-        for environment in peer_environments("faiss").values()
-    ]
-    return min(found, key=lambda points: points[0]["seconds"])
+    points: list[dict[str, float]] = fastest_record(
+        "faiss", "benchmarks.peers", [task], lambda points: points[0]["seconds"]
+    )
+    return points
 
 
 def measure_super(
@@ -183,8 +181,7 @@ def measure_super(
     """Return ``passes``, ``seconds`` and ``energy`` of calls of at most ``longest`` seconds."""
     calls = list(calls or SUPER[kind])
     task = {"library": kind, "path": path, "k": k, "longest": longest, "calls": calls}
-    environment = peer_environments("SuperKMeans")[""]
-    result: list[dict[str, float]] = child_record("benchmarks.peers", [task], environment)
+    result: list[dict[str, float]] = child_record("benchmarks.peers", [task])
     return result
 
 
@@ -195,7 +192,7 @@ def child(task: dict[str, Any]) -> Any:
     warnings.simplefilter("ignore")
     if task["library"] in SUPER:
         return list(_super(task["library"], x, task["k"], task["longest"], task["calls"]))
-    with threadpool_limits(1):
+    with threadpool_limits(thread_count()):
         if "longest" in task:
             return _faiss_call(x, task["k"], task["longest"])
         return _exact(task["library"], x, starting_centers(x, task["k"]))

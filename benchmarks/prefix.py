@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import largek_dask as lk
-from benchmarks.common import child_record, cpu_description, new_parser, parse, peer_environments
+from benchmarks.common import child_record, cpu_description, fastest_record, new_parser, parse
 from benchmarks.kernels import nearest_of, seconds_of
 from benchmarks.peers import EXACT, there
 from benchmarks.sets import at_hand, drawn, embeddings, prepare, starting_centers, tight_groups
@@ -104,10 +104,7 @@ def record_of(case: str, folder: Path) -> dict[str, Any]:
         tile: child_record("benchmarks.prefix", [tile, str(folder)]) for tile in tiles
     }
     record["peers"] = {
-        library: min(
-            child_record("benchmarks.prefix", [library, str(folder)], environment)
-            for environment in peer_environments(library).values()
-        )
+        library: fastest_record(library, "benchmarks.prefix", [library, str(folder)], float)
         for library in EXACT
         if there(library)
     }

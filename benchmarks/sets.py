@@ -150,9 +150,9 @@ def patches() -> NDArray[np.float32]:
     return out
 
 
-def drawn(number: int) -> tuple[NDArray[np.float32], int]:
-    """Return rows and k of a set that is generated from the hash of the commit."""
-    r = generator_of_commit(number)
+def drawn(number: int, name: str) -> tuple[NDArray[np.float32], int]:
+    """Return rows and k of a set that is generated from the hash of a commit."""
+    r = generator_of_commit(name, number)
     d = int(r.choice([4, 8, 12, 24, 48, 96, 192, 384]))
     n = int(min(r.integers(50_000, 800_000), 60_000_000 // d))
     k = int(r.choice([50, 100, 200, 500, 1000, 2000]))

@@ -44,7 +44,7 @@ def _on(page: str) -> str:
 
 
 TABLES = {
-    "peers": Table(README, "auto", "readme_table"),
+    "peers": Table(README, "auto_threads", "readme_table", "auto"),
     "default": Table(_on("default"), "auto", "full_table"),
     "auto_behind": Table(_on("default"), "auto", "behind_table"),
     "auto_parts": Table(_on("default"), "auto_parts"),

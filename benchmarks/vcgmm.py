@@ -31,9 +31,9 @@ from benchmarks.common import (
     RESULTS,
     child_record,
     cpu_description,
+    fastest_record,
     new_parser,
     parse,
-    peer_environments,
     read_result,
     rounded,
 )
@@ -89,12 +89,10 @@ def named(asked: Mapping[str, Job]) -> dict[str, Record]:
 
 def peer(name: str, **arguments: Any) -> Record:
     """Run a fit in the fastest environment of its library, in separate processes."""
-    environments = peer_environments(name if name == "faiss" else "largek_dask").values()
-    found: list[list[Record]] = [
-        child_record("benchmarks.vcgmm_runs", [(name, arguments)], environment)
-        for environment in environments
-    ]
-    return min((records[0] for records in found), key=lambda record: record["seconds"])
+    records: list[Record] = fastest_record(
+        name, "benchmarks.vcgmm_runs", [(name, arguments)], lambda records: records[0]["seconds"]
+    )
+    return records[0]
 
 
 def ours(path: str, k: int, seed: int = 0, **more: Any) -> Job:
