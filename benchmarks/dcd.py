@@ -183,7 +183,7 @@ def on_workers() -> Record:
     with tempfile.TemporaryDirectory() as folder, crowd() as made:
         made.grow(2)
         rows, spent = mixture(1_000_000, 32, 1_000), {}
-        for n, k in ((150_000, 3), (len(rows), COUNTS[-1])):
+        for n, k in ((150_000, 5), (len(rows), COUNTS[-1])):
             store = str(Path(folder) / f"{n}.zarr")
             lk.ingest(rows[:n], store, progress=False)
             before = made.clock()
