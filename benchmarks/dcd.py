@@ -1,6 +1,7 @@
 """Compare `PartitionPath` with ten k-means starts for each number of clusters.
 
     python -m benchmarks.dcd [--sets eeg ...] [--write]
+    python -m benchmarks.dcd --workers
 
 The benchmark computes all partitions into 2 to 25 clusters of four public sets, with every effort,
 and by scikit-learn's k-means with ten starts for each number of clusters in double precision, which
@@ -19,6 +20,7 @@ import gc
 import math
 import os
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -41,9 +43,10 @@ from benchmarks.common import (
     rounded,
 )
 from benchmarks.dcd_tables import BEST, COUNTS, EFFORTS, SETS, TEN, TEN_GREEDY, values
+from benchmarks.many import crowd
 from benchmarks.peers import timed
 from benchmarks.pictures import new_figure
-from benchmarks.sets import at_hand, data_folder
+from benchmarks.sets import at_hand, data_folder, mixture
 from benchmarks.tables import publish
 
 Record = dict[str, Any]
@@ -175,11 +178,30 @@ def draw_elbows(sets: dict[str, Record], path: Path) -> None:
     figure.savefig(path, dpi=110)
 
 
+def on_workers() -> Record:
+    """Return the seconds that a path takes, by process; nothing is compiled in them."""
+    with tempfile.TemporaryDirectory() as folder, crowd() as made:
+        made.grow(2)
+        rows, spent = mixture(1_000_000, 32, 1_000), {}
+        for n, k in ((150_000, 5), (len(rows), COUNTS[-1])):
+            store = str(Path(folder) / f"{n}.zarr")
+            lk.ingest(rows[:n], store, progress=False)
+            before = made.clock()
+            km = lk.KMeans(k, algorithm="partition-path", random_state=0, client=made.client)
+            km.fit(store)
+            spent = {kind: np.subtract(now, before[kind]) for kind, now in made.clock().items()}
+    return {kind: np.round(seconds, 1).tolist() for kind, seconds in spent.items()}
+
+
 def main() -> None:
     parser = new_parser(__doc__)
+    parser.add_argument("--workers", action="store_true")
     parser.add_argument("--sets", nargs="*", choices=SETS, default=SETS)
     parser.add_argument("--seeds", type=int, default=5)
     args = parse(parser, child)
+    if args.workers:
+        print(on_workers())
+        return
     for case in at_hand(args.sets):
         record = rounded(child_record("benchmarks.dcd", [case, args.seeds]), DIGITS)
         known = read_result("dcd").get("curves", {}).get("sets", {})

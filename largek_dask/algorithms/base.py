@@ -268,6 +268,19 @@ class Passes(TableShape, Protocol):
             With a slice: ends of shares, which become chunk boundaries.
         """
 
+    def compute(self, function: Callable[..., Any], *given: Any, distances: int) -> Any:
+        """Return ``function(x, weight, threads, *given)`` for all rows, which are as in ``take``.
+
+        On a cluster, a worker computes it for a subset, of which it keeps a copy, if ``distances``
+        is large. The function must be importable by name on the workers.
+
+        Parameters
+        ----------
+        distances : int
+            Number of distances in one labelling of the rows: rows times clusters. The function is
+            expected to take as long as many labellings.
+        """
+
     def close(self) -> None:
         """Release cached rows and row state."""
 
@@ -312,7 +325,7 @@ class Footprint:
     steps: int | None = None
     """Usual number of steps; None if unknown."""
     searches: int = 0
-    """Cost of a search in the driver's process, as a number of calls of
+    """Cost of a search of the held rows in one process, as a number of calls of
     ``kernels.descent.label_rows``."""
     distances: float | None = None
     """Cost of a step in distance computations per row; None means one distance per centre."""

@@ -103,7 +103,10 @@ def _memory(
     is_held = rows.location is not None or footprint.held_rows is not None
     held = footprint.held_bytes if is_held else 0
     memory = process.needed + process.cached + (held + state if is_local else 0)
+    on_worker = not is_local and _is_large(options.n_clusters, footprint)
+    memory += held if on_worker else 0
     return {
+        "worker_searches": on_worker,
         "memory": memory,
         "memory_available": available,
         "fits": memory <= available,
@@ -151,10 +154,19 @@ def _seconds(rows: Rows, plan: Plan) -> dict[str, Any]:
             "seconds_pass": max(computing, reading * plan["readings_step"])}  # fmt: skip
 
 
+def _is_large(k: int, footprint: Footprint) -> bool:
+    """Return True if a worker runs the search of a cluster's fit."""
+    from largek_dask.algorithms.path_problem import length_of_search
+    from largek_dask.passes.subset import WORKER_DISTANCES
+
+    distances = (footprint.held_rows or 0) * length_of_search(k)
+    return footprint.searches > 0 and distances >= WORKER_DISTANCES
+
+
 def _driver(plan: Plan) -> str | None:
     """Describe which part of the fit the driver computes, if any."""
     if plan["searches"]:
-        return "the whole search"
+        return None if plan["worker_searches"] else "the whole search"
     if plan["short_steps"]:
         return "the first steps, on samples"
     return "all steps, on rows in its memory" if plan["rows_step"] < plan["n_rows"] else None

@@ -232,6 +232,15 @@ class BasePasses(ABC):
         """
         return None
 
+    def compute(self, function: Callable[..., Any], *given: Any, distances: int) -> Any:
+        """See ``algorithms.base.Passes.compute``."""
+        x, weight, _ = self.take()
+        return function(x, weight, self.threads, *given)
+
+    def on_one_worker(self, statistics: Statistics) -> BasePasses | None:
+        """Return passes over a single row, which one worker runs; None without workers."""
+        return None
+
     def retry(self, call: Callable[[], T]) -> T:
         """Return the result of a call, retrying it while storage is unavailable.
 

@@ -281,6 +281,29 @@ class ClusterPasses(BasePasses):
             directions=directions,
             n_chunks=self._workers.n_threads,
         )
+        there = self._within(picked, statistics)
+        there.places = order
+        return there
+
+    def on_one_worker(self, statistics: Statistics) -> BasePasses | None:
+        """See ``BasePasses.on_one_worker``."""
+        row = PickedRows(
+            self.rows,
+            np.zeros(1, np.int64),
+            None,
+            statistics.dtype,
+            normalize=None,
+            directions=None,
+            n_chunks=1,
+        )
+        there = self._within(row, statistics)
+        # Several fits should not all compute on the same worker.
+        workers = sorted(there._workers.seen)
+        there._owner = {0: workers[int(self.job, 16) % len(workers)]}
+        return there
+
+    def _within(self, picked: PickedRows, statistics: Statistics) -> ClusterPasses:
+        """Return passes over picked rows, which belong to this fit."""
         table = weakref.ref(self)
 
         def is_stopped() -> bool:
@@ -303,7 +326,7 @@ class ClusterPasses(BasePasses):
         # Both belong to one fit: it shares no cores with itself, and Dask shows one group of tasks.
         _driven.discard(there)
         there._network.group = self._network.group
-        there.by_worker, there.left, there.places = self.by_worker, self.left, order
+        there.by_worker, there.left = self.by_worker, self.left
         return there
 
     async def _pass(self, current: _Pass) -> tuple[Any, bool]:
@@ -324,17 +347,19 @@ class ClusterPasses(BasePasses):
         """Give all missing chunks to workers; chunks whose workers fail stay missing."""
         present = await self._workers.enough()
         workers = self._stragglers.left_out(present)
+        had = self._shares
         if current.broadcast is None:
+            handed = self._assign(current, workers)
+            targets = [address for address in workers if address in handed]
             try:
-                await self._broadcast(current, workers)
+                await self._broadcast(current, targets)
             except Lost as lost:
                 await self._count_failure(current, sorted(current.missing), lost)
                 await asyncio.sleep(BACKOFF_SECONDS)
                 return
-            current.report.bytes_moved += current.size * len(workers)
+            current.report.bytes_moved += current.size * len(targets)
             there = await self._workers.ready()
             workers = {a: n for a, n in workers.items() if a in there} or there
-        had = self._shares
         handed = self._assign(current, workers)
         self._report_changes(present, workers, had)
         park_bytes = int(config.get("passes.tree-bytes")) // max(1, len(handed))

@@ -357,7 +357,7 @@ class Engine:
         part = self._rows.take(block, block.span, state is not None, report)
         view = self._prepare(index, part, spec.preparation, spec.rows is not None)
         view.find = partial(self._rows.locate, index, part)
-        if index == JOINED:
+        if index == JOINED or spec.all_threads:
             view.threads = self._threads_of(ticket, stop)
         if state is not None and not state.first and state.is_there(index):
             arrays = self.store.get(state.name, index, state.generation - 1)
@@ -387,7 +387,7 @@ class Engine:
             ticket.done.add(index)
 
     def _threads_of(self, ticket: Ticket, stop: Stop) -> Threads:
-        """Return threads for the chunk that contains all rows, which end if the pass is stopped."""
+        """Return threads for the only chunk of a pass, which end if the pass is stopped."""
 
         def check() -> None:
             if (error := stop()) is not None:

@@ -45,6 +45,8 @@ class PassSpec:
     rows: RowSlice | None = None
     joined: bool = False
     """True if chunks that form one array in a process may be shown as one chunk."""
+    all_threads: bool = False
+    """True if the only chunk of the pass is computed on all threads of its process."""
     preparation: Preparation = field(default_factory=Preparation)
 
 

@@ -7,6 +7,7 @@ state; what is computed does not depend on where.
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from largek_dask.algorithms.base import (
+    Chunk,
     ChunkFunction,
     ProjectedRows,
     RowSample,
@@ -48,6 +50,9 @@ from largek_dask.passes.telemetry import PassReport
 T = TypeVar("T")
 
 AS_HELD = Preparation()
+WORKER_DISTANCES = 1 << 18
+"""Minimum number of distances in one labelling of a subset that a worker searches. The parts of a
+search then take a quarter of a second on average, and a pass 25 ms (not tuned)."""
 
 SubsetRows = RowSlice | RowSample | SpacedRows | ProjectedRows | NDArray[np.int64]
 
@@ -181,6 +186,33 @@ class Subset(LocalPasses):
             there = None if spec.state is None else self.__dict__.get("_on_workers")
             self.count_subset(self.last, there is not None)
 
+    def compute(self, function: Callable[..., Any], *given: Any, distances: int) -> Any:
+        """See ``algorithms.base.Passes.compute``."""
+        x, weight, _ = self.take()
+        there = self._one_worker if distances >= WORKER_DISTANCES else None
+        if there is None:
+            of = self._of()
+            return function(x, weight, self.threads if of is None else of.threads, *given)
+        # The rows are sent only to a worker that does not have them yet.
+        replay = ((x, weight),)
+        spec = PassSpec(
+            compute_held,
+            (function, given),
+            start=list,
+            combine=operator.iadd,
+            state=there._state_spec(RowState("rows", 1, replay, rebuild=hold_rows), None),
+            all_threads=True,
+            preparation=there._preparation(),
+        )
+        found: list[Any] = there._timed(spec, replay, [0])
+        self.count_subset(there.last, True)
+        return found[0]
+
+    @cached_property
+    def _one_worker(self) -> BasePasses | None:
+        of = self._of()
+        return None if of is None else of.retry(lambda: of.on_one_worker(self.statistics))
+
     def count_subset(self, report: PassReport, on_workers: bool) -> None:
         """See ``BasePasses.count_subset``."""
         if (of := self._of()) is not None:
@@ -214,10 +246,26 @@ class Subset(LocalPasses):
         """End the threads, and release the rows, here and on workers."""
         super().close()
         self.any_order = None
-        if (there := self.__dict__.pop("_on_workers", None)) is not None:
-            there.close()
+        for name in ("_on_workers", "_one_worker"):
+            if (there := self.__dict__.pop(name, None)) is not None:
+                there.close()
         if (of := self._of()) is not None:
             of.forget_subset(self)
+
+
+def hold_rows(
+    chunk: Chunk, total: object, x: NDArray[Any], weight: NDArray[np.float64] | None
+) -> None:
+    """Keep the rows of a subset as row state of the chunk."""
+    chunk.keep(x=x, **({} if weight is None else {"weight": weight}))
+
+
+def compute_held(
+    chunk: Chunk, total: list[Any], function: Callable[..., Any], given: Sequence[Any]
+) -> None:
+    """Add the result of a function of the rows that :func:`hold_rows` has kept."""
+    assert chunk.state is not None
+    total.append(function(chunk.state["x"], chunk.state.get("weight"), chunk.threads, *given))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,21 +145,31 @@ def planned_and_held(url, algorithm, threads, most):
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "k", "computes"),
+    ("algorithm", "n", "k", "computes"),
     [
-        (lk.Lloyd(), 4, None),
-        (lk.Truncated(), 500, "the first steps, on samples"),
-        (lk.PartitionPath(), 4, "the whole search"),
+        (lk.Lloyd(), 50_000, 4, None),
+        (lk.Truncated(), 50_000, 500, "the first steps, on samples"),
+        (lk.PartitionPath(), 5_000, 4, "the whole search"),
     ],
 )
-def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, k, computes):
-    x = np.random.default_rng(0).standard_normal((50_000, 4))
+def test_plan__says_what_the_scheduler_computes_and_what_that_takes(algorithm, n, k, computes):
+    x = np.random.default_rng(0).standard_normal((n, 4))
     options = FitOptions(n_clusters=k, algorithm=algorithm)
     for is_local in (True, False):
         plan = make_plan(lk.open_rows(x), options, Machines(2, 2, 1 << 34, is_local))
         assert plan["driver"] == computes
         parts = ("model", "held", "state")
         assert plan["memory_driver"] == sum(plan[f"memory_{part}"] for part in parts)
+
+
+def test_plan__of_a_search_on_a_worker():
+    rows = lk.open_rows(np.random.default_rng(0).standard_normal((50_000, 4)))
+    options = FitOptions(n_clusters=4, algorithm=lk.PartitionPath())
+    local, there = (make_plan(rows, options, Machines(2, 2, 1 << 34, at)) for at in (True, False))
+    assert (local["driver"], there["driver"]) == ("the whole search", None)
+    own = there["memory_model"] + there["memory_reading"] + there["memory_row_state"]
+    assert there["memory"] == own + there["memory_held"] > own
+    assert local["memory_held"] == there["memory_held"]
 
 
 @pytest.mark.usefixtures("chunks_as_stored")

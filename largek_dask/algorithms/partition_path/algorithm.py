@@ -8,16 +8,18 @@ takes Lloyd steps, with distance bounds.
 Most time is spent on starting points: the search adds and removes clusters, moves single rows,
 swaps centres, and recombines partitions (as in HG-means).
 
-Rows that fit into the driver's process are searched there in float64 (:mod:`.stages`). For a larger
-table, a weighted sample is searched (:mod:`.samples`). All rows are then assigned to the clusters
-of every partition until each partition is a fixed point of Lloyd's algorithm; each pass reads the
-rows once (:mod:`.passes`). With one feature, partitions are optimal.
+Rows that fit into one process are searched there in float64 (:mod:`.stages`). For a larger table, a
+weighted sample is searched (:mod:`.samples`). On a cluster, one worker runs the search. All rows
+are then assigned to the clusters of every partition until each partition is a fixed point of
+Lloyd's algorithm; each pass reads the rows once (:mod:`.passes`). With one feature, partitions are
+optimal.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +47,7 @@ from largek_dask.algorithms.partition_path.samples import (
     draw_far,
     draw_sample,
     rows_to_search,
+    searched_rows,
     take_rows,
 )
 from largek_dask.algorithms.partition_path.stability import compare_halves
@@ -65,6 +68,7 @@ from largek_dask.algorithms.starts.coresets import Coreset
 from largek_dask.errors import ParameterError
 from largek_dask.kernels.blocks import readonly
 from largek_dask.kernels.one_dimension import distinct_values, objective_bounds, optimal_partitions
+from largek_dask.kernels.threads import Threads
 
 MOST_ROWS, MOST_VALUES = 1 << 17, 1 << 23
 """Maximum number of rows, and of values, for which all rows are searched. The values and a
@@ -95,6 +99,7 @@ STABLE_CLUSTERS = 32
 """Maximum number of clusters for which stability is computed."""
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +158,10 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
     which is the agreement between partitions of two halves of the rows. A step is one part of the
     search or one pass over all rows.
 
-    Up to 131,072 rows and 2^23 values are searched as a whole in the driver's process. For a larger
-    table, a sample is searched that includes the rows farthest from the mean. All rows are then
-    assigned to the clusters of every partition, and each pass reads the rows once. With one
-    feature, partitions are optimal.
+    Up to 131,072 rows and 2^23 values are searched as a whole in one process, on a cluster by one
+    worker. For a larger table, a sample is searched that includes the rows farthest from the mean.
+    All rows are then assigned to the clusters of every partition, and each pass reads the rows
+    once. With one feature, partitions are optimal.
 
     Parameters
     ----------
@@ -232,10 +237,9 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         most = most_clusters(passes, rng, wanted, sample)
         # For a sample, the number of distinct rows is known only after far rows were added.
         n_distinct = most if most <= (wanted if sample is None else 1) else None
-        rows = rows_to_search(passes, rng, passes.statistics.mean, sample)
-        kept = PathSearch.begin(self._plan, Operators(rows, passes.threads)).kept()
-        state = _state(passes, wanted, most, kept, lower_bounds(passes, wanted), n_distinct)
-        return replace(state, sample=sample)
+        none = Kept.optimal(np.zeros((0, passes.n_features)), np.zeros(0))
+        state = _state(passes, wanted, most, none, lower_bounds(passes, wanted), n_distinct)
+        return self._begun(passes, rng, replace(state, sample=sample))
 
     def step(self, passes: Passes, rng: Rng, state: SearchState) -> tuple[SearchState, Info]:
         """Run one piece of the search, one pass over all rows, or the final evaluation."""
@@ -257,9 +261,9 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         """Run one piece of the search; after the stage "up", also look for far rows."""
         work = self._pieces(state)
         piece = work[state.work]
-        search = PathSearch.of(self._plan, _operators(passes, rng, state), state.kept)
-        search.run(piece, rng, state.step)
-        state = replace(state, work=state.work + 1, kept=search.kept())
+        given = self._plan, state.kept, piece, rng, state.step
+        kept = _compute(passes, rng, state, run_piece, *given)
+        state = replace(state, work=state.work + 1, kept=kept)
         is_up = state.work == len(work) or work[state.work].stage != "up"
         if state.sample is None or state.has_far or piece.stage != "up" or not is_up:
             return state
@@ -284,9 +288,10 @@ class PartitionPath(Algorithm[SearchState, PathProblem]):
         state = replace(state, most=most, n_distinct=most if most <= state.wanted else None)
         if not len(lacking):
             return state
-        state = replace(state, sample=sample, work=0)
-        begun = PathSearch.begin(self._plan, _operators(passes, rng, state))
-        return replace(state, kept=begun.kept())
+        return self._begun(passes, rng, replace(state, sample=sample, work=0))
+
+    def _begun(self, passes: Passes, rng: Rng, state: SearchState) -> SearchState:
+        return replace(state, kept=_compute(passes, rng, state, begin_search, self._plan))
 
     def _pass(self, passes: Passes, state: SearchState) -> SearchState:
         """Assign all rows in every partition that has not settled."""
@@ -368,8 +373,39 @@ def _state(
     return SearchState(wanted, most, shift, origin, kept, bounds, n_distinct, passes.n_rows)
 
 
-def _operators(passes: Passes, rng: Rng, state: SearchState) -> Operators:
-    return Operators(rows_to_search(passes, rng, state.origin, state.sample), passes.threads)
+def _compute(
+    passes: Passes, rng: Rng, state: SearchState, function: Callable[..., T], *given: Any
+) -> T:
+    """Return ``function(operators, *given)`` for the searched rows, computed by one process."""
+    rows = searched_rows(passes, rng, state.sample)
+    distances = state.n_searched * state.most
+    found: T = rows.compute(_on_rows, function, state.origin, *given, distances=distances)
+    return found
+
+
+def _on_rows(
+    x: NDArray[Any],
+    weight: Floats | None,
+    threads: Threads,
+    function: Callable[..., T],
+    origin: Floats,
+    *given: Any,
+) -> T:
+    return function(Operators(rows_to_search(x, weight, origin), threads), *given)
+
+
+def begin_search(operators: Operators, plan: Plan) -> Kept:
+    """Return the state of a search before its first piece."""
+    return PathSearch.begin(plan, operators).kept()
+
+
+def run_piece(
+    operators: Operators, plan: Plan, kept: Kept, piece: Piece, rng: Rng, step: int
+) -> Kept:
+    """Return the state of a search after one more piece."""
+    search = PathSearch.of(plan, operators, kept)
+    search.run(piece, rng, step)
+    return search.kept()
 
 
 def _has_settled(passes: PathState | None) -> bool:
@@ -392,18 +428,12 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
         if len(rows) == length:  # False if the search ended early
             centers_in(path, length)[:] = rows
     path, count = _non_increasing(passes, path, length)
-    operators = _operators(passes, rng, state)
     stationarity = np.full((length, len(FIGURES)), np.nan)
     stationarity[:, 0], stationarity[:, 1] = count.movement, count.ties
     # Swaps are not evaluated on a sample, which lacks rows.
-    for size in range(1, length + 1 if sample is None else 1):
-        generator = rng.generator(0, "swaps looked at", size)
-        centers = centers_in(path, size).astype(np.float64) - state.origin
-        stationarity[size - 1, 2:] = operators.possible_gains(centers, generator, SCANNED)
-    compared = min(length, STABLE_CLUSTERS)
-    searched, stability = operators.rows, np.full(length, np.nan)
-    halves = compare_halves(searched.x, searched.weight, rng, compared, passes.threads)
-    stability[:compared] = halves.stability
+    examined = path[:0] if sample is not None else path.astype(np.float64) - state.origin
+    found = _compute(passes, rng, state, examine, examined, length, rng)
+    stationarity[: len(found.gains), 2:], stability = found.gains, found.stability
     return PathArrays(
         centers=readonly(centers_in(path, length).copy()),
         counts=readonly(count.counts[rows_of_path(length - 1) :].copy()),
@@ -415,6 +445,29 @@ def conclude(passes: Passes, rng: Rng, state: SearchState) -> PathArrays:
         stationarity=readonly(stationarity),
         stability=readonly(stability),
     )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Examined:
+    """Figures of final partitions on the searched rows."""
+
+    gains: Floats
+    """(m, 2) results of ``Operators.possible_gains`` for the examined partitions."""
+    stability: Floats
+    """(k,) stability; NaN for more than ``STABLE_CLUSTERS`` clusters."""
+
+
+def examine(operators: Operators, path: Floats, length: int, rng: Rng) -> Examined:
+    """Examine the partitions in ``path``, which may be empty, and compute stability."""
+    n_examined = length if len(path) else 0
+    gains, stability = np.full((n_examined, 2), np.nan), np.full(length, np.nan)
+    for size in range(1, n_examined + 1):
+        generator = rng.generator(0, "swaps looked at", size)
+        gains[size - 1] = operators.possible_gains(centers_in(path, size), generator, SCANNED)
+    rows, compared = operators.rows, min(length, STABLE_CLUSTERS)
+    halves = compare_halves(rows.x, rows.weight, rng, compared, operators.threads)
+    stability[:compared] = halves.stability
+    return Examined(gains, stability)
 
 
 def _non_increasing(

@@ -1,4 +1,4 @@
-"""Rows that are searched in the driver's process: all rows, or a weighted sample.
+"""Rows that are searched in one process: all rows, or a weighted sample.
 
 The sample consists of a coreset (:mod:`~largek_dask.algorithms.starts.coresets`) and the rows
 farthest from the mean. A single far row may determine a centre, and a coreset may lack that row: on
@@ -61,23 +61,29 @@ def take_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> tuple[
 
     Rows are cached between steps, so a cluster sends them only once.
     """
+    x, weight, _ = searched_rows(passes, rng, sample).take()
+    return present_rows(x, weight)
+
+
+def searched_rows(passes: Passes, rng: Rng, sample: Coreset | None = None) -> Passes:
+    """Return passes over a sample or over all rows."""
     if sample is None:
-        chosen = passes.subset(RowSample(rng, "all rows", passes.n_rows, ascending=True))
-    else:
-        chosen = passes.subset(sample.rows, sample.factors, own_weights=True)
-    x, weight, _ = chosen.take()
+        return passes.subset(RowSample(rng, "all rows", passes.n_rows, ascending=True))
+    return passes.subset(sample.rows, sample.factors, own_weights=True)
+
+
+def present_rows(x: NDArray[Any], weight: Floats | None) -> tuple[Floats, Floats]:
+    """Return the rows of positive weight in float64, and their weights."""
     x = np.asarray(x, np.float64)
     weight = np.ones(len(x)) if weight is None else np.asarray(weight, np.float64)
     present = weight > 0
     return (x, weight) if present.all() else (x[present], weight[present])
 
 
-def rows_to_search(
-    passes: Passes, rng: Rng, origin: Floats, sample: Coreset | None
-) -> CenteredRows:
-    """Return the rows to search, with ``origin`` (d,) subtracted."""
-    x, weight = take_rows(passes, rng, sample)
-    return CenteredRows.of(x - origin, weight)
+def rows_to_search(x: NDArray[Any], weight: Floats | None, origin: Floats) -> CenteredRows:
+    """Return the rows of positive weight, with ``origin`` (d,) subtracted."""
+    present, weight = present_rows(x, weight)
+    return CenteredRows.of(present - origin, weight)
 
 
 def count_distinct(x: Floats, enough: int) -> int:
