@@ -173,7 +173,8 @@ def test_threads(x, clean, monkeypatch):
     monkeypatch.setattr("largek_dask.algorithms.parts.totals.LEAST_COMPARED", 64)
     monkeypatch.setattr("largek_dask.algorithms.parts.totals.LEAST_COUNTED", 64)
     monkeypatch.setattr("largek_dask.algorithms.parts.totals.WORTH_COUNTING", 0)
-    monkeypatch.setattr("largek_dask.kernels.bounds.lists._SHARED", 64)
+    monkeypatch.setattr("largek_dask.kernels.bounds.lists._LEAST_SORTED", 64)
+    monkeypatch.setattr("largek_dask.kernels.threads.PART_VALUES", 64)
     km = fit(x, n_threads=5)
     assert bits(km) == bits(clean)
     changed = [h["n_changed"] for h in clean.history_]
