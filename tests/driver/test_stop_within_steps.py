@@ -24,7 +24,8 @@ from largek_dask.driver.run import Clock
 from largek_dask.kernels import arguments, distances, threads
 from largek_dask.kernels.arguments import LONG_WORK
 from largek_dask.kernels.blocks import rows_at, sparse_rows
-from largek_dask.kernels.bounds.lists import ListSearch, order_by_label
+from largek_dask.kernels.bounds import neighbours
+from largek_dask.kernels.bounds.lists import order_by_label
 from largek_dask.kernels.bounds.neighbours import nearest_centers
 from largek_dask.kernels.compiling import checked_by
 from largek_dask.kernels.dense.splits import split_clusters
@@ -220,15 +221,15 @@ def test_an_error_in_a_thread_reaches_the_caller_and_the_next_fit_works(
 ) -> None:
     x = np.random.default_rng(1).normal(size=(6_000, 6)).astype(np.float32)
     km = lk.KMeans(140, random_state=0, n_threads=2, max_iter=4)
-    expected, groups, failed = km.fit(x).model_.digest(), ListSearch.groups, list[str]()
+    expected, compare, failed = km.fit(x).model_.digest(), neighbours._compare, list[str]()
 
-    def fail(search: Any, begin: int, end: int) -> int:
+    def fail(*block: Any) -> None:
         if failed:
-            return groups(search, begin, end)
+            return compare(*block)
         failed.append(threading.current_thread().name)
         raise MemoryError("of one part")
 
-    monkeypatch.setattr(ListSearch, "groups", fail)
+    monkeypatch.setattr(neighbours, "_compare", fail)
     with pytest.raises(MemoryError, match="of one part"):
         km.fit(x)
     assert len(failed) == 1
@@ -248,7 +249,7 @@ def digests():
     for algorithm, source in (("auto", x), ("lloyd", sys.argv[1])):
         km = lk.KMeans(140, algorithm=algorithm, random_state=0, n_threads=2, max_iter=4)
         made.append(km.fit(source).model_.digest())
-    names = {thread.name.rpartition("_")[0] for thread in threading.enumerate()}
+    names = {thread.name for thread in threading.enumerate()}
     return made, "largek-kernels" in names
 
 if __name__ == "__main__":
