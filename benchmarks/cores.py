@@ -5,7 +5,8 @@
 The results are wall seconds until the energy of all rows is within 1 % and 0.2 % of the final
 energy, and until the end, including exact labels. Fits on one and on two threads alternate, and
 medians of three rounds with one seed are reported. Results are bit-identical, so both take the same
-steps. A separate run finds the steps at which these energies are reached.
+steps. A separate run finds the steps at which these energies are reached. With ``--sets``,
+other sets keep their results.
 
 A second table is for unfavourable circumstances on two cores: more threads than cores, a quota of
 1.5 cores (which needs the right to create a control group), and a core that another process uses.
@@ -26,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.common import child_record, cpu_description, new_parser, parse
+from benchmarks.common import child_record, cpu_description, new_parser, parse, read_result
 from benchmarks.curves import Energies
 from benchmarks.sets import at_hand, prepare
 from benchmarks.tables import against, publish, table_of
@@ -204,20 +205,24 @@ def main() -> None:
     parser = new_parser(__doc__)
     parser.add_argument("--sets", nargs="*", choices=SETS, default=list(SETS))
     args = parse(parser, child)
-    records, worst = [], []
+    known = read_result("cores")
+    records = {record["set"]: record for record in known.get("records", [])}
+    worst = {(record["set"], record["case"]): record for record in known.get("worst", [])}
     with tempfile.TemporaryDirectory() as folder:
         for name in at_hand(args.sets):
             path, k = prepare(name, Path(folder)), SETS[name]
             n, d = np.load(path, mmap_mode="r").shape
-            record = child_record("benchmarks.cores", [str(path), k])
-            records.append({"set": name, "n": n, "d": d, "k": k, **record})
-            print(records[-1], flush=True)
+            about = {"set": name, "n": n, "d": d, "k": k}
+            records[name] = about | child_record("benchmarks.cores", [str(path), k])
             for case in WORST if name in WORST_SETS else ():
                 record = child_record("benchmarks.cores", [str(path), k, case])
-                worst.append({"set": name, "case": case, **record})
-                print(worst[-1], flush=True)
-    found = {"cpu": cpu_description(), "records": records, "worst": worst}
-    publish("cores", found, write=args.write)
+                worst[name, case] = {"set": name, "case": case, **record}
+            found = {
+                "cpu": cpu_description(),
+                "records": [records[name] for name in SETS if name in records],
+                "worst": list(worst.values()),
+            }
+            publish("cores", found, write=args.write)
 
 
 if __name__ == "__main__":

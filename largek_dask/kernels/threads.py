@@ -33,8 +33,9 @@ LONG_SLICE = 1 << 24
 PART_VALUES = 1 << 13
 """Minimum number of values in a part: work of some microseconds, the time to begin a part."""
 PARTS_PER_THREAD = 4
-SPIN_SECONDS = 1e-4
-"""Time for which a thread waits in compiled code before it sleeps."""
+SPIN_SECONDS = 2e-5
+"""Time for which a thread waits in compiled code before it sleeps. Longer waiting used up to 8 %
+more CPU time, and saved no time."""
 END_SPINS, SLEEP_SECONDS = 5_000, 5e-5
 _here = threading.local()
 _shares = not numba.config.DISABLE_JIT

@@ -44,6 +44,8 @@ LAST_PARTS = 48
 """The smallest part of a search of lists is one thread's share divided by this number; parts become
 smaller towards the end. Small parts only would be slower, because every part begins with cold
 caches."""
+LEAST_WORK = 1 << 20
+"""Minimum number of multiply-adds in a part: work of about 50 microseconds."""
 SHORT_WORK = 1 << 24
 """Maximum number of distances in a part of a short search; they take a few hundredths of a
 second."""
@@ -274,7 +276,7 @@ def group_cuts(work: NDArray[np.int64], n_threads: int, n_features: int) -> list
     ``work`` (g,) is the cumulative work of the groups, in distances.
     """
     total, longest = int(work[-1]), max(1, LONG_WORK // n_features)
-    least = max(1, min(longest, total // (LAST_PARTS * n_threads)))
+    least = max(1, LEAST_WORK // n_features, min(longest, total // (LAST_PARTS * n_threads)))
     most = min(longest, max(SHORT_WORK, total // (PARTS_PER_THREAD * n_threads)))
     ends, done = [], 0
     while done < total:
