@@ -45,7 +45,7 @@ FIRST = 3
 similar fit, only a few functions are missing, and a second process is not worthwhile."""
 NOTICE_SECONDS = 2.0
 """Compile time in seconds after which a message is printed to standard error."""
-FUNCTIONS_LABELS, FUNCTIONS_FEW, FUNCTIONS_MANY = 23, 52, 67
+FUNCTIONS_LABELS, FUNCTIONS_FEW, FUNCTIONS_MANY = 23, 52, 81
 """Number of functions compiled by a first ``predict``, by a first fit with at most `FEW_CLUSTERS`
 clusters, and by a first fit with more clusters."""
 LEAST_FUNCTIONS = 5

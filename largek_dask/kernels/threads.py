@@ -99,6 +99,7 @@ class _Team(_Memory):
                 seen = team.serve(self.control, seen, calls, self.spins)
             else:
                 call()
+                del call  # a waiting thread holds no rows
                 continue
             if self.control[team.CALLS] == calls:
                 self.sleeping.append(awake)
@@ -317,11 +318,13 @@ class _Helper:
 
     def cancel_or_wait(self) -> None:
         """Cancel the work if no thread has started it; otherwise wait until it ends."""
-        if not self._free.acquire(blocking=False):
+        if self._free.acquire(blocking=False):
+            self._work = _nothing
+        else:
             self._done.acquire()
 
 
-def _no_check() -> None:
+def _nothing() -> None:
     pass
 
 
@@ -331,13 +334,13 @@ class Threads:
 
     n: int = 1
     """Number of threads; results must not depend on it."""
-    check: Callable[[], object] = _no_check
+    check: Callable[[], object] = _nothing
     """Function to call before every item, before every compilation and in long computations. It may
     raise an error to cancel the work."""
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return ``[function(item) for item in items]``, calling ``check`` before every item."""
-        if self.check is _no_check:
+        if self.check is _nothing:
             return on_threads(self.n, function, items)
         with checked_by(self.check):
             return on_threads(self.n, function, items)

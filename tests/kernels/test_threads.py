@@ -6,13 +6,16 @@ import os
 import signal
 import threading
 import time
+import weakref
 from itertools import count
 
+import numpy as np
 import pytest
 
 from largek_dask.kernels import threads
 from largek_dask.kernels.compiling import check_now, checked_by
 from largek_dask.kernels.threads import Threads, on_threads
+from tests.helpers.checks import eventually
 
 
 def test_threads_keep_the_order_and_work_at_the_same_time():
@@ -224,3 +227,16 @@ def test_the_check_cancels_the_work(n_threads):
     with pytest.raises(InterruptedError, match="stop"):
         Threads(n_threads, check).map(done.append, range(50))
     assert len(done) == 1
+
+
+def test_threads_that_wait_hold_no_arrays():
+    held = []
+
+    def call():
+        rows = np.zeros(10)
+        held.append(weakref.ref(rows))
+        on_threads(3, lambda item: rows.sum(), range(3))
+
+    for _ in range(20):
+        call()
+    eventually(lambda: not any(ref() is not None for ref in held), "all arrays to be released")
