@@ -53,9 +53,8 @@ def searched(monkeypatch):
 
     noted.change = lambda spec, number: spec
     monkeypatch.setattr(ClusterPasses, "_run", noted)
-    reports_of = noted
-    reports_of.reports = reports
-    return reports_of
+    noted.reports = reports
+    return noted
 
 
 def known_jobs(dask_worker):
