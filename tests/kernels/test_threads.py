@@ -150,6 +150,22 @@ def test_ctrl_c_waits_until_other_threads_have_stopped():
     assert len(set(on_threads(2, lambda item: both.wait(), range(2)))) == 2
 
 
+def test_ctrl_c_while_waiting_for_other_threads(monkeypatch):
+    both, wait, interrupted = threading.Barrier(2, timeout=60), threads._Helper.cancel_or_wait, []
+
+    def cancel_or_wait(helper):
+        if not interrupted:
+            interrupted.append(1)
+            raise KeyboardInterrupt
+        wait(helper)
+        interrupted.append(2)
+
+    monkeypatch.setattr(threads._Helper, "cancel_or_wait", cancel_or_wait)
+    with pytest.raises(KeyboardInterrupt):
+        on_threads(2, lambda item: both.wait(), range(2))
+    assert interrupted == [1, 2]
+
+
 @pytest.mark.parametrize("n_threads", [1, 2])
 def test_threads_take_over_the_check_of_the_caller(n_threads):
     asked = []
