@@ -171,8 +171,10 @@ class AssignmentTotal(Generic[T]):
         if counted and old is not None:
             return self.move(x, weight, MovedRows(changed, old[changed]), new)
         self.sums.add(x, new, weight)
-        squares = row_squares(x, self.sums.grid.shift)
-        self.squares.add(squares, weight, new if self.by_cluster else None)
+        there = None if (new >= 0).all() else np.flatnonzero(new >= 0)
+        squares = row_squares(x, self.sums.grid.shift, there)
+        own, to = (weight, new) if there is None else (_at(weight, there), new[there])
+        self.squares.add(squares, own, to if self.by_cluster else None)
         return self._tallied(new, weight, changed)
 
     def move(
@@ -182,7 +184,7 @@ class AssignmentTotal(Generic[T]):
         self._move_sums(x, weight, moved, new)
         if self.by_cluster:
             squares = row_squares(x, self.sums.grid.shift, moved.rows)
-            own = None if weight is None else weight[moved.rows]
+            own = _at(weight, moved.rows)
             self.squares.add(-squares, own, moved.before)
             self.squares.add(squares, own, new[moved.rows])
         return self._tallied(new, weight, moved.rows)
@@ -206,8 +208,7 @@ class AssignmentTotal(Generic[T]):
         step = max(1, LOOKED_UP_BYTES // row_bytes)
         for begin in range(0, len(moved.rows), step):
             rows, old = moved.rows[begin : begin + step], moved.before[begin : begin + step]
-            own = None if weight is None else weight[rows]
-            self.sums.move(rows_at(x, rows), old, new[rows], own)
+            self.sums.move(rows_at(x, rows), old, new[rows], _at(weight, rows))
 
     @staticmethod
     def combine(a: AssignmentTotal[T], b: AssignmentTotal[T]) -> AssignmentTotal[T]:
@@ -218,6 +219,10 @@ class AssignmentTotal(Generic[T]):
             a.begin(b.step)
             a.tally.merge(b.tally)
         return a
+
+
+def _at(weight: NDArray[np.float64] | None, rows: NDArray[np.int64]) -> NDArray[np.float64] | None:
+    return None if weight is None else weight[rows]
 
 
 def count_rows(

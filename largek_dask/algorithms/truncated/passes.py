@@ -54,7 +54,7 @@ LEAST_ROWS = 1 << 18
 BLOCK_ROWS = 4_096
 """Number of rows that a thread compares with all centres at a time."""
 
-Kind = Literal["cells", "lists", "all", "unsettled"]
+Kind = Literal["cells", "lists", "all", "unsettled", "given"]
 Array = NDArray[Any]
 Weights = NDArray[np.float64]
 
@@ -68,8 +68,8 @@ class Pass(Recomputable):
     """
 
     kind: Kind
-    """Centres that rows are compared with; see ``Task``. "cells" and "all" are anchors, which do
-    not depend on row state."""
+    """Centres that rows are compared with; see ``Task``. "given": none, labels are given. "cells",
+    "all" and "given" are anchors, which do not depend on row state."""
     centers: Array
     shift: Array
     listed: Labels | None = None
@@ -92,11 +92,13 @@ class Pass(Recomputable):
     far: float = 0.0
     """Squared distance from its centre beyond which a row is far; 0 if the cost of far rows is not
     needed."""
+    given: NDArray[np.signedinteger[Any]] | None = None
+    """(n,) labels of all rows if ``kind`` is "given"; -1 for rows of weight 0."""
 
     @property
     def is_anchor(self) -> bool:
         """True if the row state after this pass does not depend on the row state before it."""
-        return self.kind in ("cells", "all")
+        return self.kind in ("cells", "all", "given")
 
     @cached_property
     def packed(self) -> PackedCenters:
@@ -171,6 +173,9 @@ def advance(
     anchor.
     """
     moved: MovedRows | None = None
+    if pass_.kind == "given":
+        # The bounds of new row state are 0, so the next pass searches all rows.
+        return 0, None, None
     if pass_.is_anchor:
         rows.saved = None
     else:
@@ -327,6 +332,8 @@ def pass_chunk(
             old = copied(rows.labels, chunk.threads)
     else:
         rows = RowArrays.new(len(x), pass_.packed.dtype)
+        if pass_.given is not None:
+            rows.labels[:] = pass_.given[chunk.start : end]
         if origin is not None:
             old = origin[chunk.start : end]
             rows.labels[:] = old
@@ -414,6 +421,17 @@ def pass_over(
     ordered = np.empty_like(labels)
     ordered[places] = labels
     return total, ordered
+
+
+def given_labels(
+    centers: Array, shift: Array, labels: Labels, generation: int = 1
+) -> History[Pass]:
+    """Return the history of a search that continues from labels (n,) found elsewhere.
+
+    No row state of this ``generation`` may exist, so that the labels are used.
+    """
+    narrow = labels.astype(np.min_scalar_type(-len(centers)))
+    return History(generation, (Pass("given", centers, shift, given=narrow),))
 
 
 def stored_state(passes: Passes, history: History[Pass]) -> RowState:

@@ -44,19 +44,18 @@ from largek_dask.algorithms.parts.directions import (
     left_out,
     principal_directions,
 )
+from largek_dask.algorithms.parts.history import History
 from largek_dask.algorithms.parts.totals import AssignmentTotal, Tally, count_rows
-from largek_dask.algorithms.truncated.passes import STATE, stored_state
-from largek_dask.algorithms.truncated.schedule import (
-    Schedule,
-    first_schedule,
-    on_all_rows,
-    sample_sizes,
+from largek_dask.algorithms.truncated.passes import (
+    STATE,
+    Pass,
+    PassDone,
+    given_labels,
+    stored_state,
 )
-from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes, sample_sizes_of
+from largek_dask.algorithms.truncated.schedule import on_all_rows
+from largek_dask.algorithms.truncated.search import TruncatedSearch, row_bytes
 from largek_dask.algorithms.truncated.state import TruncatedState
-from largek_dask.kernels.exact.numbers import ExactSums
-from largek_dask.kernels.exact.squares import row_squares
-from largek_dask.kernels.exact.sums import ClusterSums
 from largek_dask.kernels.projection import Directions, project
 
 NARROWEST = 32
@@ -120,9 +119,10 @@ class ProjectedState:
     coarse: NDArray[Any]
     variance_outside: float
     """Share of the variance outside the directions."""
+    spread_outside: float
+    """Cost outside the directions if all centres lie in them, estimated on a sample."""
     cost_outside: float
-    """Cost outside the directions: computed in the last round, or estimated on a sample before the
-    first round."""
+    """Cost outside the directions with the last means in all features."""
     cost: float = float("inf")
     round_cost: float = float("inf")
     """Value of ``cost`` when the last round began; infinity before the first round in these
@@ -201,8 +201,7 @@ class ProjectedSearch:
         The result is None if there are fewer directions, or if a sample must be searched and
         outliers may account for much of the cost. ``known`` are the first of these directions.
         """
-        shift, first = passes.statistics.shift, sample_sizes_of(passes, self._k)[0]
-        n = max(first, min(passes.n_rows, 2 * SAMPLE_ROWS))
+        shift, n = passes.statistics.shift, min(passes.n_rows, 2 * SAMPLE_ROWS)
         x, weight, _ = self.search.start_sample(passes, rng, n).take()
         if rows_to_hold(passes.n_rows, m, self._k):
             # A few rows can only cost much if they are much farther away than other rows.
@@ -223,7 +222,7 @@ class ProjectedSearch:
             return None
         directions, outside = found
         n_held = rows_to_hold(passes.n_rows, len(directions.vectors), self._k) or 0
-        search = self._begin(passes, rng, directions, n_held)
+        search = self.search.init(_projected_rows(passes, rng, directions, n_held), rng)
         return ProjectedState(
             search=search,
             vectors=directions.vectors,
@@ -232,61 +231,37 @@ class ProjectedSearch:
             counts=np.zeros(self._k),
             coarse=_back_project(search.coarse, directions),
             variance_outside=outside.share,
-            # Back-projected centres leave the variance outside the directions unchanged.
+            spread_outside=outside.of_a_row * passes.statistics.total_weight,
             cost_outside=outside.of_a_row * passes.statistics.total_weight,
             n_rows=n_held,
         )
-
-    def _begin(
-        self, passes: Passes, rng: Rng, directions: Directions, n_held: int
-    ) -> TruncatedState:
-        k, m, n = self._k, len(directions.vectors), n_held or passes.statistics.n_rows
-        setting, sizes = replace(self.search.setting(passes), n_rows=n), sample_sizes(n, m, k)
-        schedule = first_schedule(setting, sizes)
-        if schedule.stage.name == "first":
-            # Fetching the first sample takes longer than searching a larger one in few directions.
-            schedule = first_schedule(setting, sizes[1:])
-        few = self._small_sample(passes, rng, schedule)
-        view = _projected_rows(passes, rng, directions, n_held, few)
-        sample = self.search.start_sample(view, rng, sizes[0]) if few is None else view
-        if schedule.task.kind == "start":
-            # The first step replaces these centres.
-            centers = np.resize(sample.take().x[:k], (k, m))
-            coarse = centers[:1]
-        else:
-            centers, coarse, _ = self.search.start(view, rng, sample)
-        return TruncatedState(0, schedule, centers, np.zeros(k), view.statistics.shift, coarse)
-
-    def _small_sample(self, passes: Passes, rng: Rng, schedule: Schedule) -> Passes | None:
-        """Return the rows of the next step, in all features, if they are a small sample."""
-        if schedule.searched or schedule.n_rows >= schedule.setting.n_rows:
-            return None
-        return self.search.start_sample(passes, rng, schedule.n_rows)
 
     def step(
         self, passes: Passes, rng: Rng, state: ProjectedState
     ) -> tuple[ProjectedState | TruncatedState, Info]:
         """Run one step; return a ``TruncatedState`` as soon as all features are used.
 
-        Means in all features are computed at the end of a round. A step on a small sample projects
-        only this sample, and computes its means at once.
+        Means in all features are computed after a step on a small sample, and when a round begins.
         """
-        few = self._small_sample(passes, rng, state.search.schedule)
-        view = _projected_rows(passes, rng, state.directions, state.n_rows, few)
-        if few is not None:
-            begun = state.search
-            search, info, done = self.search.step_on(passes, rng, begun, view, labelled=True)
-            assert done.labels is not None
-            state = replace(state, search=search)
-            state = self._with_sample_means(few, done.labels, state, done.scale)
-            return state, _record(info, state)
+        view = _projected_rows(passes, rng, state.directions, state.n_rows)
         before = _rescaled(passes, view, state)
-        search, info = self.search.step(view, rng, before.search)
+        begun = before.search.schedule
+        is_small = not begun.everywhere and not begun.searched
+        sample = self.search.sample_of(view, rng, before.search)
+        rows = sample.take().rows if is_small and sample is not None else None
+        search, info, done = self.search.step_on(
+            view, rng, before.search, sample, labelled=is_small
+        )
         schedule = search.schedule
-        expected = before.scale * schedule.cost + before.cost_outside
-        expected = _of_all_rows(expected, self._k, before.search.schedule.n_rows)
+        state = replace(before, search=search)
+        if rows is not None:
+            assert done.labels is not None
+            state = self._with_sample_means(passes, view, state, rows, done)
+            return state, _record(info, state)
+        expected = before.scale * schedule.cost + before.spread_outside
+        expected = _of_all_rows(expected, self._k, begun.n_rows)
         is_ahead = before.counted.generation == 0 and expected < before.expected
-        state = replace(before, search=search, is_ahead=is_ahead)
+        state = replace(state, is_ahead=is_ahead)
         has_ended = schedule.stage.name == "end"
         if not has_ended and not (search.everywhere and schedule.opens_round):
             return state, _record(info, state)
@@ -305,17 +280,27 @@ class ProjectedSearch:
         centers = _back_project(own.centers, state.directions)
         return CenterArrays(centers, state.scale * own.counts, state.origin)
 
-    def in_all_features(self, passes: Passes, state: ProjectedState) -> TruncatedState:
-        schedule = on_all_rows(state.search.schedule, self.search.setting(passes))
+    def in_all_features(
+        self, passes: Passes, state: ProjectedState, labels: NDArray[np.int32] | None = None
+    ) -> TruncatedState:
+        """Continue in all features, from the labels of all rows if these are known."""
+        setting, labelled = self.search.setting(passes), labels is not None
+        history: History[Pass] = History()
+        shift, n_read = passes.statistics.shift, state.n_read
+        if labels is not None:
+            # The counted labels are row state of the table, which has generations below this one.
+            history, n_read = given_labels(state.centers, shift, labels, n_read), 0
         return TruncatedState(
             state.step,
-            replace(schedule, cost=state.cost),
+            on_all_rows(state.search.schedule, setting, state.cost, labelled=labelled),
             state.centers,
             state.counts,
-            passes.statistics.shift,
+            shift,
             state.coarse,
+            everywhere=labelled,
+            history=history,
             cost=state.cost,
-            n_read=state.n_read,
+            n_read=n_read,
         )
 
     def held_bytes(self, table: TableShape, itemsize: int) -> int:
@@ -330,26 +315,19 @@ class ProjectedSearch:
         return values + (held or table.n_rows) * (2 * 8 + 2 * row_bytes(itemsize))
 
     def _with_sample_means(
-        self, sample: Passes, labels: NDArray[np.int32], state: ProjectedState, scale: float
+        self,
+        passes: Passes,
+        view: Passes,
+        state: ProjectedState,
+        rows: NDArray[np.int64],
+        done: PassDone,
     ) -> ProjectedState:
-        """Compute the means of the sample's rows in all features."""
-        (k, d), directions = state.centers.shape, state.directions
-        x, weight, _ = sample.take()
-        sums = ClusterSums(k, d, sample.statistics.grid)
-        sums.add(x, labels, weight)
-        centers = sums.means(_back_project(state.search.centers, directions))
-        counts = sums.counts * scale
-        # Subtract the variance of the means outside the directions from that of the rows.
-        whole, seen = ExactSums(1), ExactSums(1)
-        whole.add(row_squares(centers, directions.origin), counts)
-        projected = project(centers, directions)
-        seen.add(row_squares(projected, np.zeros(len(directions.vectors))), counts)
-        cost_outside = max(0.0, state.cost_outside - max(0.0, whole.value - seen.value))
-        cost = state.search.schedule.cost + cost_outside
-        expected = _of_all_rows(cost, k, sample.n_rows)
-        return replace(
-            state, centers=centers, counts=counts, cost=cost, is_ahead=False, expected=expected
-        )
+        """Compute means in all features from a sample, whose ``rows`` are positions in ``view``."""
+        assert done.labels is not None
+        order = np.argsort(rows)
+        numbers, labels = view.take().rows[rows[order]], done.labels[order]
+        state = self._counted(passes, state, numbers, labels, state.scale * done.scale, None)
+        return replace(state, expected=_of_all_rows(state.cost, self._k, len(rows)))
 
     def _with_means(self, passes: Passes, view: Passes, state: ProjectedState) -> ProjectedState:
         """Compute the cost and the means of the clusters in all features.
@@ -357,18 +335,28 @@ class ProjectedSearch:
         This is one pass over all rows, but rows whose label has not changed since the last such
         pass are skipped.
         """
-        found: dict[int, NDArray[np.int32]] = view.reduce(
-            labels_chunk,
-            start=dict,
-            combine=dict.__or__,
-            state=stored_state(view, state.search.history),
-            joined=True,
-        )
-        labels = np.concatenate([found[begin] for begin in sorted(found)])
+        labels = _labels(view, state.search)
         rows, known = view.take().rows, state.counted.labels
         numbers = None if len(rows) == passes.n_rows else rows
-        (k, d), grid = state.centers.shape, passes.statistics.grid
         replay = () if known is None or len(known) != len(labels) else ((numbers, known, -1),)
+        row_state = RowState(STATE, state.counted.generation + 1, replay, retain=True)
+        state = self._counted(passes, state, numbers, labels, state.scale, row_state)
+        return replace(state, round_cost=state.cost, counted=state.counted.then(labels))
+
+    def _counted(
+        self,
+        passes: Passes,
+        state: ProjectedState,
+        numbers: NDArray[np.int64] | None,
+        labels: NDArray[np.int32],
+        scale: float,
+        row_state: RowState | None,
+    ) -> ProjectedState:
+        """Compute the cost and the means of rows; ``scale`` is the weight of all rows over theirs.
+
+        An empty cluster keeps the centre of the search.
+        """
+        (k, d), grid, n_threads = state.centers.shape, passes.statistics.grid, passes.threads.n
         total: AssignmentTotal[Tally] = passes.reduce(
             count_chunk,
             numbers,
@@ -376,20 +364,21 @@ class ProjectedSearch:
             state.step,
             start=partial(AssignmentTotal, k, d, grid),
             combine=AssignmentTotal.combine,
-            state=RowState(STATE, state.counted.generation + 1, replay, retain=True),
+            state=row_state,
             joined=True,
         )
-        n_threads = passes.threads.n
-        centers = total.sums.means(state.centers, n_threads)
-        cost = state.scale * total.sums.cost(centers, total.squares.value, n_threads)
+        known, empty = state.centers, total.sums.weights <= 0
+        if empty.any():
+            known = known.copy()
+            known[empty] = _back_project(state.search.centers[empty], state.directions)
+        centers = total.sums.means(known, n_threads)
+        cost = scale * total.sums.cost(centers, total.squares.value, n_threads)
         return replace(
             state,
             centers=centers,
-            counts=state.scale * total.sums.counts,
+            counts=scale * total.sums.counts,
             cost=cost,
             cost_outside=max(0.0, cost - state.scale * state.search.schedule.cost),
-            round_cost=cost,
-            counted=state.counted.then(labels),
             is_ahead=False,
         )
 
@@ -397,24 +386,41 @@ class ProjectedSearch:
         self, passes: Passes, rng: Rng, state: ProjectedState, view: Passes
     ) -> ProjectedState | TruncatedState:
         """Continue in twice as many directions, or in all features if this saves little time."""
-        m, found = 2 * len(state.vectors), None
+        m, found, labels = 2 * len(state.vectors), None, None
+        if not state.n_rows and not state.search.schedule.dense:
+            labels = _labels(view, state.search)
         if saves(passes, m, self._k) and not state.is_mostly_outside:
             found = self._more_directions(passes, rng, m, state.directions)
         if found is None:
+            if labels is not None and (rows := view.take().rows).size < passes.n_rows:
+                spread = np.full(passes.n_rows, -1, np.int32)
+                spread[rows] = labels
+                labels = spread
             view.close()
-            return self.in_all_features(passes, state)
+            return self.in_all_features(passes, state, labels)
         directions, outside = found
         n_held = rows_to_hold(passes.n_rows, m, self._k) or 0
+        labels = None if n_held else labels
         view = _projected_rows(passes, rng, directions, n_held)
-        schedule = on_all_rows(state.search.schedule, self.search.setting(view))
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        shift = view.statistics.shift
+        shift, setting = view.statistics.shift, self.search.setting(view)
+        search = TruncatedState(
+            state.step,
+            on_all_rows(state.search.schedule, setting, state.cost, labelled=labels is not None),
+            centers,
+            state.counts,
+            shift,
+            coarse,
+            everywhere=labels is not None,
+            history=History() if labels is None else given_labels(centers, shift, labels),
+        )
         return replace(
             state,
-            search=TruncatedState(state.step, schedule, centers, state.counts, shift, coarse),
+            search=search,
             vectors=directions.vectors,
             origin=directions.origin,
             variance_outside=outside.share,
+            spread_outside=outside.of_a_row * passes.statistics.total_weight,
             round_cost=float("inf"),
             n_rows=n_held,
         )
@@ -433,14 +439,23 @@ def rows_to_hold(n_rows: int, m: int, k: int) -> int | None:
     return fit if fit >= LEAST_ROWS * k else None
 
 
-def _projected_rows(
-    passes: Passes, rng: Rng, directions: Directions, n_rows: int, few: Passes | None = None
-) -> Passes:
-    """Project ``few`` rows if given, else a sample of ``n_rows``, or all rows if it is 0."""
-    if few is not None:
-        return few.subset(ProjectedRows(directions))
+def _projected_rows(passes: Passes, rng: Rng, directions: Directions, n_rows: int) -> Passes:
+    """Project a sample of ``n_rows``, or all rows if it is 0."""
     within = RowSample(rng, "projected", n_rows, ascending=True) if n_rows else None
     return passes.subset(ProjectedRows(directions, within))
+
+
+def _labels(view: Passes, state: TruncatedState) -> NDArray[np.int32]:
+    """Return the labels of all rows of ``view``, with which the next step begins."""
+    found: dict[int, NDArray[np.int32]] = view.reduce(
+        labels_chunk,
+        "saved" if state.restores else "labels",
+        start=dict,
+        combine=dict.__or__,
+        state=stored_state(view, state.history),
+        joined=True,
+    )
+    return np.concatenate([found[begin] for begin in sorted(found)])
 
 
 def _back_project(points: NDArray[Any], directions: Directions) -> NDArray[Any]:
@@ -488,14 +503,17 @@ def _record(info: Info, state: ProjectedState) -> Info:
     if state.n_rows:
         extra["everywhere"] = 0.0
         extra["by_means"] = state.scale * info.extra["by_means"]
-    ahead = state.is_ahead or state.counted.generation > 0
-    cost = state.scale * info.cost + state.cost_outside if ahead else state.cost
+    cost = state.cost
+    if state.is_ahead:
+        cost = state.scale * info.cost + state.spread_outside
+    elif state.counted.generation > 0:
+        cost = state.scale * info.cost + state.cost_outside
     return replace(info, cost=cost, converged=False, extra=extra)
 
 
-def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]]) -> None:
+def labels_chunk(chunk: Chunk, total: dict[int, NDArray[np.int32]], name: str) -> None:
     assert chunk.state is not None
-    total[chunk.start] = chunk.state["labels"]
+    total[chunk.start] = chunk.state[name]
 
 
 def count_chunk(
@@ -511,12 +529,13 @@ def count_chunk(
     (m,) are the clusters of these rows.
     """
     old = None if chunk.state is None else chunk.state["labels"]
-    x, weight, begin, end = chunk.x, chunk.weight, chunk.start, chunk.start + len(chunk.x)
-    if numbers is not None:
-        begin, end = np.searchsorted(numbers, [begin, end])
-        places = numbers[begin:end] - chunk.start
-        x, weight = x[places], None if weight is None else weight[places]
-    own = labels[begin:end]
+    begin, end = chunk.start, chunk.start + len(chunk.x)
+    if numbers is None:
+        own = labels[begin:end]
+    else:
+        own = np.full(end - begin, -1, np.int32)
+        these = slice(*np.searchsorted(numbers, [begin, end]))
+        own[numbers[these] - begin] = labels[these]
     total.begin(step)
-    count_rows(x, weight, old, own, total, chunk.counted, chunk.threads)
+    count_rows(chunk.x, chunk.weight, old, own, total, chunk.counted, chunk.threads)
     chunk.keep(labels=own)

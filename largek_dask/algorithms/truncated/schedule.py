@@ -239,11 +239,17 @@ def first_schedule(
     return _begin(now, "sample", _pass(now, "start", probes=_shows_moves(now)))
 
 
-def on_all_rows(before: Schedule, setting: Setting) -> Schedule:
-    """Return the schedule that continues a search on all rows, in more directions or features."""
+def on_all_rows(before: Schedule, setting: Setting, cost: float, *, labelled: bool) -> Schedule:
+    """Return the schedule that continues a search on all rows, in more directions or features.
+
+    ``cost`` is the cost of the rows, or a higher value. ``labelled`` is True if rows have labels.
+    """
     now = first_schedule(setting, guided=setting.n_clusters > WHOLE_CLUSTERS)
-    task = replace(now.task, keeps_centers=not now.dense)
-    return replace(now, task=task, rounds=_first_rounds(before.rounds), length=before.length)
+    now = replace(now, rounds=_first_rounds(before.rounds), length=before.length, cost=cost)
+    if now.dense:
+        return now
+    task = replace(now.task, keeps_centers=True)
+    return replace(now, task=_pass(now, "lists", probes=True) if labelled else task)
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:

@@ -83,13 +83,18 @@ class TruncatedSearch:
         if guided:
             samples = sample_sizes_of(passes, k)
             sample = self.start_sample(passes, rng, samples[0])
-            centers, coarse, _ = self.start(passes, rng, sample)
             if samples[0] >= passes.n_rows:
                 samples = ()
-        else:
+        schedule = first_schedule(self.setting(passes), samples, guided=guided)
+        if not guided:
             centers = initial_centers(passes, rng, k, init)
             coarse = centers[:1]
-        schedule = first_schedule(self.setting(passes), samples, guided=guided)
+        elif schedule.task.kind == "start":
+            # The first step replaces these centres.
+            centers = np.resize(sample.take().x[:k], (k, passes.n_features))
+            coarse = centers[:1]
+        else:
+            centers, coarse, _ = self.start(passes, rng, sample)
         return TruncatedState(0, schedule, centers, np.zeros(k), shift, coarse)
 
     def setting(self, table: TableShape) -> Setting:
@@ -102,16 +107,19 @@ class TruncatedSearch:
         return Setting(table.n_rows, k, moves, rounds, length, table.is_sparse, work)
 
     def step(self, passes: Passes, rng: Rng, state: TruncatedState) -> tuple[TruncatedState, Info]:
-        schedule, sample = state.schedule, None
-        if not schedule.everywhere or schedule.task.probes:
-            if state.far is not None:
-                sample = passes.subset(state.far.rows, state.far.shares)
-            elif schedule.everywhere:
-                n = split_rows(passes.row_values, self.problem.n_clusters)
-                sample = passes.subset(RowSample(rng, "split", n, ascending=True))
-            else:
-                sample = self.start_sample(passes, rng, schedule.n_rows)
-        return self.step_on(passes, rng, state, sample)[:2]
+        return self.step_on(passes, rng, state, self.sample_of(passes, rng, state))[:2]
+
+    def sample_of(self, passes: Passes, rng: Rng, state: TruncatedState) -> Passes | None:
+        """Return the sample of the next step; None if it uses all rows and does not probe."""
+        schedule = state.schedule
+        if schedule.everywhere and not schedule.task.probes:
+            return None
+        if state.far is not None:
+            return passes.subset(state.far.rows, state.far.shares)
+        if not schedule.everywhere:
+            return self.start_sample(passes, rng, schedule.n_rows)
+        n = split_rows(passes.row_values, self.problem.n_clusters)
+        return passes.subset(RowSample(rng, "split", n, ascending=True))
 
     def step_on(
         self,
