@@ -11,11 +11,11 @@ the share of the cost that are outside the directions. When a round gains no mor
 search continues in twice as many directions, and finally in all features.
 
 When a round begins, the means in all features are computed, which give the exact cost and the
-model.
+model. Rows keep their labels when the search continues in more directions or in all features.
 
 The projected rows are held in memory: all rows, or a sample if all rows do not fit. The search on a
 sample ends when a round gains less than a twentieth of the reduction of the cost that the more
-accurate means of all rows are expected to bring.
+accurate means of all rows are expected to bring; labels of the other rows are then unknown.
 """
 
 from __future__ import annotations
@@ -284,23 +284,39 @@ class ProjectedSearch:
         self, passes: Passes, state: ProjectedState, labels: NDArray[np.int32] | None = None
     ) -> TruncatedState:
         """Continue in all features, from the labels of all rows if these are known."""
-        setting, labelled = self.search.setting(passes), labels is not None
+        n_read = state.n_read
+        begun = self._begun(passes, state, state.centers, state.coarse, labels, n_read)
+        begun = replace(begun, schedule=replace(begun.schedule, cost=state.cost))
+        # After given labels, the generations of the history include these readings.
+        return replace(begun, n_read=n_read) if labels is None else begun
+
+    def _begun(
+        self,
+        table: Passes,
+        state: ProjectedState,
+        centers: NDArray[Any],
+        coarse: NDArray[Any],
+        labels: NDArray[np.int32] | None,
+        generation: int = 1,
+    ) -> TruncatedState:
+        """Return a search on all rows of ``table``, which begins with the labels (n,) if given."""
+        shift, labelled = table.statistics.shift, labels is not None
+        schedule = on_all_rows(
+            state.search.schedule, self.search.setting(table), state.cost, labelled=labelled
+        )
         history: History[Pass] = History()
-        shift, n_read = passes.statistics.shift, state.n_read
         if labels is not None:
-            # The counted labels are row state of the table, which has generations below this one.
-            history, n_read = given_labels(state.centers, shift, labels, n_read), 0
+            history = given_labels(centers, shift, labels, generation)
         return TruncatedState(
             state.step,
-            on_all_rows(state.search.schedule, setting, state.cost, labelled=labelled),
-            state.centers,
+            schedule,
+            centers,
             state.counts,
             shift,
-            state.coarse,
+            coarse,
             everywhere=labelled,
             history=history,
             cost=state.cost,
-            n_read=n_read,
         )
 
     def held_bytes(self, table: TableShape, itemsize: int) -> int:
@@ -403,17 +419,7 @@ class ProjectedSearch:
         labels = None if n_held else labels
         view = _projected_rows(passes, rng, directions, n_held)
         centers, coarse = project(state.centers, directions), project(state.coarse, directions)
-        shift, setting = view.statistics.shift, self.search.setting(view)
-        search = TruncatedState(
-            state.step,
-            on_all_rows(state.search.schedule, setting, state.cost, labelled=labels is not None),
-            centers,
-            state.counts,
-            shift,
-            coarse,
-            everywhere=labels is not None,
-            history=History() if labels is None else given_labels(centers, shift, labels),
-        )
+        search = self._begun(view, state, centers, coarse, labels)
         return replace(
             state,
             search=search,

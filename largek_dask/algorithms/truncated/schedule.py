@@ -242,14 +242,13 @@ def first_schedule(
 def on_all_rows(before: Schedule, setting: Setting, cost: float, *, labelled: bool) -> Schedule:
     """Return the schedule that continues a search on all rows, in more directions or features.
 
-    ``cost`` is the cost of the rows, or a higher value. ``labelled`` is True if rows have labels.
+    ``labelled`` is True if the rows have labels, whose cost is at most ``cost``.
     """
     now = first_schedule(setting, guided=setting.n_clusters > WHOLE_CLUSTERS)
-    now = replace(now, rounds=_first_rounds(before.rounds), length=before.length, cost=cost)
-    if now.dense:
-        return now
-    task = replace(now.task, keeps_centers=True)
-    return replace(now, task=_pass(now, "lists", probes=True) if labelled else task)
+    now = replace(now, rounds=_first_rounds(before.rounds), length=before.length)
+    if labelled:
+        return replace(now, task=_pass(now, "lists", probes=True), cost=cost)
+    return replace(now, task=replace(now.task, keeps_centers=not now.dense))
 
 
 def next_step(schedule: Schedule, outcome: Outcome, tol: float) -> tuple[Schedule, bool]:
